@@ -6,105 +6,18 @@
 // case without keys. Keys after the end of the sequence come after every existing query, so the causal
 // mask hides them.
 #include "kernels/cuda/attention_common.cuh"
+#include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_plain.cuh"
+#include "kernels/cuda/attention_softmax.cuh"
 
 namespace trainctl::kernels::cuda {
 
 namespace {
 
-template <typename T>
-struct ForwardArguments {
-  HeadsView<const T> q, k, v;
-  HeadsView<T> out;
-  float* lse;
-  Schedule schedule;
-  int seq_len, heads, group, head_dim;
-  float scale, scale2;   ///< scale2 = scale * log2(e)
-};
-
 // ---- tensor cores: 4 warps of 32 queries, tiles of 64 keys --------------------------------------------------------------------------
 
 constexpr int kThreads = 128, kQueries = kForwardQueries, kKeys = kForwardKeys;
 constexpr int kWarpQueries = 32, kM = kWarpQueries / 16, kN = kKeys / 8;
-
-/// The state of a lane for its rows g and g + 8 of each 16: the scaled maximum so far, and its own share
-/// of the sum.
-struct RowState {
-  float max[kM][2], sum[kM][2];
-};
-
-/// p = exp2(scores * scale2 - new maximum), rounded to bf16 as the left factor of the next product (a lane holds the same elements of
-/// both); `out` and the sums so far are rescaled to the new maximum.
-template <int kDim>
-__device__ inline void softmax_step(uint32_t (&p)[kM][kN / 2][4], const float (&scores)[kM][kN][4], float (&out)[kM][kDim / 8][4],
-                                    RowState& state, float scale2) {
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float max = scores[m][0][2 * half];
-#pragma unroll
-      for (int n = 0; n < kN; ++n) max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-      max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, 1));
-      max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, 2));
-      max = fmaxf(state.max[m][half], max * scale2);
-      const float rescale = fast_exp2(state.max[m][half] - max);
-      state.max[m][half] = max;
-      float sum = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const float low = fast_exp2(fmaf(scores[m][n][2 * half], scale2, -max));
-        const float high = fast_exp2(fmaf(scores[m][n][2 * half + 1], scale2, -max));
-        sum += low + high;
-        p[m][n / 2][n % 2 * 2 + half] = pack_bf16(low, high);
-      }
-      state.sum[m][half] = state.sum[m][half] * rescale + sum;
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        out[m][n][2 * half] *= rescale;
-        out[m][n][2 * half + 1] *= rescale;
-      }
-    }
-  }
-}
-
-/// Scores of keys after the query become -infinity. `distance` = the warp's first query - the tile's first
-/// key.
-__device__ inline void mask_scores(float (&scores)[kM][kN][4], int distance) {
-  const int lane = int(threadIdx.x) % kWarpSize, last = distance + lane / 4 - lane % 4 * 2;
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int query = 16 * m + 8 * (i / 2), key = 8 * n + i % 2;   // beside those of the lane
-        if (key - query > last) scores[m][n][i] = -INFINITY;
-      }
-    }
-  }
-}
-
-/// Divides by the sums, writes a warp's rows of out and lse. `first`: the warp's first row; `valid`: how many of its rows exist.
-template <int kDim, bool kAligned>
-__device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const float (&out)[kM][kDim / 8][4], RowState& state,
-                                   bf16_t* staging, int64_t first, int head, int valid) {
-  const int lane = int(threadIdx.x) % kWarpSize;
-  float factor[kM][2];
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = state.sum[m][half];
-      sum += __shfl_xor_sync(kFullWarp, sum, 1);
-      sum += __shfl_xor_sync(kFullWarp, sum, 2);
-      factor[m][half] = 1.0f / sum;
-      const int row = 16 * m + 8 * half + lane / 4;
-      if (lane % 4 == 0 && row < valid) a.lse[(first + row) * a.heads + head] = fmaf(state.max[m][half], kLn2, logf(sum));
-    }
-  }
-  store_rows<kDim, kM, kAligned>(out, factor, staging, a.out.at(first, int64_t(head) * kDim), a.out.stride, valid);
-}
 
 /// Shared memory: q [kQueries, kDim] and a ring of three tiles [kKeys, kDim] through which k0 v0 k1 v1 .. pass. At any time one of them is
 /// multiplied, the next one has arrived or is arriving, and the one after it replaces the previous one.
@@ -128,9 +41,8 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
   cp_async_commit();
   float out[kM][kDim / 8][4];
   set_zero(out);
-  RowState state;
-#pragma unroll
-  for (int m = 0; m < kM; ++m) state.max[m][0] = state.max[m][1] = -INFINITY, state.sum[m][0] = state.sum[m][1] = 0.0f;
+  RowState<kM> state;
+  begin_rows(state);
 
   const int across = place_across<kDim>(), down = place_down<kDim>();
   const auto next = [](int slot) { return slot + kTile == kRing ? 0 : slot + kTile; };
@@ -152,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
     }
     if (key + kKeys > first + warp_row + 1) mask_scores(scores, first + warp_row - key);
     uint32_t p[kM][kN / 2][4];
-    softmax_step<kDim>(p, scores, out, state, a.scale2);
+    softmax_step(p, scores, out, state, a.scale2);
     cp_async_wait<1>();
     __syncthreads();
     if (more) v_source.template load<kKeys, kAligned>(ring + slot, a.seq_len - key - kKeys);
@@ -254,6 +166,10 @@ void forward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const 
   constexpr size_t kBytes = tensor_forward_bytes(kDim);
   static_assert(kBytes <= kLeastSharedBytes);
   const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
+  if (aligned && has_warpgroup_products(queue.compute)) {
+    hopper_forward(queue, kDim, arguments_of<bf16_t>(s, q, k, v, out, lse, kHopperRows, hopper_rows_at_once(kDim)));
+    return;
+  }
   const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries, TileSource<kDim, kThreads>::kRowsAtOnce);
   launch(queue, "attention_forward", aligned ? forward_kernel<kDim, true> : forward_kernel<kDim, false>, a.schedule.blocks(), kThreads,
          kBytes, a);

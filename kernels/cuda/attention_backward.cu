@@ -11,21 +11,12 @@
 // follow, and never leave the registers.
 #include "kernels/cuda/attention_common.cuh"
 #include "kernels/cuda/attention_delta.cuh"
+#include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_plain.cuh"
 
 namespace trainctl::kernels::cuda {
 
 namespace {
-
-template <typename T>
-struct BackwardArguments {
-  HeadsView<const T> q, k, v, dout;
-  HeadsView<T> dq, dk, dv;
-  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite after the end of a sequence, so that P is zero there
-  Schedule schedule;
-  int seq_len, padded_len, heads, group, head_dim;
-  float scale, scale2;        ///< scale2 = scale * log2(e)
-};
 
 // ---- tensor cores -------------------------------------------------------------------------------------------------------------------
 // A block owns 128 rows and passes 64 columns at a time (32 where shared memory is small) through two slots, the next ones arriving while
@@ -411,9 +402,10 @@ void make_row_values(const Queue& queue, const AttentionShape& s, const Operands
 }
 
 template <typename T>
-BackwardArguments<T> arguments_of(const AttentionShape& s, const Operands& x, const float* scratch, const Schedule& schedule) {
+BackwardArguments<T> arguments_of(const AttentionShape& s, const Operands& x, const float* scratch, const Schedule& schedule,
+                                  int rows_at_once) {
   const int64_t padded = padded_seq_len(s.seq_len);
-  const auto in = [](const Matrix& m) { return heads_of<const T>(m, kRowsAtOnce); };
+  const auto in = [&](const Matrix& m) { return heads_of<const T>(m, rows_at_once); };
   const auto out = [](const Matrix& m) { return heads_of<T>(m, 0); };
   return {in(x.q), in(x.k), in(x.v), in(x.dout), out(x.dq), out(x.dk), out(x.dv), scratch, scratch + s.batch * s.heads * padded, schedule,
           int(s.seq_len), int(padded), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale,
@@ -422,14 +414,16 @@ BackwardArguments<T> arguments_of(const AttentionShape& s, const Operands& x, co
 
 /// By keys: a block of a key/value head reads all its query heads. By queries: those of a group share keys and values.
 template <typename T>
-BackwardArguments<T> by_keys(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile) {
+BackwardArguments<T> by_keys(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile,
+                             int rows_at_once = kRowsAtOnce) {
   const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) * (s.heads / s.kv_heads);
-  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.kv_heads, bytes));
+  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.kv_heads, bytes), rows_at_once);
 }
 template <typename T>
-BackwardArguments<T> by_queries(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile) {
+BackwardArguments<T> by_queries(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile,
+                                int rows_at_once = kRowsAtOnce) {
   const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) / (s.heads / s.kv_heads);
-  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes));
+  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes), rows_at_once);
 }
 
 template <int kDim, int kColumns, bool kAligned>
@@ -467,7 +461,11 @@ void attention_backward(const Queue& queue, const AttentionShape& s, Matrix q, M
   if (fits_tensor_cores(s, q.dtype)) {
     make_row_values<bf16_t>(queue, s, x, lse, kLog2E, values);
     static_assert(tensor_backward_columns(64, kLeastSharedBytes) == 64 && tensor_backward_bytes(128, 32) <= kLeastSharedBytes);
-    if (s.head_dim == 64) {
+    if (x.aligned() && has_warpgroup_products(queue.compute)) {
+      const int at_once = hopper_rows_at_once(int(s.head_dim));
+      hopper_backward(queue, int(s.head_dim), by_keys<bf16_t>(s, x, values, kHopperRows, at_once),
+                      by_queries<bf16_t>(s, x, values, kHopperRows, at_once));
+    } else if (s.head_dim == 64) {
       backward_on_tensor_cores<64, 64>(queue, s, x, values);
     } else if (tensor_backward_columns(128, queue.most_shared_bytes) == 64) {
       backward_on_tensor_cores<128, 64>(queue, s, x, values);

@@ -55,6 +55,26 @@ struct Schedule {
   }
 };
 
+template <typename T>
+struct ForwardArguments {
+  HeadsView<const T> q, k, v;
+  HeadsView<T> out;
+  float* lse;
+  Schedule schedule;
+  int seq_len, heads, group, head_dim;
+  float scale, scale2;   ///< scale2 = scale * log2(e)
+};
+
+template <typename T>
+struct BackwardArguments {
+  HeadsView<const T> q, k, v, dout;
+  HeadsView<T> dq, dk, dv;
+  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite after the end of a sequence, so that P is zero there
+  Schedule schedule;
+  int seq_len, padded_len, heads, group, head_dim;
+  float scale, scale2;        ///< scale2 = scale * log2(e)
+};
+
 /// The rows of a sequence in the scratch memory of the backward pass: seq_len rounded up to kAttentionRowPad.
 constexpr int64_t padded_seq_len(int64_t seq_len) { return (seq_len + kAttentionRowPad - 1) / kAttentionRowPad * kAttentionRowPad; }
 

@@ -97,8 +97,9 @@ class CudaBackend final : public Backend {
     });
   }
   Queue queue_of(const CudaStream& stream) const {
-    return {stream.handle(), device_->multiprocessors(), device_->most_shared_bytes()};
+    return {stream.handle(), device_->multiprocessors(), device_->compute(), device_->most_shared_bytes()};
   }
+  void give_forward(Stream& stream, const Matrix& x, const Matrix& w, const Matrix& bias, const Matrix& y);
   /// Enqueues a product, with its bias ([1, N], may be empty) converted to the library's form. Returns false
   /// if there is no algorithm with this epilogue.
   bool give_product(Stream& stream, Product product, const Matrix& bias);

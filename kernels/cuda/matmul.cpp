@@ -13,6 +13,13 @@ bool has_gelu_epilogue(const Matrix& left, const Matrix& w, const Matrix& out, c
          stands_on_16_bytes(out) && stands_on_16_bytes(pre);
 }
 
+/// How many outputs of a wide weight one product takes; the few left over are products of their own. The library has fast kernels only for
+/// sizes that are multiples of 8: for 50257 outputs it takes one that reaches a seventh of the speed.
+int64_t outputs_at_once(int64_t n) {
+  constexpr int64_t kWide = 1024, kMultiple = 8;
+  return n < kWide ? n : n / kMultiple * kMultiple;
+}
+
 }  // namespace
 
 std::unique_ptr<PackedWeight> CudaBackend::make_packed(int64_t n, int64_t k, DType dtype) { return PlainWeight::make(n, k, dtype); }
@@ -54,6 +61,13 @@ void CudaBackend::linear_forward(Stream& stream, Matrix x, const PackedWeight& p
   check_product(x, w.cols, y, w.rows, w.dtype);
   check_bias(bias, w.rows, bias_dtype(x.dtype));
   if (x.rows == 0) return;
+  const int64_t whole = outputs_at_once(w.rows);
+  give_forward(stream, x, w.row_range(0, whole), bias ? bias.columns(0, whole) : bias, y.columns(0, whole));
+  if (const int64_t rest = w.rows - whole)
+    give_forward(stream, x, w.row_range(whole, rest), bias ? bias.columns(whole, rest) : bias, y.columns(whole, rest));
+}
+
+void CudaBackend::give_forward(Stream& stream, const Matrix& x, const Matrix& w, const Matrix& bias, const Matrix& y) {
   Product product{.op = "linear_forward", .left = x, .right = w, .out = y, .right_transposed = true};
   if (bias) product.epilogue = CUBLASLT_EPILOGUE_BIAS;
   if (give_product(stream, product, bias)) return;
@@ -66,7 +80,17 @@ void CudaBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedW
   const Matrix& w = PlainWeight::of(packed);
   check_product(dy, w.rows, dx, w.cols, w.dtype);
   if (dy.rows == 0) return;
-  (void)give_product(stream, {.op = "linear_backward_input", .left = dy, .right = w, .out = dx}, {});
+  const int64_t whole = outputs_at_once(w.rows), rest = w.rows - whole;
+  Product product{.op = "linear_backward_input", .left = dy.columns(0, whole), .right = w.row_range(0, whole), .out = dx};
+  if (rest > 0) {
+    // First the few: what is rounded to dx's type before the rest is added is then small.
+    Product few = product;
+    few.left = dy.columns(whole, rest);
+    few.right = w.row_range(whole, rest);
+    (void)give_product(stream, few, {});
+    product.accumulate = true;
+  }
+  (void)give_product(stream, product, {});
 }
 
 void CudaBackend::linear_gelu_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix pre, Matrix y) {
@@ -101,7 +125,15 @@ void CudaBackend::linear_backward_weight(Stream& stream, Matrix dy, Matrix x, Ma
                         .accumulate = accumulate};
   if (dy.rows > 0) {
     if (dbias && bias_gradients_by_product_ && give_product_with_bias_gradient(stream, product, dbias)) return;
-    (void)give_product(stream, product, {});
+    const int64_t whole = outputs_at_once(dw.rows), rest = dw.rows - whole;
+    const auto part = [&](int64_t from, int64_t count) {
+      Product some = product;
+      some.left = dy.columns(from, count);
+      some.out = dw.row_range(from, count);
+      (void)give_product(stream, some, {});
+    };
+    part(0, whole);
+    if (rest > 0) part(whole, rest);
   } else if (!accumulate) {
     for (int64_t n = 0; n < dw.rows; ++n) fill_zero(stream, dw.row_range(n, 1).data, size_t(dw.cols) * sizeof(float));
   }

@@ -1,5 +1,5 @@
 // Instructions of sm_80 and later that CUDA C++ does not provide: tensor-core products, matrix loads from
-// shared memory, and asynchronous copies into shared memory. Only this file has assembly. Source: PTX ISA
+// shared memory, and asynchronous copies into shared memory. Only this file and wgmma.cuh have assembly. Source: PTX ISA
 // 9.0, sections "Warp-level matrix instructions" and "Data movement: cp.async".
 #pragma once
 #include <cuda_runtime.h>
@@ -69,10 +69,10 @@ __device__ inline float fast_exp2(float x) {
   return y;
 }
 
-/// The dynamic shared memory of a launch, 128-byte aligned.
+/// The dynamic shared memory of a launch, 1024-byte aligned.
 template <typename T>
 __device__ inline T* dynamic_shared() {
-  extern __shared__ __align__(128) unsigned char trainctl_dynamic_shared[];
+  extern __shared__ __align__(1024) unsigned char trainctl_dynamic_shared[];
   return reinterpret_cast<T*>(trainctl_dynamic_shared);
 }
 

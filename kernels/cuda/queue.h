@@ -10,6 +10,7 @@ struct Queue {
   cudaStream_t stream = nullptr;
   /// Of the GPU; determines the size of persistent grids, never the order of a sum.
   int multiprocessors = 1;
+  int compute = 0;                      ///< 90: compute capability 9.0
   size_t most_shared_bytes = 48 << 10;  ///< most shared memory of a block; determines the tiles of attention
 };
 

@@ -71,6 +71,10 @@ Device::Device(int index, bool check_each_op) : index_(index), check_each_op_(ch
     check_cuda(cudaDeviceGetAttribute(&value, attribute, index_), "start", "cudaDeviceGetAttribute");
   };
   read(multiprocessors_, cudaDevAttrMultiProcessorCount);
+  int major = 0, minor = 0;
+  read(major, cudaDevAttrComputeCapabilityMajor);
+  read(minor, cudaDevAttrComputeCapabilityMinor);
+  compute_ = 10 * major + minor;
   read(most_shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   check_cuda(cudaStreamCreateWithFlags(&fill_stream_, cudaStreamNonBlocking), "start", "cudaStreamCreateWithFlags");
   const cudaError_t error = cudaEventCreateWithFlags(&shared_memory_free_, cudaEventDisableTiming);

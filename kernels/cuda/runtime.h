@@ -39,6 +39,7 @@ class Device {
   void use() const;
   int index() const { return index_; }
   int multiprocessors() const { return multiprocessors_; }
+  int compute() const { return compute_; }                                  ///< 90: compute capability 9.0
   size_t most_shared_bytes() const { return size_t(most_shared_bytes_); }   ///< most shared memory of a block
   bool checks_each_op() const { return check_each_op_; }
 
@@ -58,7 +59,7 @@ class Device {
  private:
   const int index_;
   const bool check_each_op_;
-  int multiprocessors_ = 1, most_shared_bytes_ = 48 << 10;
+  int multiprocessors_ = 1, compute_ = 0, most_shared_bytes_ = 48 << 10;
   cudaStream_t fill_stream_ = nullptr;      // zeros new memory
   cudaEvent_t shared_memory_free_ = nullptr;
   CudaStream* shared_memory_user_ = nullptr;

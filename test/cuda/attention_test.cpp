@@ -121,21 +121,25 @@ void check(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, float
             << " magnitude " << magnitude);
   const Inputs in = inputs_of(s, dtype, seed, magnitude);
   const Results expected = expected_of(s, in);
-  std::vector<Results> seen;
-  each_order(seeds, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 8)); }, gpu);
-  each_order(0, [&](const cuda::Queue& queue) { seen.push_back(launched(queue, s, in, 1)); }, gpu);
-  check_close(seen[0], expected, dtype);
-  for (size_t i = 1; i < seen.size(); ++i) {
-    INFO("run " << i);
-    check_same_bits(seen[0], seen[i]);
+  std::vector<Results> aligned, unaligned;
+  each_order(seeds, [&](const cuda::Queue& queue) { aligned.push_back(launched(queue, s, in, 8)); }, gpu);
+  each_order(0, [&](const cuda::Queue& queue) { unaligned.push_back(launched(queue, s, in, 1)); }, gpu);
+  for (const std::vector<Results>& seen : {aligned, unaligned}) {
+    check_close(seen[0], expected, dtype);
+    for (size_t i = 1; i < seen.size(); ++i) {
+      INFO("run " << i);
+      check_same_bits(seen[0], seen[i]);
+    }
   }
+  // Hopper's own kernels take what stands on 16 bytes; others rescale the sums of the forward pass after other tiles.
+  if (gpu.major != 9 || !attention_on_tensor_cores(s.head_dim, dtype)) check_same_bits(aligned[0], unaligned[0]);
 }
 
 }  // namespace
 
 TEST_CASE("attention on tensor cores agrees with the reference at every kind of length") {
   for (int64_t head_dim : {64, 128}) {
-    for (int64_t seq_len : {1, 7, 33, 64, 65, 130, 200}) check(shape_of(1, seq_len, 1, 1, head_dim), DType::bf16, 51, 1);
+    for (int64_t seq_len : {1, 7, 33, 64, 65, 130, 200, 450}) check(shape_of(1, seq_len, 1, 1, head_dim), DType::bf16, 51, 1);
   }
 }
 
@@ -183,7 +187,8 @@ TEST_CASE("attention runs on every kind of GPU, and tiles change no bit of a gra
         seen.push_back(launched(queue, s, in, 8));
         REQUIRE(cudaStreamDestroy(queue.stream) == cudaSuccess);
         check_close(seen.back(), expected, dtype);
-        if (head_dim <= 128) check_same_bits(seen.front(), seen.back());   // above, the forward pass rescales once a tile
+        // Above 128 the forward pass rescales once a tile, and on compute 9.0 it has kernels of its own.
+        if (head_dim <= 128 && seen.size() > 1) check_same_bits(seen[1], seen.back());
       }
       check_same_bits(seen[2], seen[3]);
     }

@@ -18,6 +18,10 @@ inline cuda::Queue make_queue() {
   int shared_bytes = 0;
   REQUIRE(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess);
   queue.most_shared_bytes = size_t(shared_bytes);
+  int major = 0, minor = 0;
+  REQUIRE(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess);
+  REQUIRE(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) == cudaSuccess);
+  queue.compute = 10 * major + minor;
   return queue;
 }
 

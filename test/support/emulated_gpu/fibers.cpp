@@ -60,12 +60,13 @@ struct alignas(64) Fiber {
   std::vector<LateCopy> copies;               // not yet done, oldest first
   std::vector<int> groups;                    // sizes of the closed groups among them
   int open_copies = 0;
+  const void* phase = nullptr;                // the barrier whose phase it waits for, while its bit in Warp::at_phase is set
 };
 
 struct Warp {
   Fiber* lanes = nullptr;                     // 32 of them
   unsigned present = 0;                       // lanes that the block has
-  unsigned runnable = 0, waiting = 0, at_barrier = 0, ended = 0;
+  unsigned runnable = 0, waiting = 0, at_barrier = 0, at_phase = 0, ended = 0;
   unsigned round = 0;                         // lanes still to be resumed in this round
   int rotation = 0;
   bool backward = false;
@@ -264,11 +265,15 @@ class EngineHere {
   for (int w = 0; w < engine.warp_count; ++w) {
     const Warp& warp = engine.warps[w];
     for (int lane = 0; lane < kLanes; ++lane) {
-      if (!((warp.waiting | warp.at_barrier) >> lane & 1)) continue;
+      const unsigned stuck = warp.waiting | warp.at_barrier | warp.at_phase;
+      if (!(stuck >> lane & 1)) continue;
       const Fiber& fiber = warp.lanes[lane];
       const bool waiting = warp.waiting >> lane & 1;
-      if (lane > 0 && ((warp.waiting | warp.at_barrier) >> (lane - 1) & 1) && same_site(warp.lanes[lane - 1].site, fiber.site)) continue;
-      text += "\n  from thread " + text_of(fiber.place) + (waiting ? " at a warp instruction, " : " at a block barrier, ") +
+      if (lane > 0 && (stuck >> (lane - 1) & 1) && same_site(warp.lanes[lane - 1].site, fiber.site)) continue;
+      text += "\n  from thread " + text_of(fiber.place) +
+              (waiting                        ? " at a warp instruction, "
+               : warp.at_phase >> lane & 1    ? " at a barrier in shared memory, "
+                                              : " at a block barrier, ") +
               where(fiber.site);
       if (waiting) {
         char mask[40];
@@ -290,7 +295,7 @@ void begin_block(Engine& engine, const Launch& launch) {
     const int lanes = std::min(kLanes, count - w * kLanes);
     warp.present = lanes == kLanes ? ~0u : (1u << lanes) - 1;
     warp.runnable = warp.present;
-    warp.waiting = warp.at_barrier = warp.ended = warp.round = 0;
+    warp.waiting = warp.at_barrier = warp.at_phase = warp.ended = warp.round = 0;
   }
   Index3 i{};
   for (int t = 0; t < count; ++t) {
@@ -376,6 +381,45 @@ void aligned_warp_instruction(WarpFunction function, void* argument, const Site&
   wait_in_warp(~0u, true, function, argument, site);
 }
 
+namespace {
+/// What a barrier in shared memory holds.
+struct Phases {
+  uint16_t threads, missing;
+  uint32_t parity;   // of the phase that has not ended
+};
+static_assert(sizeof(Phases) == 8);
+}  // namespace
+
+void phase_begin(void* barrier, int threads) { *static_cast<Phases*>(barrier) = {uint16_t(threads), uint16_t(threads), 0}; }
+
+void phase_arrive(void* barrier) {
+  Phases& phases = *static_cast<Phases*>(barrier);
+  if (--phases.missing > 0) return;
+  phases.missing = phases.threads;
+  phases.parity ^= 1;
+  Engine& engine = *engine_of_thread;
+  for (int w = 0; w < engine.warp_count; ++w) {
+    Warp& warp = engine.warps[w];
+    for (unsigned rest = warp.at_phase; rest; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      if (warp.lanes[lane].phase != barrier) continue;
+      warp.at_phase &= ~(1u << lane);
+      warp.runnable |= 1u << lane;
+    }
+  }
+}
+
+void phase_wait(void* barrier, int parity, const Site& site) {
+  Engine& engine = *engine_of_thread;
+  Fiber& fiber = *engine.running;
+  while (static_cast<Phases*>(barrier)->parity == uint32_t(parity)) {
+    fiber.phase = barrier;
+    fiber.site = site;
+    fiber.warp->at_phase |= 1u << fiber.lane;
+    leave(engine, fiber);
+  }
+}
+
 int lane_index() { return engine_of_thread->running->lane; }
 
 void late_copy(void* shared, const void* global, bool valid, const Site& site) {
@@ -452,7 +496,7 @@ void run_launch(const Launch& launch, OrderKind order, uint64_t seed) {
   engine.switches = 0;
   blockDim = launch.block_size;
   gridDim = launch.grid_size;
-  const size_t room = (launch.dynamic_shared_bytes + 127) / 128 * 128;
+  const size_t room = (launch.dynamic_shared_bytes + 1023) / 1024 * 1024;
   dynamic_shared_memory = engine.shared_end - room;
   const uint64_t blocks = uint64_t(launch.grid_size.x) * launch.grid_size.y * launch.grid_size.z;
   const uint64_t first = order == OrderKind::random ? engine.next_random() % blocks : 0;

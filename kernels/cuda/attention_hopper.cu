@@ -1,0 +1,382 @@
+// Causal attention and its gradients by warpgroup products. The formulas, the order of sums and the two passes of the gradient are those
+// of attention.cu and attention_backward.cu.
+//
+// A block is two warpgroups with 64 rows each ("rows": queries, or keys in key_gradient_kernel). It passes tiles of "columns" (the other
+// side) through a ring of three slots. Each slot has a barrier at which the copies of all 256 threads arrive. A thread asks for the tile
+// after the present one once the present one is there: then all threads have begun the tile before it, so that the slot it goes to, that
+// of two tiles ago, is free. Nothing else holds the warpgroups together: while one computes probabilities, the other multiplies.
+#include "kernels/cuda/attention_hopper.h"
+#include "kernels/cuda/attention_softmax.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+constexpr int kRows = kHopperRows, kThreads = kHopperThreads, kGroupThreads = 128, kGroupRows = 64;
+constexpr int kSlots = 3, kStepBytes = 16 * 64 * 2;   ///< 16 rows of a panel
+static_assert(kThreads / kGroupThreads * kGroupRows == kRows);
+
+/// Copies consecutive tiles of one head's rows into panels (wgmma.cuh). A thread keeps one address and steps along its own pieces.
+template <int kDim>
+struct PanelSource {
+  static constexpr int kPieces = kDim / 8, kRowsAtOnce = hopper_rows_at_once(kDim);
+  static_assert(kRowsAtOnce % 8 == 0);
+  const bf16_t *piece, *existing;   ///< existing: any address of the matrix, for copies of nothing
+  int64_t step_bytes;
+
+  __device__ PanelSource(const HeadsView<const bf16_t>& m, int row, int col)
+      : piece(m.at(row + int(threadIdx.x) / kPieces, col + int(threadIdx.x) % kPieces * 8)), existing(m.data), step_bytes(m.step_bytes) {}
+
+  /// Asks for the next kTileRows rows; those from `valid` on become zeros.
+  template <int kTileRows>
+  __device__ void load(bf16_t* tile, int valid) {
+    const int own = int(threadIdx.x) % kPieces, row = int(threadIdx.x) / kPieces;
+    bf16_t* const to = tile + own / 8 * (kTileRows * 64) + row * 64 + (own % 8 ^ row % 8) * 8;
+#pragma unroll
+    for (int r = 0; r < kTileRows; r += kRowsAtOnce) {
+      const bool exists = row + r < valid;
+      cp_async16(to + r * 64, exists ? piece : existing, exists);
+      piece = reinterpret_cast<const bf16_t*>(reinterpret_cast<const char*>(piece) + step_bytes);
+    }
+  }
+};
+
+/// The ring: tile i is in slot i % kSlots.
+class Ring {
+ public:
+  __device__ explicit Ring(SharedBarrier* filled) : filled_(filled) {
+    if (threadIdx.x < kSlots) barrier_init(filled + threadIdx.x, kThreads);
+    __syncthreads();
+  }
+  /// This thread has asked for its part of the next tile.
+  __device__ void asked() {
+    cp_async_arrive(filled_ + asked_);
+    asked_ = next(asked_);
+  }
+  /// Waits for the next tile; returns its slot.
+  __device__ int wait() {
+    const int slot = waited_;
+    barrier_wait(filled_ + slot, parity_);
+    waited_ = next(waited_);
+    if (waited_ == 0) parity_ ^= 1;
+    return slot;
+  }
+  /// The slot of the tile that is asked for next.
+  __device__ int free_slot() const { return asked_; }
+
+ private:
+  static __device__ int next(int slot) { return slot + 1 == kSlots ? 0 : slot + 1; }
+  SharedBarrier* filled_;
+  int asked_ = 0, waited_ = 0, parity_ = 0;
+};
+
+/// d = rows times columns^T: a warpgroup's 64 rows of a tile of kRowsOfA, and kN columns.
+template <int kDim, int kN, int kRowsOfA>
+__device__ inline void multiply_rows(float (&d)[kN / 8][4], SharedPlace a, SharedPlace b) {
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k)
+    wgmma_across<kN>(d, a + (k / 4 * (kRowsOfA * 128) + k % 4 * 32), b + (k / 4 * (kN * 128) + k % 4 * 32), k > 0);
+}
+/// d += left times a tile's 16 kK rows.
+template <int kDim, int kK>
+__device__ inline void multiply_tile(float (&d)[kDim / 8][4], const uint32_t (&left)[kK][4], SharedPlace tile) {
+#pragma unroll
+  for (int k = 0; k < kK; ++k) wgmma_down<kDim>(d, left[k], tile + k * kStepBytes);
+}
+
+// ---- forward ------------------------------------------------------------------------------------------------------------------------
+
+/// Dimension 64: two blocks a multiprocessor, tiles of 64 keys, queries in registers. Dimension 128: one, tiles of 128 keys.
+template <int kDimOfHead>
+struct Forward {
+  static constexpr int kDim = kDimOfHead, kKeys = kDim == 64 ? 64 : 128, kBlocks = kDim == 64 ? 2 : 1;
+  static constexpr int kOwnTile = kRows * kDim, kTile = kKeys * kDim, kSlot = 2 * kTile;
+  static constexpr size_t kBytes = size_t(kOwnTile + kSlots * kSlot) * 2 + kSlots * sizeof(SharedBarrier);
+  static_assert(kBytes <= size_t{227} << 10);
+};
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, Forward<kDim>::kBlocks) hopper_forward_kernel(ForwardArguments<bf16_t> a) {
+  using F = Forward<kDim>;
+  constexpr int kKeys = F::kKeys, kN = kKeys / 8;
+  bf16_t* const q = dynamic_shared<bf16_t>();
+  bf16_t* const slots = q + F::kOwnTile;
+  Ring ring(reinterpret_cast<SharedBarrier*>(slots + kSlots * F::kSlot));
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int first = (a.schedule.tiles - 1 - work.rank) * kRows, head = work.head % a.heads;
+  const int sequence = work.head / a.heads * a.seq_len, kv_col = head / a.group * kDim;
+  const int group = int(threadIdx.x) / kGroupThreads, group_query = first + group * kGroupRows;
+  const int warp_row = int(threadIdx.x) / kWarpSize * 16;
+  const int end = min(first + kRows, a.seq_len);
+
+  using Source = PanelSource<kDim>;
+  Source(a.q, sequence + first, head * kDim).template load<kRows>(q, end - first);
+  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
+  const auto load = [&](int key) {
+    bf16_t* const slot = slots + ring.free_slot() * F::kSlot;
+    k_source.template load<kKeys>(slot, a.seq_len - key);
+    v_source.template load<kKeys>(slot + F::kTile, a.seq_len - key);
+    ring.asked();
+  };
+  load(0);
+  float out[1][kDim / 8][4];
+  set_zero(out);
+  RowState<1> state;
+  begin_rows(state);
+  const SharedPlace q_place = shared_place(q + group * kGroupRows * 64, 0);
+  uint32_t left[kDim / 16][4];   // of dimension 64
+
+  for (int key = 0; key < end; key += kKeys) {
+    const bf16_t* const slot = slots + ring.wait() * F::kSlot;
+    if (key + kKeys < end) load(key + kKeys);
+    if constexpr (kDim == 64) {
+      if (key == 0) {
+#pragma unroll
+        for (int k = 0; k < kDim / 16; ++k) ldmatrix_x4(left[k], q + ((warp_row * kDim + place_down<64>()) ^ (16 * k)));
+      }
+    }
+    if (key >= group_query + kGroupRows) continue;   // no query of the group sees these
+    float scores[1][kN][4];
+    wgmma_begin();
+    if constexpr (kDim == 64) {
+      changed_by_wgmma(scores[0]);
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) wgmma_across<kKeys>(scores[0], left[k], shared_place(slot, 0) + k * 32, k > 0);
+    } else {
+      multiply_rows<kDim, kKeys, kRows>(scores[0], q_place, shared_place(slot, 0));
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    changed_by_wgmma(scores[0]);
+    if (key + kKeys > first + warp_row + 1) mask_scores(scores, first + warp_row - key);
+    uint32_t p[1][kN / 2][4];
+    softmax_step(p, scores, out, state, a.scale2);
+    changed_by_wgmma(out[0]);
+    wgmma_begin();
+    multiply_tile<kDim, kN / 2>(out[0], p[0], shared_place(slot + F::kTile, kKeys * 128));
+    wgmma_commit();
+    wgmma_wait<0>();
+    changed_by_wgmma(out[0]);
+  }
+  __syncthreads();   // rows are turned where the queries are
+  finish_rows<kDim, true>(a, out, state, q + warp_row * kDim, sequence + first + warp_row, head, end - first - warp_row);
+}
+
+// ---- backward -----------------------------------------------------------------------------------------------------------------------
+
+/// Two resident tiles of rows; a slot has two tiles of 64 columns.
+template <int kDimOfHead>
+struct Backward {
+  static constexpr int kDim = kDimOfHead, kColumns = 64, kN = kColumns / 8;
+  static constexpr int kOwnTile = kRows * kDim, kTile = kColumns * kDim, kSlot = 2 * kTile;
+  static constexpr int kValues = 2 * kColumns;   ///< floats of a slot: lse and delta
+  static constexpr size_t kBytes = size_t(2 * kOwnTile + kSlots * kSlot) * 2 + size_t(kSlots * kValues) * 4 + kSlots * sizeof(SharedBarrier);
+  static_assert(kBytes <= size_t{227} << 10);
+  using Source = PanelSource<kDim>;
+  using Sums = float[1][kDim / 8][4];
+  using Scores = float[1][kN][4];
+  using Left = uint32_t[1][kN / 2][4];
+};
+
+/// Own rows: keys. Columns: q and dout of one query head after another.
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1) hopper_key_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using B = Backward<kDim>;
+  constexpr int kColumns = B::kColumns, kN = B::kN;
+  bf16_t* const own = dynamic_shared<bf16_t>();
+  bf16_t* const slots = own + 2 * B::kOwnTile;
+  float* const values = reinterpret_cast<float*>(slots + kSlots * B::kSlot);
+  Ring ring(reinterpret_cast<SharedBarrier*>(values + kSlots * B::kValues));
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
+  const int first = work.rank * kRows, sequence = batch * a.seq_len, lane = int(threadIdx.x) % kWarpSize;
+  const int group_row = int(threadIdx.x) / kGroupThreads * kGroupRows;
+  const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_key = first + warp_row;
+
+  using Source = typename B::Source;
+  Source(a.k, sequence + first, kv_head * kDim).template load<kRows>(own, a.seq_len - first);
+  Source(a.v, sequence + first, kv_head * kDim).template load<kRows>(own + B::kOwnTile, a.seq_len - first);
+  const int last_head = (kv_head + 1) * a.group;
+  int head = kv_head * a.group, query = first;   // of the tile that is asked for next
+  const auto load = [&] {
+    const int slot = ring.free_slot();
+    bf16_t* const tiles = slots + slot * B::kSlot;
+    Source(a.q, sequence + query, head * kDim).template load<kColumns>(tiles, a.seq_len - query);
+    Source(a.dout, sequence + query, head * kDim).template load<kColumns>(tiles + B::kTile, a.seq_len - query);
+    constexpr int kPieces = kColumns / 4;
+    if (const int thread = int(threadIdx.x); thread < 2 * kPieces) {
+      const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
+      cp_async16(values + slot * B::kValues + thread * 4, (thread < kPieces ? a.lse : a.delta) + row + thread % kPieces * 4);
+    }
+    ring.asked();
+    query += kColumns;
+    if (query >= a.seq_len) query = first, ++head;
+  };
+  load();
+  typename B::Sums dk, dv;
+  set_zero(dk);
+  set_zero(dv);
+  const SharedPlace k_place = shared_place(own + group_row * 64, 0), v_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
+
+  const int tiles_of_head = (a.seq_len - first + kColumns - 1) / kColumns;
+  for (int of_group = 0; of_group < a.group; ++of_group) {
+    for (int tile = 0; tile < tiles_of_head; ++tile) {
+      const int slot = ring.wait(), distance = tile * kColumns - warp_row;   // of the tile's first query after the warp's first key
+      if (head < last_head) load();
+      if (tile * kColumns + kColumns <= group_row) continue;   // these queries see none of the group's keys
+      const bf16_t* const tiles = slots + slot * B::kSlot;
+      typename B::Scores p, ds;
+      wgmma_begin();
+      multiply_rows<kDim, kColumns, kRows>(p[0], k_place, shared_place(tiles, 0));
+      wgmma_commit();
+      multiply_rows<kDim, kColumns, kRows>(ds[0], v_place, shared_place(tiles + B::kTile, 0));
+      wgmma_commit();
+      const float* const lse = values + slot * B::kValues + lane % 4 * 2;
+      const bool masked = distance < 15;
+      wgmma_wait<1>();
+      changed_by_wgmma(p[0]);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float2 both = *reinterpret_cast<const float2*>(lse + 8 * n);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int key = lane / 4 + 8 * (e / 2), at = distance + 8 * n + lane % 4 * 2 + e % 2;
+          float x = fmaf(p[0][n][e], a.scale2, -(e % 2 ? both.y : both.x));
+          if (masked && key > at) x = -INFINITY;
+          p[0][n][e] = fast_exp2(x);
+        }
+      }
+      typename B::Left left_p, left_ds;
+      round_to_left(left_p, p);
+      wgmma_wait<0>();
+      changed_by_wgmma(ds[0]);
+      changed_by_wgmma(dv[0]);
+      wgmma_begin();
+      multiply_tile<kDim, kN / 2>(dv[0], left_p[0], shared_place(tiles + B::kTile, kColumns * 128));
+      wgmma_commit();
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float2 both = *reinterpret_cast<const float2*>(lse + kColumns + 8 * n);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) ds[0][n][e] = p[0][n][e] * (ds[0][n][e] - (e % 2 ? both.y : both.x));
+      }
+      round_to_left(left_ds, ds);
+      changed_by_wgmma(dk[0]);
+      wgmma_begin();
+      multiply_tile<kDim, kN / 2>(dk[0], left_ds[0], shared_place(tiles, kColumns * 128));
+      wgmma_commit();
+      wgmma_wait<0>();
+      changed_by_wgmma(dv[0]);
+      changed_by_wgmma(dk[0]);
+    }
+  }
+  __syncthreads();   // rows are turned where the keys are
+  float factor[1][2] = {{1.0f, 1.0f}};
+  bf16_t* const staging = own + warp_row * kDim;
+  store_rows<kDim, 1, true>(dv, factor, staging, a.dv.at(sequence + warp_key, kv_head * kDim), a.dv.stride, a.seq_len - warp_key);
+  factor[0][0] = factor[0][1] = a.scale;
+  store_rows<kDim, 1, true>(dk, factor, staging, a.dk.at(sequence + warp_key, kv_head * kDim), a.dk.stride, a.seq_len - warp_key);
+}
+
+/// Own rows: queries. Columns: k and v.
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1) hopper_query_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using B = Backward<kDim>;
+  constexpr int kColumns = B::kColumns, kN = B::kN;
+  bf16_t* const own = dynamic_shared<bf16_t>();
+  bf16_t* const slots = own + 2 * B::kOwnTile;
+  Ring ring(reinterpret_cast<SharedBarrier*>(reinterpret_cast<float*>(slots + kSlots * B::kSlot) + kSlots * B::kValues));
+  const Schedule::Work work = a.schedule[int(blockIdx.x)];
+  const int head = work.head % a.heads, batch = work.head / a.heads, kv_col = head / a.group * kDim;
+  const int first = (a.schedule.tiles - 1 - work.rank) * kRows, sequence = batch * a.seq_len;
+  const int lane = int(threadIdx.x) % kWarpSize, group_row = int(threadIdx.x) / kGroupThreads * kGroupRows;
+  const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_query = first + warp_row;
+  const int end = min(first + kRows, a.seq_len);
+
+  using Source = typename B::Source;
+  Source(a.q, sequence + first, head * kDim).template load<kRows>(own, end - first);
+  Source(a.dout, sequence + first, head * kDim).template load<kRows>(own + B::kOwnTile, end - first);
+  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
+  const auto load = [&](int key) {
+    bf16_t* const tiles = slots + ring.free_slot() * B::kSlot;
+    k_source.template load<kColumns>(tiles, a.seq_len - key);
+    v_source.template load<kColumns>(tiles + B::kTile, a.seq_len - key);
+    ring.asked();
+  };
+  load(0);
+  float lse[2], delta[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + warp_query + 8 * half + lane / 4;
+    lse[half] = a.lse[row];
+    delta[half] = a.delta[row];
+  }
+  typename B::Sums dq;
+  set_zero(dq);
+  const SharedPlace q_place = shared_place(own + group_row * 64, 0), dout_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
+
+  for (int key = 0; key < end; key += kColumns) {
+    const bf16_t* const tiles = slots + ring.wait() * B::kSlot;
+    if (key + kColumns < end) load(key + kColumns);
+    if (key >= first + group_row + kGroupRows) continue;   // no query of the group sees these
+    typename B::Scores p, ds;
+    wgmma_begin();
+    multiply_rows<kDim, kColumns, kRows>(p[0], q_place, shared_place(tiles, 0));
+    wgmma_commit();
+    multiply_rows<kDim, kColumns, kRows>(ds[0], dout_place, shared_place(tiles + B::kTile, 0));
+    wgmma_commit();
+    const bool masked = key + kColumns > warp_query + 1;
+    wgmma_wait<1>();
+    changed_by_wgmma(p[0]);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int query = warp_query + lane / 4 + 8 * (e / 2), at = key + 8 * n + lane % 4 * 2 + e % 2;
+        float x = fmaf(p[0][n][e], a.scale2, -lse[e / 2]);
+        if (masked && at > query) x = -INFINITY;
+        p[0][n][e] = fast_exp2(x);
+      }
+    }
+    wgmma_wait<0>();
+    changed_by_wgmma(ds[0]);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) ds[0][n][e] = p[0][n][e] * (ds[0][n][e] - delta[e / 2]);
+    }
+    typename B::Left left;
+    round_to_left(left, ds);
+    changed_by_wgmma(dq[0]);
+    wgmma_begin();
+    multiply_tile<kDim, kN / 2>(dq[0], left[0], shared_place(tiles, kColumns * 128));
+    wgmma_commit();
+    wgmma_wait<0>();
+    changed_by_wgmma(dq[0]);
+  }
+  __syncthreads();   // rows are turned where the queries are
+  float factor[1][2] = {{a.scale, a.scale}};
+  store_rows<kDim, 1, true>(dq, factor, own + warp_row * kDim, a.dq.at(sequence + warp_query, head * kDim), a.dq.stride, end - warp_query);
+}
+
+template <int kDim>
+void backward_of(const Queue& queue, const BackwardArguments<bf16_t>& by_keys, const BackwardArguments<bf16_t>& by_queries) {
+  constexpr const char* kOp = "attention_backward";
+  constexpr size_t kBytes = Backward<kDim>::kBytes;
+  launch(queue, kOp, hopper_key_gradient_kernel<kDim>, by_keys.schedule.blocks(), kThreads, kBytes, by_keys);
+  launch(queue, kOp, hopper_query_gradient_kernel<kDim>, by_queries.schedule.blocks(), kThreads, kBytes, by_queries);
+}
+
+}  // namespace
+
+void hopper_forward(const Queue& queue, int dim, const ForwardArguments<bf16_t>& a) {
+  launch(queue, "attention_forward", dim == 64 ? hopper_forward_kernel<64> : hopper_forward_kernel<128>, a.schedule.blocks(), kThreads,
+         dim == 64 ? Forward<64>::kBytes : Forward<128>::kBytes, a);
+}
+
+void hopper_backward(const Queue& queue, int dim, const BackwardArguments<bf16_t>& by_keys, const BackwardArguments<bf16_t>& by_queries) {
+  dim == 64 ? backward_of<64>(queue, by_keys, by_queries) : backward_of<128>(queue, by_keys, by_queries);
+}
+
+}  // namespace trainctl::kernels::cuda
