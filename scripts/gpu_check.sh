@@ -22,12 +22,12 @@ command_line="$0 $*"
 # name | limit in seconds | limit of --quick | what it does
 parts=(
   "facts|20|20|the machine: doctor, nvidia-smi"
-  "tests|100|60|tests of the CUDA backend against the reference (test_gpu)"
-  "golden|50|30|golden curves, f32 within 5e-4 and bf16 within 2e-2, on one rank and on TP2 x PP2 x DP2 that share a GPU"
-  "bits|70|40|equal bits on every width, schedule, ZeRO stage, bucket and recomputation; CPU and GPU continue each other"
+  "tests|60|40|tests of the CUDA backend against the reference (test_gpu)"
+  "golden|60|45|golden curves, f32 within 5e-4 and bf16 within 2e-2, on one rank and on TP2 x PP2 x DP2 that share a GPU"
+  "bits|90|65|equal bits on every width, schedule, ZeRO stage, bucket and recomputation; CPU and GPU continue each other"
   "steps|150|50|tokens per second and MFU of a training step"
-  "kernels|40|20|every op in shares of copy bandwidth and product rate"
-  "sanitizer|60|30|compute-sanitizer: memory errors and races of the kernel tests"
+  "kernels|45|35|every op in shares of copy bandwidth and product rate"
+  "sanitizer|60|25|compute-sanitizer: memory errors and races of the kernel tests"
   "peer|110|0|the same steps in PyTorch"
 )
 # job | model of the peer; in order of importance. The first three are those of --quick.

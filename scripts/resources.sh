@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What each CUDA kernel takes of a multiprocessor: compiles kernels/cuda/*.cu for A100 (sm_80) and H100/H200 (sm_90) and prints what
+# What each CUDA kernel takes of a multiprocessor: compiles kernels/cuda/*.cu for A100 (sm_80) and H100/H200 (sm_90, sm_90a) and prints what
 # ptxas says of every kernel. Needs nvcc, no GPU.
 #
 #   scripts/resources.sh [--keep]     --keep: also writes the table to scripts/bench/results/cuda-resources.md
@@ -25,15 +25,18 @@ nvcc=$(if [[ -n ${NVCC:-} ]]; then command -v "$NVCC"; else command -v nvcc || c
 }
 compile=("$nvcc")
 if command -v ccache >/dev/null; then compile=(ccache "$nvcc"); fi
-flags=(-std=c++20 -O3 --expt-relaxed-constexpr "-I$root" -Xptxas -v
-  --generate-code=arch=compute_80,code=sm_80 --generate-code=arch=compute_90,code=sm_90)
+flags=(-std=c++20 -O3 --expt-relaxed-constexpr "-I$root" -Xptxas -v)
+both=(--generate-code=arch=compute_80,code=sm_80 --generate-code=arch=compute_90,code=sm_90)
+hopper=(--generate-code=arch=compute_90a,code=sm_90a)   # for *_hopper.cu
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mapfile -t sources < <(ls kernels/cuda/*.cu)
 compile_one() {
   local log=$work/$(basename "$1").log
-  "${compile[@]}" "${flags[@]}" -c "$1" -o "$work/$(basename "$1").o" >"$log" 2>&1 && return
+  local architectures=("${both[@]}")
+  if [[ $1 == *_hopper.cu ]]; then architectures=("${hopper[@]}"); fi
+  "${compile[@]}" "${flags[@]}" "${architectures[@]}" -c "$1" -o "$work/$(basename "$1").o" >"$log" 2>&1 && return
   echo "$1 does not compile:" >&2
   tail -20 "$log" >&2
   return 1

@@ -167,7 +167,8 @@ void forward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const 
   static_assert(kBytes <= kLeastSharedBytes);
   const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
   if (aligned && has_warpgroup_products(queue.compute)) {
-    hopper_forward(queue, kDim, arguments_of<bf16_t>(s, q, k, v, out, lse, kHopperRows, hopper_rows_at_once(kDim)));
+    hopper_forward(queue, kDim,
+                   [&](int rows, int rows_at_once) { return arguments_of<bf16_t>(s, q, k, v, out, lse, rows, rows_at_once); });
     return;
   }
   const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries, TileSource<kDim, kThreads>::kRowsAtOnce);

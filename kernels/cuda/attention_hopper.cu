@@ -1,8 +1,8 @@
 // Causal attention and its gradients by warpgroup products. The formulas, the order of sums and the two passes of the gradient are those
 // of attention.cu and attention_backward.cu.
 //
-// A block is two warpgroups with 64 rows each ("rows": queries, or keys in key_gradient_kernel). It passes tiles of "columns" (the other
-// side) through a ring of three slots. Each slot has a barrier at which the copies of all 256 threads arrive. A thread asks for the tile
+// A block is two or three warpgroups with 64 rows each ("rows": queries, or keys in the key gradient). It passes tiles of "columns" (the
+// other side) through a ring of three slots. Each slot has a barrier at which the copies of all its threads arrive. A thread asks for the tile
 // after the present one once the present one is there: then all threads have begun the tile before it, so that the slot it goes to, that
 // of two tiles ago, is free. Nothing else holds the warpgroups together: while one computes probabilities, the other multiplies.
 #include "kernels/cuda/attention_hopper.h"
@@ -13,14 +13,14 @@ namespace trainctl::kernels::cuda {
 
 namespace {
 
-constexpr int kRows = kHopperRows, kThreads = kHopperThreads, kGroupThreads = 128, kGroupRows = 64;
+constexpr const char* kBackward = "attention_backward";
+constexpr int kGroupThreads = 128, kGroupRows = 64;
 constexpr int kSlots = 3, kStepBytes = 16 * 64 * 2;   ///< 16 rows of a panel
-static_assert(kThreads / kGroupThreads * kGroupRows == kRows);
 
 /// Copies consecutive tiles of one head's rows into panels (wgmma.cuh). A thread keeps one address and steps along its own pieces.
-template <int kDim>
+template <int kDim, int kThreads>
 struct PanelSource {
-  static constexpr int kPieces = kDim / 8, kRowsAtOnce = hopper_rows_at_once(kDim);
+  static constexpr int kPieces = kDim / 8, kRowsAtOnce = kThreads / kPieces;
   static_assert(kRowsAtOnce % 8 == 0);
   const bf16_t *piece, *existing;   ///< existing: any address of the matrix, for copies of nothing
   int64_t step_bytes;
@@ -35,6 +35,7 @@ struct PanelSource {
     bf16_t* const to = tile + own / 8 * (kTileRows * 64) + row * 64 + (own % 8 ^ row % 8) * 8;
 #pragma unroll
     for (int r = 0; r < kTileRows; r += kRowsAtOnce) {
+      if (kTileRows % kRowsAtOnce != 0 && row + r >= kTileRows) break;
       const bool exists = row + r < valid;
       cp_async16(to + r * 64, exists ? piece : existing, exists);
       piece = reinterpret_cast<const bf16_t*>(reinterpret_cast<const char*>(piece) + step_bytes);
@@ -42,11 +43,14 @@ struct PanelSource {
   }
 };
 
+/// This thread's warpgroup, as a value that the compiler knows to be the same in all lanes: what depends on it is computed once a warp.
+__device__ inline int group_of_thread() { return __shfl_sync(kFullWarp, int(threadIdx.x) / kGroupThreads, 0); }
+
 /// The ring: tile i is in slot i % kSlots.
 class Ring {
  public:
-  __device__ explicit Ring(SharedBarrier* filled) : filled_(filled) {
-    if (threadIdx.x < kSlots) barrier_init(filled + threadIdx.x, kThreads);
+  __device__ Ring(SharedBarrier* filled, int threads) : filled_(filled) {
+    if (threadIdx.x < kSlots) barrier_init(filled + threadIdx.x, threads);
     __syncthreads();
   }
   /// This thread has asked for its part of the next tile.
@@ -91,26 +95,27 @@ __device__ inline void multiply_tile(float (&d)[kDim / 8][4], const uint32_t (&l
 template <int kDimOfHead>
 struct Forward {
   static constexpr int kDim = kDimOfHead, kKeys = kDim == 64 ? 64 : 128, kBlocks = kDim == 64 ? 2 : 1;
+  static constexpr int kThreads = 256, kRows = 128;
   static constexpr int kOwnTile = kRows * kDim, kTile = kKeys * kDim, kSlot = 2 * kTile;
   static constexpr size_t kBytes = size_t(kOwnTile + kSlots * kSlot) * 2 + kSlots * sizeof(SharedBarrier);
   static_assert(kBytes <= size_t{227} << 10);
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, Forward<kDim>::kBlocks) hopper_forward_kernel(ForwardArguments<bf16_t> a) {
+__global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlocks) hopper_forward_kernel(ForwardArguments<bf16_t> a) {
   using F = Forward<kDim>;
-  constexpr int kKeys = F::kKeys, kN = kKeys / 8;
+  constexpr int kKeys = F::kKeys, kN = kKeys / 8, kRows = F::kRows;
   bf16_t* const q = dynamic_shared<bf16_t>();
   bf16_t* const slots = q + F::kOwnTile;
-  Ring ring(reinterpret_cast<SharedBarrier*>(slots + kSlots * F::kSlot));
+  Ring ring(reinterpret_cast<SharedBarrier*>(slots + kSlots * F::kSlot), F::kThreads);
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int first = (a.schedule.tiles - 1 - work.rank) * kRows, head = work.head % a.heads;
   const int sequence = work.head / a.heads * a.seq_len, kv_col = head / a.group * kDim;
-  const int group = int(threadIdx.x) / kGroupThreads, group_query = first + group * kGroupRows;
+  const int group = group_of_thread(), group_query = first + group * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16;
   const int end = min(first + kRows, a.seq_len);
 
-  using Source = PanelSource<kDim>;
+  using Source = PanelSource<kDim, F::kThreads>;
   Source(a.q, sequence + first, head * kDim).template load<kRows>(q, end - first);
   Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
   const auto load = [&](int key) {
@@ -149,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, Forward<kDim>::kBlocks) hopper_forwa
     wgmma_commit();
     wgmma_wait<0>();
     changed_by_wgmma(scores[0]);
-    if (key + kKeys > first + warp_row + 1) mask_scores(scores, first + warp_row - key);
+    if (key + kKeys > group_query) mask_scores(scores, first + warp_row - key);
     uint32_t p[1][kN / 2][4];
     softmax_step(p, scores, out, state, a.scale2);
     changed_by_wgmma(out[0]);
@@ -166,32 +171,33 @@ __global__ void __launch_bounds__(kThreads, Forward<kDim>::kBlocks) hopper_forwa
 // ---- backward -----------------------------------------------------------------------------------------------------------------------
 
 /// Two resident tiles of rows; a slot has two tiles of 64 columns.
-template <int kDimOfHead>
+template <int kDimOfHead, int kGroups>
 struct Backward {
-  static constexpr int kDim = kDimOfHead, kColumns = 64, kN = kColumns / 8;
+  static constexpr int kDim = kDimOfHead, kColumns = 64, kN = kColumns / 8, kThreads = kGroups * kGroupThreads, kRows = kGroups * kGroupRows;
   static constexpr int kOwnTile = kRows * kDim, kTile = kColumns * kDim, kSlot = 2 * kTile;
   static constexpr int kValues = 2 * kColumns;   ///< floats of a slot: lse and delta
   static constexpr size_t kBytes = size_t(2 * kOwnTile + kSlots * kSlot) * 2 + size_t(kSlots * kValues) * 4 + kSlots * sizeof(SharedBarrier);
   static_assert(kBytes <= size_t{227} << 10);
-  using Source = PanelSource<kDim>;
+  using Source = PanelSource<kDim, kThreads>;
   using Sums = float[1][kDim / 8][4];
   using Scores = float[1][kN][4];
   using Left = uint32_t[1][kN / 2][4];
 };
 
 /// Own rows: keys. Columns: q and dout of one query head after another.
-template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) hopper_key_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using B = Backward<kDim>;
-  constexpr int kColumns = B::kColumns, kN = B::kN;
+/// kRoundedP: dS is computed with P as dV is, rounded to bf16; it is rounded itself afterwards. That saves the registers for a third group.
+template <int kDim, int kGroups, bool kRoundedP>
+__global__ void __launch_bounds__(kGroups * kGroupThreads, 1) hopper_key_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using B = Backward<kDim, kGroups>;
+  constexpr int kColumns = B::kColumns, kN = B::kN, kRows = B::kRows;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * B::kOwnTile;
   float* const values = reinterpret_cast<float*>(slots + kSlots * B::kSlot);
-  Ring ring(reinterpret_cast<SharedBarrier*>(values + kSlots * B::kValues));
+  Ring ring(reinterpret_cast<SharedBarrier*>(values + kSlots * B::kValues), B::kThreads);
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
   const int first = work.rank * kRows, sequence = batch * a.seq_len, lane = int(threadIdx.x) % kWarpSize;
-  const int group_row = int(threadIdx.x) / kGroupThreads * kGroupRows;
+  const int group_row = group_of_thread() * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_key = first + warp_row;
 
   using Source = typename B::Source;
@@ -233,19 +239,24 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_key_gradient_kernel(Backwa
       multiply_rows<kDim, kColumns, kRows>(ds[0], v_place, shared_place(tiles + B::kTile, 0));
       wgmma_commit();
       const float* const lse = values + slot * B::kValues + lane % 4 * 2;
-      const bool masked = distance < 15;
       wgmma_wait<1>();
       changed_by_wgmma(p[0]);
+      // Hidden scores are made -infinity before the others are computed with: most tiles have none.
+      if (tile * kColumns < group_row + kGroupRows) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int key = lane / 4 + 8 * (e / 2), at = distance + 8 * n + lane % 4 * 2 + e % 2;
+            if (key > at) p[0][n][e] = -INFINITY;
+          }
+        }
+      }
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         const float2 both = *reinterpret_cast<const float2*>(lse + 8 * n);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int key = lane / 4 + 8 * (e / 2), at = distance + 8 * n + lane % 4 * 2 + e % 2;
-          float x = fmaf(p[0][n][e], a.scale2, -(e % 2 ? both.y : both.x));
-          if (masked && key > at) x = -INFINITY;
-          p[0][n][e] = fast_exp2(x);
-        }
+        for (int e = 0; e < 4; ++e) p[0][n][e] = fast_exp2(fmaf(p[0][n][e], a.scale2, -(e % 2 ? both.y : both.x)));
       }
       typename B::Left left_p, left_ds;
       round_to_left(left_p, p);
@@ -259,7 +270,11 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_key_gradient_kernel(Backwa
       for (int n = 0; n < kN; ++n) {
         const float2 both = *reinterpret_cast<const float2*>(lse + kColumns + 8 * n);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) ds[0][n][e] = p[0][n][e] * (ds[0][n][e] - (e % 2 ? both.y : both.x));
+        for (int e = 0; e < 4; ++e) {
+          const uint32_t pair = left_p[0][n / 2][n % 2 * 2 + e / 2];
+          const float probability = kRoundedP ? __uint_as_float(e % 2 ? pair & 0xffff0000u : pair << 16) : p[0][n][e];
+          ds[0][n][e] = probability * (ds[0][n][e] - (e % 2 ? both.y : both.x));
+        }
       }
       round_to_left(left_ds, ds);
       changed_by_wgmma(dk[0]);
@@ -280,17 +295,17 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_key_gradient_kernel(Backwa
 }
 
 /// Own rows: queries. Columns: k and v.
-template <int kDim>
-__global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1) hopper_query_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using B = Backward<kDim>;
-  constexpr int kColumns = B::kColumns, kN = B::kN;
+template <int kDim, int kGroups, int kBlocks>
+__global__ void __launch_bounds__(kGroups * kGroupThreads, kBlocks) hopper_query_gradient_kernel(BackwardArguments<bf16_t> a) {
+  using B = Backward<kDim, kGroups>;
+  constexpr int kColumns = B::kColumns, kN = B::kN, kRows = B::kRows;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * B::kOwnTile;
-  Ring ring(reinterpret_cast<SharedBarrier*>(reinterpret_cast<float*>(slots + kSlots * B::kSlot) + kSlots * B::kValues));
+  Ring ring(reinterpret_cast<SharedBarrier*>(reinterpret_cast<float*>(slots + kSlots * B::kSlot) + kSlots * B::kValues), B::kThreads);
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int head = work.head % a.heads, batch = work.head / a.heads, kv_col = head / a.group * kDim;
   const int first = (a.schedule.tiles - 1 - work.rank) * kRows, sequence = batch * a.seq_len;
-  const int lane = int(threadIdx.x) % kWarpSize, group_row = int(threadIdx.x) / kGroupThreads * kGroupRows;
+  const int lane = int(threadIdx.x) % kWarpSize, group_row = group_of_thread() * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_query = first + warp_row;
   const int end = min(first + kRows, a.seq_len);
 
@@ -308,9 +323,11 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1) hopper_query_gra
   float lse[2], delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + warp_query + 8 * half + lane / 4;
-    lse[half] = a.lse[row];
-    delta[half] = a.delta[row];
+    const int query = warp_query + 8 * half + lane / 4;
+    const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
+    const bool exists = query < end;
+    lse[half] = exists ? a.lse[row] : INFINITY;
+    delta[half] = exists ? a.delta[row] : 0.0f;
   }
   typename B::Sums dq;
   set_zero(dq);
@@ -326,18 +343,13 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1) hopper_query_gra
     wgmma_commit();
     multiply_rows<kDim, kColumns, kRows>(ds[0], dout_place, shared_place(tiles + B::kTile, 0));
     wgmma_commit();
-    const bool masked = key + kColumns > warp_query + 1;
     wgmma_wait<1>();
     changed_by_wgmma(p[0]);
+    if (key + kColumns > first + group_row) mask_scores(p, warp_query - key);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int query = warp_query + lane / 4 + 8 * (e / 2), at = key + 8 * n + lane % 4 * 2 + e % 2;
-        float x = fmaf(p[0][n][e], a.scale2, -lse[e / 2]);
-        if (masked && at > query) x = -INFINITY;
-        p[0][n][e] = fast_exp2(x);
-      }
+      for (int e = 0; e < 4; ++e) p[0][n][e] = fast_exp2(fmaf(p[0][n][e], a.scale2, -lse[e / 2]));
     }
     wgmma_wait<0>();
     changed_by_wgmma(ds[0]);
@@ -360,23 +372,42 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1) hopper_query_gra
   store_rows<kDim, 1, true>(dq, factor, own + warp_row * kDim, a.dq.at(sequence + warp_query, head * kDim), a.dq.stride, end - warp_query);
 }
 
+template <int kDim, int kGroups, bool kRoundedP>
+void key_gradients(const Queue& queue, const HopperBackward& arguments) {
+  using B = Backward<kDim, kGroups>;
+  const BackwardArguments<bf16_t> a = arguments.by_keys(B::kRows, B::Source::kRowsAtOnce);
+  launch(queue, kBackward, hopper_key_gradient_kernel<kDim, kGroups, kRoundedP>, a.schedule.blocks(), B::kThreads, B::kBytes, a);
+}
+
+template <int kDim, int kGroups, int kBlocks>
+void query_gradients(const Queue& queue, const HopperBackward& arguments) {
+  using B = Backward<kDim, kGroups>;
+  const BackwardArguments<bf16_t> a = arguments.by_queries(B::kRows, B::Source::kRowsAtOnce);
+  launch(queue, kBackward, hopper_query_gradient_kernel<kDim, kGroups, kBlocks>, a.schedule.blocks(), B::kThreads, B::kBytes, a);
+}
+
 template <int kDim>
-void backward_of(const Queue& queue, const BackwardArguments<bf16_t>& by_keys, const BackwardArguments<bf16_t>& by_queries) {
-  constexpr const char* kOp = "attention_backward";
-  constexpr size_t kBytes = Backward<kDim>::kBytes;
-  launch(queue, kOp, hopper_key_gradient_kernel<kDim>, by_keys.schedule.blocks(), kThreads, kBytes, by_keys);
-  launch(queue, kOp, hopper_query_gradient_kernel<kDim>, by_queries.schedule.blocks(), kThreads, kBytes, by_queries);
+void forward_of(const Queue& queue, const HopperForward& arguments) {
+  using F = Forward<kDim>;
+  const ForwardArguments<bf16_t> a = arguments(F::kRows, PanelSource<kDim, F::kThreads>::kRowsAtOnce);
+  launch(queue, "attention_forward", hopper_forward_kernel<kDim>, a.schedule.blocks(), F::kThreads, F::kBytes, a);
 }
 
 }  // namespace
 
-void hopper_forward(const Queue& queue, int dim, const ForwardArguments<bf16_t>& a) {
-  launch(queue, "attention_forward", dim == 64 ? hopper_forward_kernel<64> : hopper_forward_kernel<128>, a.schedule.blocks(), kThreads,
-         dim == 64 ? Forward<64>::kBytes : Forward<128>::kBytes, a);
+void hopper_forward(const Queue& queue, int dim, const HopperForward& arguments) {
+  dim == 64 ? forward_of<64>(queue, arguments) : forward_of<128>(queue, arguments);
 }
 
-void hopper_backward(const Queue& queue, int dim, const BackwardArguments<bf16_t>& by_keys, const BackwardArguments<bf16_t>& by_queries) {
-  dim == 64 ? backward_of<64>(queue, by_keys, by_queries) : backward_of<128>(queue, by_keys, by_queries);
+// As many warpgroups on a multiprocessor as its registers hold.
+void hopper_backward(const Queue& queue, int dim, const HopperBackward& arguments) {
+  if (dim == 64) {
+    key_gradients<64, 3, true>(queue, arguments);
+    query_gradients<64, 2, 2>(queue, arguments);
+  } else {
+    key_gradients<128, 2, false>(queue, arguments);
+    query_gradients<128, 2, 1>(queue, arguments);
+  }
 }
 
 }  // namespace trainctl::kernels::cuda

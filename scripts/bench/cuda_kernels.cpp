@@ -1,6 +1,6 @@
 // Times every op of the CUDA backend and prints one JSON line per op and shape: microseconds per call, the host's share of it, and GB/s
 // with the share of the copy bandwidth, or TFLOP/s with the share of the product rate. Both units are measured first, in the same run.
-// Shapes: one GPT-2 124M micro-batch of 32768 tokens, and one Llama 8B layer on 8192 tokens.
+// Shapes: one GPT-2 124M micro-batch of 32768 tokens, and one Llama 8B layer on 8192 tokens; attention of Llama 3.2 1B on 2 x 8192 as well.
 //
 //   bench_cuda_kernels [--tiny] [part of an op's name]     --tiny: shapes for a GPU that is emulated; its times mean nothing
 #include <fmt/format.h>
@@ -34,6 +34,8 @@ struct Model {
 
 const Model kGpt2{"gpt2-124m", 32, 1024, 768, 12, 12, 64, 3072, 50257, false, 12};
 const Model kLlama{"llama-8b-layer", 1, 8192, 4096, 32, 8, 128, 14336, 128256, true, 1};
+/// Of this one attention alone: small heads and long sequences.
+const Model kLlama1B{"llama-1b-layer", 2, 8192, 2048, 32, 8, 64, 8192, 128256, true, 0};
 const Model kTinyGpt{"tiny-gpt", 2, 24, 64, 4, 4, 16, 96, 131, false, 2};
 const Model kTinyLlama{"tiny-llama", 1, 48, 64, 4, 2, 16, 96, 131, true, 1};
 
@@ -139,6 +141,25 @@ class Bench {
     units_.product_flops_per_s = options_.tiny ? 1e9 : measure_matmul_flops_per_s(backend_, DType::bf16);
     fmt::print("{{\"device\":\"{}\",\"copy_gb_per_s\":{:.0f},\"bf16_tflops\":{:.1f}}}\n", gpu_facts(0).name, units_.copy_bytes_per_s * 1e-9,
                units_.product_flops_per_s * 1e-12);
+  }
+
+  /// Causal: half of the T x T products count.
+  void attention(const Model& model) {
+    Memory memory(backend_, *stream_);
+    const AttentionShape shape{model.batch, model.seq_len, model.heads, model.kv_heads, model.head_dim, 0.125f};
+    const int64_t rows = model.rows(), q_cols = model.heads * model.head_dim, k_cols = model.kv_heads * model.head_dim;
+    const Matrix qkv = memory(kType, rows, model.qkv()), dqkv = memory(kType, rows, model.qkv());
+    const Matrix out = memory(kType, rows, q_cols), dout = memory(kType, rows, q_cols);
+    float* const lse = memory.floats(rows * model.heads);
+    const auto q = [&](const Matrix& m) { return m.columns(0, q_cols); };
+    const auto k = [&](const Matrix& m) { return m.columns(q_cols, k_cols); };
+    const auto v = [&](const Matrix& m) { return m.columns(q_cols + k_cols, k_cols); };
+    const double flops = 2.0 * double(rows) * double(model.seq_len) * double(q_cols);
+    time(model, "attention_forward", out, 0, flops,
+         [&] { backend_.attention_forward(*stream_, shape, q(qkv), k(qkv), v(qkv), out, lse); });
+    time(model, "attention_backward", out, 0, 2.5 * flops, [&] {
+      backend_.attention_backward(*stream_, shape, q(qkv), k(qkv), v(qkv), out, lse, dout, q(dqkv), k(dqkv), v(dqkv));
+    });
   }
 
   void run(const Model& model) {
@@ -297,25 +318,6 @@ class Bench {
     time(model, "rope", q, 2 * bytes_of(q), 0, [&] { backend_.rope(*stream_, q, model.head_dim, model.seq_len, cos_sin, false); });
   }
 
-  /// Causal: half of the T x T products count.
-  void attention(const Model& model) {
-    Memory memory(backend_, *stream_);
-    const AttentionShape shape{model.batch, model.seq_len, model.heads, model.kv_heads, model.head_dim, 0.125f};
-    const int64_t rows = model.rows(), q_cols = model.heads * model.head_dim, k_cols = model.kv_heads * model.head_dim;
-    const Matrix qkv = memory(kType, rows, model.qkv()), dqkv = memory(kType, rows, model.qkv());
-    const Matrix out = memory(kType, rows, q_cols), dout = memory(kType, rows, q_cols);
-    float* const lse = memory.floats(rows * model.heads);
-    const auto q = [&](const Matrix& m) { return m.columns(0, q_cols); };
-    const auto k = [&](const Matrix& m) { return m.columns(q_cols, k_cols); };
-    const auto v = [&](const Matrix& m) { return m.columns(q_cols + k_cols, k_cols); };
-    const double flops = 2.0 * double(rows) * double(model.seq_len) * double(q_cols);
-    time(model, "attention_forward", out, 0, flops,
-         [&] { backend_.attention_forward(*stream_, shape, q(qkv), k(qkv), v(qkv), out, lse); });
-    time(model, "attention_backward", out, 0, 2.5 * flops, [&] {
-      backend_.attention_backward(*stream_, shape, q(qkv), k(qkv), v(qkv), out, lse, dout, q(dqkv), k(dqkv), v(dqkv));
-    });
-  }
-
   void loss(const Model& model) {
     Memory memory(backend_, *stream_);
     const int64_t rows = model.rows();
@@ -383,6 +385,7 @@ int main(int argc, char** argv) {
     bench.measure_units();
     bench.run(options.tiny ? kernels::kTinyGpt : kernels::kGpt2);
     bench.run(options.tiny ? kernels::kTinyLlama : kernels::kLlama);
+    if (!options.tiny) bench.attention(kernels::kLlama1B);
   } catch (const Error& error) {
     fmt::print(stderr, "bench_cuda_kernels: {}\n", error.what());
     return 1;
