@@ -6,7 +6,7 @@
 #     --bundle DIR   uses an unpacked bundle that was made with --tests; default: builds here (needs nvcc, cmake and what
 #                    scripts/install.sh installs)
 #     --out DIR      where results go; default gpu-check
-#     --quick        shorter limits and fewer rows, four minutes in all
+#     --quick        shorter limits and fewer rows, four and a half minutes in all
 #     --plan         prints the parts with their limits and ends
 #
 # Parts run in order of importance, each with its own limit and within what is left of the whole; one that fails or runs out of time does
@@ -23,12 +23,12 @@ command_line="$0 $*"
 parts=(
   "facts|20|20|the machine: doctor, nvidia-smi"
   "tests|60|40|tests of the CUDA backend against the reference (test_gpu)"
-  "golden|60|45|golden curves, f32 within 5e-4 and bf16 within 2e-2, on one rank and on TP2 x PP2 x DP2 that share a GPU"
+  "golden|80|70|golden curves, f32 within 5e-4 and bf16 within 2e-2, on one rank and on TP2 x PP2 x DP2 that share a GPU"
   "bits|90|65|equal bits on every width, schedule, ZeRO stage, bucket and recomputation; CPU and GPU continue each other"
   "steps|150|50|tokens per second and MFU of a training step"
   "kernels|45|35|every op in shares of copy bandwidth and product rate"
   "sanitizer|60|25|compute-sanitizer: memory errors and races of the kernel tests"
-  "peer|110|0|the same steps in PyTorch"
+  "peer|80|0|the same steps in PyTorch"
 )
 # job | model of the peer; in order of importance. The first three are those of --quick.
 step_rows=(
@@ -50,7 +50,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-whole=$([ $quick = 1 ] && echo 240 || echo 540)
+whole=$([ $quick = 1 ] && echo 270 || echo 540)
 limit_of() { local l q; IFS='|' read -r _ l q _ <<<"$1"; if [ $quick = 1 ]; then echo "$q"; else echo "$l"; fi; }
 
 # ---- what parts leave: rows of "label, key, value, key, value ...", separated by tabs --------------------------------------------------
