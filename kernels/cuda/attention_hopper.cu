@@ -1,10 +1,12 @@
-// Causal attention and its gradients by warpgroup products. The formulas, the order of sums and the two passes of the gradient are those
-// of attention.cu and attention_backward.cu.
+// Causal attention and its gradients by warpgroup products. The formulas, the order of sums and the two
+// passes of the gradient are those of attention.cu and attention_backward.cu.
 //
-// A block is two or three warpgroups with 64 rows each ("rows": queries, or keys in the key gradient). It passes tiles of "columns" (the
-// other side) through a ring of three slots. Each slot has a barrier at which the copies of all its threads arrive. A thread asks for the tile
-// after the present one once the present one is there: then all threads have begun the tile before it, so that the slot it goes to, that
-// of two tiles ago, is free. Nothing else holds the warpgroups together: while one computes probabilities, the other multiplies.
+// A block is two or three warpgroups with 64 rows each ("rows": queries, or keys in the key gradient). It
+// passes tiles of "columns" (the other side) through a ring of three slots. Each slot has a barrier at which
+// the copies of all its threads arrive. A thread asks for the tile after the present one once the present one
+// is there: then all threads have begun the tile before it, so that the slot it goes to, that of two tiles
+// ago, is free. Nothing else holds the warpgroups together: while one computes probabilities, the other
+// multiplies.
 #include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -15,18 +17,21 @@ namespace {
 
 constexpr const char* kBackward = "attention_backward";
 constexpr int kGroupThreads = 128, kGroupRows = 64;
-constexpr int kSlots = 3, kStepBytes = 16 * 64 * 2;   ///< 16 rows of a panel
+constexpr int kSlots = 3, kStepBytes = 16 * 64 * 2;  ///< 16 rows of a panel
 
-/// Copies consecutive tiles of one head's rows into panels (wgmma.cuh). A thread keeps one address and steps along its own pieces.
+/// Copies consecutive tiles of one head's rows into panels (wgmma.cuh). A thread keeps one address and steps
+/// along its own pieces.
 template <int kDim, int kThreads>
 struct PanelSource {
   static constexpr int kPieces = kDim / 8, kRowsAtOnce = kThreads / kPieces;
   static_assert(kRowsAtOnce % 8 == 0);
-  const bf16_t *piece, *existing;   ///< existing: any address of the matrix, for copies of nothing
+  const bf16_t *piece, *existing;  ///< existing: any address of the matrix, for copies of nothing
   int64_t step_bytes;
 
   __device__ PanelSource(const HeadsView<const bf16_t>& m, int row, int col)
-      : piece(m.at(row + int(threadIdx.x) / kPieces, col + int(threadIdx.x) % kPieces * 8)), existing(m.data), step_bytes(m.step_bytes) {}
+      : piece(m.at(row + int(threadIdx.x) / kPieces, col + int(threadIdx.x) % kPieces * 8)),
+        existing(m.data),
+        step_bytes(m.step_bytes) {}
 
   /// Asks for the next kTileRows rows; those from `valid` on become zeros.
   template <int kTileRows>
@@ -43,8 +48,11 @@ struct PanelSource {
   }
 };
 
-/// This thread's warpgroup, as a value that the compiler knows to be the same in all lanes: what depends on it is computed once a warp.
-__device__ inline int group_of_thread() { return __shfl_sync(kFullWarp, int(threadIdx.x) / kGroupThreads, 0); }
+/// This thread's warpgroup, as a value that the compiler knows to be the same in all lanes: what depends on
+/// it is computed once a warp.
+__device__ inline int group_of_thread() {
+  return __shfl_sync(kFullWarp, int(threadIdx.x) / kGroupThreads, 0);
+}
 
 /// The ring: tile i is in slot i % kSlots.
 class Ring {
@@ -80,18 +88,21 @@ template <int kDim, int kN, int kRowsOfA>
 __device__ inline void multiply_rows(float (&d)[kN / 8][4], SharedPlace a, SharedPlace b) {
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k)
-    wgmma_across<kN>(d, a + (k / 4 * (kRowsOfA * 128) + k % 4 * 32), b + (k / 4 * (kN * 128) + k % 4 * 32), k > 0);
+    wgmma_across<kN>(d, a + (k / 4 * (kRowsOfA * 128) + k % 4 * 32), b + (k / 4 * (kN * 128) + k % 4 * 32),
+                     k > 0);
 }
 /// d += left times a tile's 16 kK rows.
 template <int kDim, int kK>
-__device__ inline void multiply_tile(float (&d)[kDim / 8][4], const uint32_t (&left)[kK][4], SharedPlace tile) {
+__device__ inline void multiply_tile(float (&d)[kDim / 8][4], const uint32_t (&left)[kK][4],
+                                     SharedPlace tile) {
 #pragma unroll
   for (int k = 0; k < kK; ++k) wgmma_down<kDim>(d, left[k], tile + k * kStepBytes);
 }
 
-// ---- forward ------------------------------------------------------------------------------------------------------------------------
+// ---- forward ----------------------------------------------------------------------------------------------
 
-/// Dimension 64: two blocks a multiprocessor, tiles of 64 keys, queries in registers. Dimension 128: one, tiles of 128 keys.
+/// Dimension 64: two blocks a multiprocessor, tiles of 64 keys, queries in registers. Dimension 128: one,
+/// tiles of 128 keys.
 template <int kDimOfHead>
 struct Forward {
   static constexpr int kDim = kDimOfHead, kKeys = kDim == 64 ? 64 : 128, kBlocks = kDim == 64 ? 2 : 1;
@@ -102,7 +113,8 @@ struct Forward {
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlocks) hopper_forward_kernel(ForwardArguments<bf16_t> a) {
+__global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlocks)
+    hopper_forward_kernel(ForwardArguments<bf16_t> a) {
   using F = Forward<kDim>;
   constexpr int kKeys = F::kKeys, kN = kKeys / 8, kRows = F::kRows;
   bf16_t* const q = dynamic_shared<bf16_t>();
@@ -130,7 +142,7 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
   RowState<1> state;
   begin_rows(state);
   const SharedPlace q_place = shared_place(q + group * kGroupRows * 64, 0);
-  uint32_t left[kDim / 16][4];   // of dimension 64
+  uint32_t left[kDim / 16][4];  // of dimension 64
 
   for (int key = 0; key < end; key += kKeys) {
     const bf16_t* const slot = slots + ring.wait() * F::kSlot;
@@ -138,16 +150,18 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     if constexpr (kDim == 64) {
       if (key == 0) {
 #pragma unroll
-        for (int k = 0; k < kDim / 16; ++k) ldmatrix_x4(left[k], q + ((warp_row * kDim + place_down<64>()) ^ (16 * k)));
+        for (int k = 0; k < kDim / 16; ++k)
+          ldmatrix_x4(left[k], q + ((warp_row * kDim + place_down<64>()) ^ (16 * k)));
       }
     }
-    if (key >= group_query + kGroupRows) continue;   // no query of the group sees these
+    if (key >= group_query + kGroupRows) continue;  // no query of the group sees these
     float scores[1][kN][4];
     wgmma_begin();
     if constexpr (kDim == 64) {
       changed_by_wgmma(scores[0]);
 #pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) wgmma_across<kKeys>(scores[0], left[k], shared_place(slot, 0) + k * 32, k > 0);
+      for (int k = 0; k < kDim / 16; ++k)
+        wgmma_across<kKeys>(scores[0], left[k], shared_place(slot, 0) + k * 32, k > 0);
     } else {
       multiply_rows<kDim, kKeys, kRows>(scores[0], q_place, shared_place(slot, 0));
     }
@@ -164,19 +178,22 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     wgmma_wait<0>();
     changed_by_wgmma(out[0]);
   }
-  __syncthreads();   // rows are turned where the queries are
-  finish_rows<kDim, true>(a, out, state, q + warp_row * kDim, sequence + first + warp_row, head, end - first - warp_row);
+  __syncthreads();  // rows are turned where the queries are
+  finish_rows<kDim, true>(a, out, state, q + warp_row * kDim, sequence + first + warp_row, head,
+                          end - first - warp_row);
 }
 
-// ---- backward -----------------------------------------------------------------------------------------------------------------------
+// ---- backward ---------------------------------------------------------------------------------------------
 
 /// Two resident tiles of rows; a slot has two tiles of 64 columns.
 template <int kDimOfHead, int kGroups>
 struct Backward {
-  static constexpr int kDim = kDimOfHead, kColumns = 64, kN = kColumns / 8, kThreads = kGroups * kGroupThreads, kRows = kGroups * kGroupRows;
+  static constexpr int kDim = kDimOfHead, kColumns = 64, kN = kColumns / 8,
+                       kThreads = kGroups * kGroupThreads, kRows = kGroups * kGroupRows;
   static constexpr int kOwnTile = kRows * kDim, kTile = kColumns * kDim, kSlot = 2 * kTile;
-  static constexpr int kValues = 2 * kColumns;   ///< floats of a slot: lse and delta
-  static constexpr size_t kBytes = size_t(2 * kOwnTile + kSlots * kSlot) * 2 + size_t(kSlots * kValues) * 4 + kSlots * sizeof(SharedBarrier);
+  static constexpr int kValues = 2 * kColumns;  ///< floats of a slot: lse and delta
+  static constexpr size_t kBytes = size_t(2 * kOwnTile + kSlots * kSlot) * 2 + size_t(kSlots * kValues) * 4 +
+                                   kSlots * sizeof(SharedBarrier);
   static_assert(kBytes <= size_t{227} << 10);
   using Source = PanelSource<kDim, kThreads>;
   using Sums = float[1][kDim / 8][4];
@@ -184,11 +201,85 @@ struct Backward {
   using Left = uint32_t[1][kN / 2][4];
 };
 
-/// Own rows: keys. Columns: q and dout of one query head after another.
-/// kRoundedP: dS is computed with P as dV is, rounded to bf16; it is rounded itself afterwards. That saves the registers for a third group.
+/// Scores of keys (rows) after the query (column) become -infinity. `distance`: of the first column after the
+/// warp's first row.
+template <int kN>
+__device__ inline void hide_keys(float (&scores)[1][kN][4], int distance) {
+  const int lane = int(threadIdx.x) % kWarpSize;
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = lane / 4 + 8 * (e / 2), at = distance + 8 * n + lane % 4 * 2 + e % 2;
+      if (key > at) scores[0][n][e] = -INFINITY;
+    }
+  }
+}
+
+/// P of scores whose columns are queries. `lse`: of this lane's first column.
+template <int kN>
+__device__ inline void to_probabilities(float (&p)[1][kN][4], const float* lse, float scale2) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    const float2 both = *reinterpret_cast<const float2*>(lse + 8 * n);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) p[0][n][e] = fast_exp2(fmaf(p[0][n][e], scale2, -(e % 2 ? both.y : both.x)));
+  }
+}
+
+/// dS of dP whose columns are queries. kRoundedP: with P as dV is computed with, rounded to bf16 (`left_p`);
+/// dS is rounded itself afterwards. That saves the registers for a third group.
+template <bool kRoundedP, int kN>
+__device__ inline void to_score_gradients(float (&ds)[1][kN][4], const float (&p)[1][kN][4],
+                                          const uint32_t (&left_p)[1][kN / 2][4], const float* delta) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    const float2 both = *reinterpret_cast<const float2*>(delta + 8 * n);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const uint32_t pair = left_p[0][n / 2][n % 2 * 2 + e / 2];
+      const float probability =
+          kRoundedP ? __uint_as_float(e % 2 ? pair & 0xffff0000u : pair << 16) : p[0][n][e];
+      ds[0][n][e] = probability * (ds[0][n][e] - (e % 2 ? both.y : both.x));
+    }
+  }
+}
+
+/// The tiles that a key gradient passes: q, dout, lse and delta of one query head after another, each from
+/// row `first` of the sequence to its end.
+template <typename B>
+struct QueryTiles {
+  const BackwardArguments<bf16_t>& a;
+  bf16_t* slots;
+  float* values;
+  int batch, first, last_head;
+  int head, query;  ///< of the tile that is asked for next
+
+  __device__ bool more() const { return head < last_head; }
+  __device__ void ask(Ring& ring) {
+    constexpr int kColumns = B::kColumns, kPieces = kColumns / 4;
+    using Source = typename B::Source;
+    const int slot = ring.free_slot(), row = batch * a.seq_len + query, col = head * B::kDim;
+    bf16_t* const tiles = slots + slot * B::kSlot;
+    Source(a.q, row, col).template load<kColumns>(tiles, a.seq_len - query);
+    Source(a.dout, row, col).template load<kColumns>(tiles + B::kTile, a.seq_len - query);
+    if (const int thread = int(threadIdx.x); thread < 2 * kPieces) {
+      const int64_t value = (int64_t(batch) * a.heads + head) * a.padded_len + query;
+      cp_async16(values + slot * B::kValues + thread * 4,
+                 (thread < kPieces ? a.lse : a.delta) + value + thread % kPieces * 4);
+    }
+    ring.asked();
+    query += kColumns;
+    if (query >= a.seq_len) query = first, ++head;
+  }
+};
+
+/// Own rows: keys. Columns: queries.
 template <int kDim, int kGroups, bool kRoundedP>
-__global__ void __launch_bounds__(kGroups * kGroupThreads, 1) hopper_key_gradient_kernel(BackwardArguments<bf16_t> a) {
+__global__ void __launch_bounds__(kGroups* kGroupThreads, 1)
+    hopper_key_gradient_kernel(BackwardArguments<bf16_t> a) {
   using B = Backward<kDim, kGroups>;
+  using Source = typename B::Source;
   constexpr int kColumns = B::kColumns, kN = B::kN, kRows = B::kRows;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * B::kOwnTile;
@@ -196,116 +287,92 @@ __global__ void __launch_bounds__(kGroups * kGroupThreads, 1) hopper_key_gradien
   Ring ring(reinterpret_cast<SharedBarrier*>(values + kSlots * B::kValues), B::kThreads);
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
-  const int first = work.rank * kRows, sequence = batch * a.seq_len, lane = int(threadIdx.x) % kWarpSize;
+  const int first = work.rank * kRows, sequence = batch * a.seq_len, kv_col = kv_head * kDim;
   const int group_row = group_of_thread() * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_key = first + warp_row;
 
-  using Source = typename B::Source;
-  Source(a.k, sequence + first, kv_head * kDim).template load<kRows>(own, a.seq_len - first);
-  Source(a.v, sequence + first, kv_head * kDim).template load<kRows>(own + B::kOwnTile, a.seq_len - first);
-  const int last_head = (kv_head + 1) * a.group;
-  int head = kv_head * a.group, query = first;   // of the tile that is asked for next
-  const auto load = [&] {
-    const int slot = ring.free_slot();
-    bf16_t* const tiles = slots + slot * B::kSlot;
-    Source(a.q, sequence + query, head * kDim).template load<kColumns>(tiles, a.seq_len - query);
-    Source(a.dout, sequence + query, head * kDim).template load<kColumns>(tiles + B::kTile, a.seq_len - query);
-    constexpr int kPieces = kColumns / 4;
-    if (const int thread = int(threadIdx.x); thread < 2 * kPieces) {
-      const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
-      cp_async16(values + slot * B::kValues + thread * 4, (thread < kPieces ? a.lse : a.delta) + row + thread % kPieces * 4);
-    }
-    ring.asked();
-    query += kColumns;
-    if (query >= a.seq_len) query = first, ++head;
-  };
-  load();
+  Source(a.k, sequence + first, kv_col).template load<kRows>(own, a.seq_len - first);
+  Source(a.v, sequence + first, kv_col).template load<kRows>(own + B::kOwnTile, a.seq_len - first);
+  QueryTiles<B> queries{a, slots, values, batch, first, (kv_head + 1) * a.group, kv_head * a.group, first};
+  queries.ask(ring);
   typename B::Sums dk, dv;
   set_zero(dk);
   set_zero(dv);
-  const SharedPlace k_place = shared_place(own + group_row * 64, 0), v_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
+  const SharedPlace k_place = shared_place(own + group_row * 64, 0);
+  const SharedPlace v_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
 
   const int tiles_of_head = (a.seq_len - first + kColumns - 1) / kColumns;
   for (int of_group = 0; of_group < a.group; ++of_group) {
     for (int tile = 0; tile < tiles_of_head; ++tile) {
-      const int slot = ring.wait(), distance = tile * kColumns - warp_row;   // of the tile's first query after the warp's first key
-      if (head < last_head) load();
-      if (tile * kColumns + kColumns <= group_row) continue;   // these queries see none of the group's keys
-      const bf16_t* const tiles = slots + slot * B::kSlot;
+      const int slot = ring.wait();
+      if (queries.more()) queries.ask(ring);
+      if (tile * kColumns + kColumns <= group_row) continue;  // these queries see none of the group's keys
+      const bf16_t* const q = slots + slot * B::kSlot;
+      const bf16_t* const dout = q + B::kTile;
+      const float* const lse = values + slot * B::kValues + int(threadIdx.x) % 4 * 2;
       typename B::Scores p, ds;
       wgmma_begin();
-      multiply_rows<kDim, kColumns, kRows>(p[0], k_place, shared_place(tiles, 0));
+      multiply_rows<kDim, kColumns, kRows>(p[0], k_place, shared_place(q, 0));
       wgmma_commit();
-      multiply_rows<kDim, kColumns, kRows>(ds[0], v_place, shared_place(tiles + B::kTile, 0));
+      multiply_rows<kDim, kColumns, kRows>(ds[0], v_place, shared_place(dout, 0));
       wgmma_commit();
-      const float* const lse = values + slot * B::kValues + lane % 4 * 2;
       wgmma_wait<1>();
       changed_by_wgmma(p[0]);
-      // Hidden scores are made -infinity before the others are computed with: most tiles have none.
-      if (tile * kColumns < group_row + kGroupRows) {
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int key = lane / 4 + 8 * (e / 2), at = distance + 8 * n + lane % 4 * 2 + e % 2;
-            if (key > at) p[0][n][e] = -INFINITY;
-          }
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const float2 both = *reinterpret_cast<const float2*>(lse + 8 * n);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) p[0][n][e] = fast_exp2(fmaf(p[0][n][e], a.scale2, -(e % 2 ? both.y : both.x)));
-      }
+      if (tile * kColumns < group_row + kGroupRows) hide_keys(p, tile * kColumns - warp_row);
+      to_probabilities(p, lse, a.scale2);
       typename B::Left left_p, left_ds;
       round_to_left(left_p, p);
       wgmma_wait<0>();
       changed_by_wgmma(ds[0]);
       changed_by_wgmma(dv[0]);
       wgmma_begin();
-      multiply_tile<kDim, kN / 2>(dv[0], left_p[0], shared_place(tiles + B::kTile, kColumns * 128));
+      multiply_tile<kDim, kN / 2>(dv[0], left_p[0], shared_place(dout, kColumns * 128));
       wgmma_commit();
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const float2 both = *reinterpret_cast<const float2*>(lse + kColumns + 8 * n);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const uint32_t pair = left_p[0][n / 2][n % 2 * 2 + e / 2];
-          const float probability = kRoundedP ? __uint_as_float(e % 2 ? pair & 0xffff0000u : pair << 16) : p[0][n][e];
-          ds[0][n][e] = probability * (ds[0][n][e] - (e % 2 ? both.y : both.x));
-        }
-      }
+      to_score_gradients<kRoundedP>(ds, p, left_p, lse + kColumns);
       round_to_left(left_ds, ds);
       changed_by_wgmma(dk[0]);
       wgmma_begin();
-      multiply_tile<kDim, kN / 2>(dk[0], left_ds[0], shared_place(tiles, kColumns * 128));
+      multiply_tile<kDim, kN / 2>(dk[0], left_ds[0], shared_place(q, kColumns * 128));
       wgmma_commit();
       wgmma_wait<0>();
       changed_by_wgmma(dv[0]);
       changed_by_wgmma(dk[0]);
     }
   }
-  __syncthreads();   // rows are turned where the keys are
+  __syncthreads();  // rows are turned where the keys are
+  const int valid = a.seq_len - warp_key;
   float factor[1][2] = {{1.0f, 1.0f}};
   bf16_t* const staging = own + warp_row * kDim;
-  store_rows<kDim, 1, true>(dv, factor, staging, a.dv.at(sequence + warp_key, kv_head * kDim), a.dv.stride, a.seq_len - warp_key);
+  store_rows<kDim, 1, true>(dv, factor, staging, a.dv.at(sequence + warp_key, kv_col), a.dv.stride, valid);
   factor[0][0] = factor[0][1] = a.scale;
-  store_rows<kDim, 1, true>(dk, factor, staging, a.dk.at(sequence + warp_key, kv_head * kDim), a.dk.stride, a.seq_len - warp_key);
+  store_rows<kDim, 1, true>(dk, factor, staging, a.dk.at(sequence + warp_key, kv_col), a.dk.stride, valid);
+}
+
+/// lse and delta of a lane's two rows, which are queries; those from `end` on do not exist.
+__device__ inline void load_rows_values(float (&lse)[2], float (&delta)[2],
+                                        const BackwardArguments<bf16_t>& a, int64_t row_of_head,
+                                        int warp_query, int end) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int query = warp_query + 8 * half + int(threadIdx.x) % kWarpSize / 4;
+    lse[half] = query < end ? a.lse[row_of_head + query] : INFINITY;
+    delta[half] = query < end ? a.delta[row_of_head + query] : 0.0f;
+  }
 }
 
 /// Own rows: queries. Columns: k and v.
 template <int kDim, int kGroups, int kBlocks>
-__global__ void __launch_bounds__(kGroups * kGroupThreads, kBlocks) hopper_query_gradient_kernel(BackwardArguments<bf16_t> a) {
+__global__ void __launch_bounds__(kGroups* kGroupThreads, kBlocks)
+    hopper_query_gradient_kernel(BackwardArguments<bf16_t> a) {
   using B = Backward<kDim, kGroups>;
   constexpr int kColumns = B::kColumns, kN = B::kN, kRows = B::kRows;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * B::kOwnTile;
-  Ring ring(reinterpret_cast<SharedBarrier*>(reinterpret_cast<float*>(slots + kSlots * B::kSlot) + kSlots * B::kValues), B::kThreads);
+  Ring ring(reinterpret_cast<SharedBarrier*>(slots + kSlots * B::kSlot), B::kThreads);
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int head = work.head % a.heads, batch = work.head / a.heads, kv_col = head / a.group * kDim;
   const int first = (a.schedule.tiles - 1 - work.rank) * kRows, sequence = batch * a.seq_len;
-  const int lane = int(threadIdx.x) % kWarpSize, group_row = group_of_thread() * kGroupRows;
+  const int group_row = group_of_thread() * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_query = first + warp_row;
   const int end = min(first + kRows, a.seq_len);
 
@@ -321,22 +388,16 @@ __global__ void __launch_bounds__(kGroups * kGroupThreads, kBlocks) hopper_query
   };
   load(0);
   float lse[2], delta[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int query = warp_query + 8 * half + lane / 4;
-    const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
-    const bool exists = query < end;
-    lse[half] = exists ? a.lse[row] : INFINITY;
-    delta[half] = exists ? a.delta[row] : 0.0f;
-  }
+  load_rows_values(lse, delta, a, (int64_t(batch) * a.heads + head) * a.padded_len, warp_query, end);
   typename B::Sums dq;
   set_zero(dq);
-  const SharedPlace q_place = shared_place(own + group_row * 64, 0), dout_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
+  const SharedPlace q_place = shared_place(own + group_row * 64, 0),
+                    dout_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
 
   for (int key = 0; key < end; key += kColumns) {
     const bf16_t* const tiles = slots + ring.wait() * B::kSlot;
     if (key + kColumns < end) load(key + kColumns);
-    if (key >= first + group_row + kGroupRows) continue;   // no query of the group sees these
+    if (key >= first + group_row + kGroupRows) continue;  // no query of the group sees these
     typename B::Scores p, ds;
     wgmma_begin();
     multiply_rows<kDim, kColumns, kRows>(p[0], q_place, shared_place(tiles, 0));
@@ -367,30 +428,34 @@ __global__ void __launch_bounds__(kGroups * kGroupThreads, kBlocks) hopper_query
     wgmma_wait<0>();
     changed_by_wgmma(dq[0]);
   }
-  __syncthreads();   // rows are turned where the queries are
+  __syncthreads();  // rows are turned where the queries are
   float factor[1][2] = {{a.scale, a.scale}};
-  store_rows<kDim, 1, true>(dq, factor, own + warp_row * kDim, a.dq.at(sequence + warp_query, head * kDim), a.dq.stride, end - warp_query);
+  store_rows<kDim, 1, true>(dq, factor, own + warp_row * kDim, a.dq.at(sequence + warp_query, head * kDim),
+                            a.dq.stride, end - warp_query);
 }
 
 template <int kDim, int kGroups, bool kRoundedP>
 void key_gradients(const Queue& queue, const HopperBackward& arguments) {
   using B = Backward<kDim, kGroups>;
   const BackwardArguments<bf16_t> a = arguments.by_keys(B::kRows, B::Source::kRowsAtOnce);
-  launch(queue, kBackward, hopper_key_gradient_kernel<kDim, kGroups, kRoundedP>, a.schedule.blocks(), B::kThreads, B::kBytes, a);
+  launch(queue, kBackward, hopper_key_gradient_kernel<kDim, kGroups, kRoundedP>, a.schedule.blocks(),
+         B::kThreads, B::kBytes, a);
 }
 
 template <int kDim, int kGroups, int kBlocks>
 void query_gradients(const Queue& queue, const HopperBackward& arguments) {
   using B = Backward<kDim, kGroups>;
   const BackwardArguments<bf16_t> a = arguments.by_queries(B::kRows, B::Source::kRowsAtOnce);
-  launch(queue, kBackward, hopper_query_gradient_kernel<kDim, kGroups, kBlocks>, a.schedule.blocks(), B::kThreads, B::kBytes, a);
+  launch(queue, kBackward, hopper_query_gradient_kernel<kDim, kGroups, kBlocks>, a.schedule.blocks(),
+         B::kThreads, B::kBytes, a);
 }
 
 template <int kDim>
 void forward_of(const Queue& queue, const HopperForward& arguments) {
   using F = Forward<kDim>;
   const ForwardArguments<bf16_t> a = arguments(F::kRows, PanelSource<kDim, F::kThreads>::kRowsAtOnce);
-  launch(queue, "attention_forward", hopper_forward_kernel<kDim>, a.schedule.blocks(), F::kThreads, F::kBytes, a);
+  launch(queue, "attention_forward", hopper_forward_kernel<kDim>, a.schedule.blocks(), F::kThreads, F::kBytes,
+         a);
 }
 
 }  // namespace

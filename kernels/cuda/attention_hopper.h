@@ -1,5 +1,6 @@
-// Attention by Hopper's warpgroup products (compute 9.0): bf16, head dimensions 64 and 128, operands on 16 bytes. Its kernels choose the
-// rows of a block, and how many rows its threads copy at once; the caller makes the arguments for these two.
+// Attention by Hopper's warpgroup products (compute 9.0): bf16, head dimensions 64 and 128, operands on 16
+// bytes. Its kernels choose the rows of a block, and how many rows its threads copy at once; the caller makes
+// the arguments for these two.
 #pragma once
 #include <functional>
 

@@ -1,5 +1,5 @@
-// The softmax of the tensor-core forward kernels: a running maximum and sum for each row, kept by the four lanes that hold it. A warp has
-// 16 kM rows; scores [kM][kN] are columns 8 n and following.
+// The softmax of the tensor-core forward kernels: a running maximum and sum for each row, kept by the four
+// lanes that hold it. A warp has 16 kM rows; scores [kM][kN] are columns 8 n and following.
 #pragma once
 #include "kernels/cuda/attention_common.cuh"
 
@@ -15,21 +15,23 @@ struct RowState {
 template <int kM>
 __device__ inline void begin_rows(RowState<kM>& state) {
 #pragma unroll
-  for (int m = 0; m < kM; ++m) state.max[m][0] = state.max[m][1] = -INFINITY, state.sum[m][0] = state.sum[m][1] = 0.0f;
+  for (int m = 0; m < kM; ++m)
+    state.max[m][0] = state.max[m][1] = -INFINITY, state.sum[m][0] = state.sum[m][1] = 0.0f;
 }
 
-/// p = exp2(scores * scale2 - new maximum), rounded to bf16 as the left factor of the next product (a lane holds the same elements of
-/// both); `out` and the sums so far are rescaled to the new maximum.
+/// p = exp2(scores * scale2 - new maximum), rounded to bf16 as the left factor of the next product (a lane
+/// holds the same elements of both); `out` and the sums so far are rescaled to the new maximum.
 template <int kM, int kN, int kOut>
-__device__ inline void softmax_step(uint32_t (&p)[kM][kN / 2][4], const float (&scores)[kM][kN][4], float (&out)[kM][kOut][4],
-                                    RowState<kM>& state, float scale2) {
+__device__ inline void softmax_step(uint32_t (&p)[kM][kN / 2][4], const float (&scores)[kM][kN][4],
+                                    float (&out)[kM][kOut][4], RowState<kM>& state, float scale2) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float max = scores[m][0][2 * half];
 #pragma unroll
-      for (int n = 0; n < kN; ++n) max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+      for (int n = 0; n < kN; ++n)
+        max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
       max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, 1));
       max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, 2));
       max = fmaxf(state.max[m][half], max * scale2);
@@ -64,17 +66,18 @@ __device__ inline void mask_scores(float (&scores)[kM][kN][4], int distance) {
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int query = 16 * m + 8 * (i / 2), key = 8 * n + i % 2;   // beside those of the lane
+        const int query = 16 * m + 8 * (i / 2), key = 8 * n + i % 2;  // beside those of the lane
         if (key - query > last) scores[m][n][i] = -INFINITY;
       }
     }
   }
 }
 
-/// Divides by the sums, writes a warp's rows of out and lse. `first`: the warp's first row; `valid`: how many of its rows exist.
+/// Divides by the sums, writes a warp's rows of out and lse. `first`: the warp's first row; `valid`: how many
+/// of its rows exist.
 template <int kDim, bool kAligned, int kM>
-__device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const float (&out)[kM][kDim / 8][4], RowState<kM>& state,
-                                   bf16_t* staging, int64_t first, int head, int valid) {
+__device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const float (&out)[kM][kDim / 8][4],
+                                   RowState<kM>& state, bf16_t* staging, int64_t first, int head, int valid) {
   const int lane = int(threadIdx.x) % kWarpSize;
   float factor[kM][2];
 #pragma unroll
@@ -86,10 +89,12 @@ __device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const floa
       sum += __shfl_xor_sync(kFullWarp, sum, 2);
       factor[m][half] = 1.0f / sum;
       const int row = 16 * m + 8 * half + lane / 4;
-      if (lane % 4 == 0 && row < valid) a.lse[(first + row) * a.heads + head] = fmaf(state.max[m][half], kLn2, logf(sum));
+      if (lane % 4 == 0 && row < valid)
+        a.lse[(first + row) * a.heads + head] = fmaf(state.max[m][half], kLn2, logf(sum));
     }
   }
-  store_rows<kDim, kM, kAligned>(out, factor, staging, a.out.at(first, int64_t(head) * kDim), a.out.stride, valid);
+  store_rows<kDim, kM, kAligned>(out, factor, staging, a.out.at(first, int64_t(head) * kDim), a.out.stride,
+                                 valid);
 }
 
 }  // namespace trainctl::kernels::cuda

@@ -42,10 +42,9 @@ void aligned_warp_instruction(WarpFunction function, void* argument, const Site&
 /// The lane of the running thread: its linear index in the block mod 32.
 int lane_index();
 
-/// A barrier in shared memory (8 bytes): a phase ends when `threads` arrivals have come; whoever waits for its parity (0, 1, 0 ..) goes on.
-void phase_begin(void* barrier, int threads);
-void phase_arrive(void* barrier);
-void phase_wait(void* barrier, int parity, const Site& site);
+/// The running thread waits until another one says that `what` has happened.
+void wait_for(const void* what, const Site& site);
+void wake_those_who_wait_for(const void* what);
 
 /// A copy into shared memory that is done at the last moment allowed. Until then the destination holds NaN patterns.
 void late_copy(void* shared, const void* global, bool valid, const Site& site);

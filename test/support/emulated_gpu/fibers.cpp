@@ -270,11 +270,10 @@ class EngineHere {
       const Fiber& fiber = warp.lanes[lane];
       const bool waiting = warp.waiting >> lane & 1;
       if (lane > 0 && (stuck >> (lane - 1) & 1) && same_site(warp.lanes[lane - 1].site, fiber.site)) continue;
-      text += "\n  from thread " + text_of(fiber.place) +
-              (waiting                        ? " at a warp instruction, "
-               : warp.at_phase >> lane & 1    ? " at a barrier in shared memory, "
-                                              : " at a block barrier, ") +
-              where(fiber.site);
+      const char* const at = waiting                     ? " at a warp instruction, "
+                             : warp.at_phase >> lane & 1 ? " at a barrier in shared memory, "
+                                                         : " at a block barrier, ";
+      text += "\n  from thread " + text_of(fiber.place) + at + where(fiber.site);
       if (waiting) {
         char mask[40];
         std::snprintf(mask, sizeof mask, ", mask 0x%08x", fiber.mask);
@@ -381,42 +380,20 @@ void aligned_warp_instruction(WarpFunction function, void* argument, const Site&
   wait_in_warp(~0u, true, function, argument, site);
 }
 
-namespace {
-/// What a barrier in shared memory holds.
-struct Phases {
-  uint16_t threads, missing;
-  uint32_t parity;   // of the phase that has not ended
-};
-static_assert(sizeof(Phases) == 8);
-}  // namespace
-
-void phase_begin(void* barrier, int threads) { *static_cast<Phases*>(barrier) = {uint16_t(threads), uint16_t(threads), 0}; }
-
-void phase_arrive(void* barrier) {
-  Phases& phases = *static_cast<Phases*>(barrier);
-  if (--phases.missing > 0) return;
-  phases.missing = phases.threads;
-  phases.parity ^= 1;
-  Engine& engine = *engine_of_thread;
-  for (int w = 0; w < engine.warp_count; ++w) {
-    Warp& warp = engine.warps[w];
-    for (unsigned rest = warp.at_phase; rest; rest &= rest - 1) {
-      const int lane = std::countr_zero(rest);
-      if (warp.lanes[lane].phase != barrier) continue;
-      warp.at_phase &= ~(1u << lane);
-      warp.runnable |= 1u << lane;
-    }
-  }
+void wait_for(const void* what, const Site& site) {
+  Fiber& fiber = *engine_of_thread->running;
+  fiber.phase = what, fiber.site = site;
+  fiber.warp->at_phase |= 1u << fiber.lane;
+  leave(*engine_of_thread, fiber);
 }
 
-void phase_wait(void* barrier, int parity, const Site& site) {
-  Engine& engine = *engine_of_thread;
-  Fiber& fiber = *engine.running;
-  while (static_cast<Phases*>(barrier)->parity == uint32_t(parity)) {
-    fiber.phase = barrier;
-    fiber.site = site;
-    fiber.warp->at_phase |= 1u << fiber.lane;
-    leave(engine, fiber);
+void wake_those_who_wait_for(const void* what) {
+  for (int w = 0; w < engine_of_thread->warp_count; ++w) {
+    Warp& warp = engine_of_thread->warps[w];
+    unsigned woken = 0;
+    for (unsigned rest = warp.at_phase; rest; rest &= rest - 1)
+      woken |= unsigned(warp.lanes[std::countr_zero(rest)].phase == what) << std::countr_zero(rest);
+    warp.at_phase &= ~woken, warp.runnable |= woken;
   }
 }
 

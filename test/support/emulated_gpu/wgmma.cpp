@@ -1,4 +1,5 @@
-// The warpgroup instructions of wgmma.cuh, written from the PTX ISA: section "Asynchronous warpgroup level matrix instructions".
+// The warpgroup instructions of wgmma.cuh, written from the PTX ISA: section "Asynchronous warpgroup level
+// matrix instructions".
 #include <kernels/cuda/wgmma.cuh>
 
 #include <cstring>
@@ -21,10 +22,34 @@ float across(const kernels::cuda::SharedPlace& p, int row, int column) {
 }
 /// Of one whose sums run down its columns: panels of 64 columns, and in each groups of 8 rows.
 float down(const kernels::cuda::SharedPlace& p, int row, int column) {
-  return element(p.byte + int64_t(column / 64) * p.panel_bytes + row / 8 * 1024 + row % 8 * 128 + column % 64 * 2);
+  return element(p.byte + int64_t(column / 64) * p.panel_bytes + row / 8 * 1024 + row % 8 * 128 +
+                 column % 64 * 2);
 }
 
+/// What a barrier in shared memory holds.
+struct Phases {
+  uint16_t threads, missing;
+  uint32_t parity;  // of the phase that has not ended
+};
+static_assert(sizeof(Phases) == 8);
+
 }  // namespace
+
+void phase_begin(void* barrier, int threads) {
+  *static_cast<Phases*>(barrier) = {uint16_t(threads), uint16_t(threads), 0};
+}
+
+void phase_arrive(void* barrier) {
+  Phases& phases = *static_cast<Phases*>(barrier);
+  if (--phases.missing > 0) return;
+  phases.missing = phases.threads;
+  phases.parity ^= 1;
+  wake_those_who_wait_for(barrier);
+}
+
+void phase_wait(void* barrier, int parity, const Site& site) {
+  while (static_cast<Phases*>(barrier)->parity == uint32_t(parity)) wait_for(barrier, site);
+}
 
 void wgmma_lanes(void* const* argument) {
   const auto& first = *static_cast<WgmmaArgument*>(argument[0]);

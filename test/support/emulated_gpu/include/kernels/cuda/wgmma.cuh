@@ -1,5 +1,6 @@
-// Twin of kernels/cuda/wgmma.cuh. A product is done when it is asked for, so a missing wait is not seen. The layouts are written here a
-// second time from the PTX ISA's figures ("Shared Memory Matrix Layout", "128B swizzle").
+// Twin of kernels/cuda/wgmma.cuh. A product is done when it is asked for, so a missing wait is not seen. The
+// layouts are written here a second time from the PTX ISA's figures ("Shared Memory Matrix Layout", "128B
+// swizzle").
 #pragma once
 #include "kernels/cuda/ptx.cuh"
 
@@ -28,6 +29,12 @@ struct WgmmaArgument {
 };
 void wgmma_lanes(void* const* argument);
 int warp_of_group();
+
+/// A barrier in shared memory (8 bytes): a phase ends when `threads` arrivals have come, and the threads go on
+/// that wait for its parity (0, 1, 0 ..).
+void phase_begin(void* barrier, int threads);
+void phase_arrive(void* barrier);
+void phase_wait(void* barrier, int parity, const Site& site);
 
 }  // namespace trainctl::emulated_gpu
 
@@ -70,7 +77,8 @@ inline void cp_async_arrive(SharedBarrier* barrier) {
   emulated_gpu::late_copy_wait(0);
   emulated_gpu::phase_arrive(barrier);
 }
-inline void barrier_wait(SharedBarrier* barrier, int parity, emulated_gpu::Site site = emulated_gpu::Site::current()) {
+inline void barrier_wait(SharedBarrier* barrier, int parity,
+                         emulated_gpu::Site site = emulated_gpu::Site::current()) {
   emulated_gpu::phase_wait(barrier, parity, site);
 }
 
