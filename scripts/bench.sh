@@ -22,7 +22,7 @@
 #                 scripts/bench/overlap.cpp
 #   reduction     the reduction of 100 M gradients over 8 rank threads, over what the memory needs for its bytes: see
 #                 scripts/bench/reduction.cpp
-#   memory        peak memory of a rank over what `plan` prints
+#   gpt2_124m and mesh_30m also say peak memory of a rank over what `plan` prints
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/scripts/build.sh" >&2
