@@ -6,7 +6,7 @@
 // case without keys. Keys after the end of the sequence come after every existing query, so the causal
 // mask hides them.
 #include "kernels/cuda/attention_common.cuh"
-#include "kernels/cuda/attention_hopper.h"
+#include "kernels/cuda/attention_hopper.cuh"
 #include "kernels/cuda/attention_plain.cuh"
 #include "kernels/cuda/attention_softmax.cuh"
 

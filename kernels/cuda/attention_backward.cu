@@ -11,7 +11,7 @@
 // follow, and never leave the registers.
 #include "kernels/cuda/attention_common.cuh"
 #include "kernels/cuda/attention_delta.cuh"
-#include "kernels/cuda/attention_hopper.h"
+#include "kernels/cuda/attention_hopper.cuh"
 #include "kernels/cuda/attention_plain.cuh"
 
 namespace trainctl::kernels::cuda {

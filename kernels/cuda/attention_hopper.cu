@@ -7,7 +7,7 @@
 // is there: then all threads have begun the tile before it, so that the slot it goes to, that of two tiles
 // ago, is free. Nothing else holds the warpgroups together: while one computes probabilities, the other
 // multiplies.
-#include "kernels/cuda/attention_hopper.h"
+#include "kernels/cuda/attention_hopper.cuh"
 #include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
