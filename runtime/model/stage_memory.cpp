@@ -56,7 +56,8 @@ struct Layout {
       for (const TensorDeclaration& d : tensors[i]) {
         if (holder_of(d, i == 0, kept, split) != holder || (i == 0 && d.life == Life::input && !has_input))
           continue;
-        record[i][size_t(d.number)] = arena.take(d.dtype, d.rows, d.cols);
+        record[i][size_t(d.number)] =
+            d.alone ? arena.take_alone(d.dtype, d.rows, d.cols) : arena.take(d.dtype, d.rows, d.cols);
       }
   }
 };

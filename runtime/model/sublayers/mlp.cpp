@@ -40,11 +40,11 @@ std::vector<TensorDeclaration> tensors(const LayerShape& s) {
   std::vector<TensorDeclaration> list = {
       {kInput, Life::input, s.compute, s.local_rows, s.hidden},
       {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
-      {kUp, Life::activation, s.compute, s.rows, s.up_cols()},
-      {kAct, s.gated() ? Life::cheap : Life::activation, s.compute, s.rows, s.ffn},
-      {kUpGradient, Life::gradient, s.compute, s.rows, s.up_cols()}};
+      {kUp, Life::activation, s.compute, s.rows, s.up_cols(), true},
+      {kAct, s.gated() ? Life::cheap : Life::activation, s.compute, s.rows, s.ffn, true},
+      {kUpGradient, Life::gradient, s.compute, s.rows, s.up_cols(), true}};
   EntryNorm::declare(list, s, kNormNumbers);
-  if (s.gated()) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, s.ffn});
+  if (s.gated()) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, s.ffn, true});
   if (s.biases()) {
     Linear::declare_bias(list, s, kUpBias, s.up_cols());
     Linear::declare_bias(list, s, kDownBias, s.hidden);

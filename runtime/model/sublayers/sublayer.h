@@ -71,6 +71,7 @@ struct TensorDeclaration {
   Life life = Life::activation;
   DType dtype = DType::f32;
   int64_t rows = 0, cols = 0;
+  bool alone = false;   ///< no communicator sees it, so its rows may have gaps (Arena::take_alone)
 };
 
 /// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,
