@@ -105,7 +105,7 @@ if [[ ${1:-} == --keep ]]; then
     echo "# Resources of the CUDA kernels"
     echo
     echo "Made by \`scripts/resources.sh --keep\` with $("$nvcc" --version | grep release | sed 's/.*release \([^,]*\), \(.*\)/nvcc \1 (\2)/'):"
-    echo "\`nvcc -std=c++20 -O3 --expt-relaxed-constexpr -Xptxas -v\` for sm_80 and sm_90. Shared memory is the static part."
+    echo "\`nvcc -std=c++20 -O3 --expt-relaxed-constexpr -Xptxas -v\` for sm_80 and sm_90, sm_90a for *_hopper.cu. Shared memory is the static part."
     echo
     table
   } >scripts/bench/results/cuda-resources.md

@@ -167,8 +167,10 @@ void forward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const 
   static_assert(kBytes <= kLeastSharedBytes);
   const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
   if (aligned && has_warpgroup_products(queue.compute)) {
+    constexpr auto kPass = WarpgroupPass::forward;
     hopper_forward(queue, kDim,
-                   [&](int rows, int rows_at_once) { return arguments_of<bf16_t>(s, q, k, v, out, lse, rows, rows_at_once); });
+                   arguments_of<bf16_t>(s, q, k, v, out, lse, warpgroup_rows(kPass, kDim),
+                                        warpgroup_rows_at_once(kPass, kDim)));
     return;
   }
   const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries, TileSource<kDim, kThreads>::kRowsAtOnce);

@@ -462,9 +462,13 @@ void attention_backward(const Queue& queue, const AttentionShape& s, Matrix q, M
     make_row_values<bf16_t>(queue, s, x, lse, kLog2E, values);
     static_assert(tensor_backward_columns(64, kLeastSharedBytes) == 64 && tensor_backward_bytes(128, 32) <= kLeastSharedBytes);
     if (x.aligned() && has_warpgroup_products(queue.compute)) {
-      hopper_backward(queue, int(s.head_dim),
-                      {[&](int rows, int rows_at_once) { return by_keys<bf16_t>(s, x, values, rows, rows_at_once); },
-                       [&](int rows, int rows_at_once) { return by_queries<bf16_t>(s, x, values, rows, rows_at_once); }});
+      const int dim = int(s.head_dim);
+      constexpr auto kKeys = WarpgroupPass::by_keys, kQueries = WarpgroupPass::by_queries;
+      hopper_backward(queue, dim,
+                      by_keys<bf16_t>(s, x, values, warpgroup_rows(kKeys, dim),
+                                      warpgroup_rows_at_once(kKeys, dim)),
+                      by_queries<bf16_t>(s, x, values, warpgroup_rows(kQueries, dim),
+                                         warpgroup_rows_at_once(kQueries, dim)));
     } else if (s.head_dim == 64) {
       backward_on_tensor_cores<64, 64>(queue, s, x, values);
     } else if (tensor_backward_columns(128, queue.most_shared_bytes) == 64) {

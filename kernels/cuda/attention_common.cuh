@@ -106,8 +106,9 @@ __device__ inline int place_across() {
 }
 
 /// Copies consecutive tiles of one head's rows. A thread keeps one address and steps along its own chunks:
-/// the addresses of a whole tile would cost the registers that hold sums.
-template <int kDim, int kThreads>
+/// the addresses of a whole tile would cost the registers that hold sums. A tile is one panel [rows, kDim], or
+/// (for wgmma.cuh) kDim / kPanel panels [rows, kPanel] one after another.
+template <int kDim, int kThreads, int kPanel = kDim>
 struct TileSource {
   static constexpr int kChunks = kDim / 8, kRowsAtOnce = kThreads / kChunks;
   static_assert(kRowsAtOnce % 8 == 0);
@@ -123,19 +124,21 @@ struct TileSource {
   /// at once.
   template <int kRows, bool kAligned>
   __device__ void load(bf16_t* tile, int valid) {
-    static_assert(kRows % kRowsAtOnce == 0);
+    constexpr int kOfPanel = kPanel / 8;
     const int own = int(threadIdx.x) % kChunks, row = int(threadIdx.x) / kChunks;
-    bf16_t* const to = tile + row * kDim + (own ^ (row % 8)) * 8;
+    bf16_t* const panel = tile + own / kOfPanel * (kRows * kPanel);
+    bf16_t* const to = panel + row * kPanel + (own % kOfPanel ^ row % 8) * 8;
 #pragma unroll
     for (int r = 0; r < kRows; r += kRowsAtOnce) {
+      if (kRows % kRowsAtOnce != 0 && row + r >= kRows) break;
       const bool exists = row + r < valid;
       if constexpr (kAligned) {
-        cp_async16(to + r * kDim, exists ? chunk : existing, exists);
+        cp_async16(to + r * kPanel, exists ? chunk : existing, exists);
       } else {
         Vec<bf16_t> copy;
 #pragma unroll
         for (int i = 0; i < 8; ++i) copy.v[i] = exists ? chunk[i] : from_float<bf16_t>(0.0f);
-        store_vec(to + r * kDim, copy);
+        store_vec(to + r * kPanel, copy);
       }
       chunk = reinterpret_cast<const bf16_t*>(reinterpret_cast<const char*>(chunk) + step_bytes);
     }

@@ -15,38 +15,8 @@ namespace trainctl::kernels::cuda {
 
 namespace {
 
-constexpr const char* kBackward = "attention_backward";
 constexpr int kGroupThreads = 128, kGroupRows = 64;
 constexpr int kSlots = 3, kStepBytes = 16 * 64 * 2;  ///< 16 rows of a panel
-
-/// Copies consecutive tiles of one head's rows into panels (wgmma.cuh). A thread keeps one address and steps
-/// along its own pieces.
-template <int kDim, int kThreads>
-struct PanelSource {
-  static constexpr int kPieces = kDim / 8, kRowsAtOnce = kThreads / kPieces;
-  static_assert(kRowsAtOnce % 8 == 0);
-  const bf16_t *piece, *existing;  ///< existing: any address of the matrix, for copies of nothing
-  int64_t step_bytes;
-
-  __device__ PanelSource(const HeadsView<const bf16_t>& m, int row, int col)
-      : piece(m.at(row + int(threadIdx.x) / kPieces, col + int(threadIdx.x) % kPieces * 8)),
-        existing(m.data),
-        step_bytes(m.step_bytes) {}
-
-  /// Asks for the next kTileRows rows; those from `valid` on become zeros.
-  template <int kTileRows>
-  __device__ void load(bf16_t* tile, int valid) {
-    const int own = int(threadIdx.x) % kPieces, row = int(threadIdx.x) / kPieces;
-    bf16_t* const to = tile + own / 8 * (kTileRows * 64) + row * 64 + (own % 8 ^ row % 8) * 8;
-#pragma unroll
-    for (int r = 0; r < kTileRows; r += kRowsAtOnce) {
-      if (kTileRows % kRowsAtOnce != 0 && row + r >= kTileRows) break;
-      const bool exists = row + r < valid;
-      cp_async16(to + r * 64, exists ? piece : existing, exists);
-      piece = reinterpret_cast<const bf16_t*>(reinterpret_cast<const char*>(piece) + step_bytes);
-    }
-  }
-};
 
 /// This thread's warpgroup, as a value that the compiler knows to be the same in all lanes: what depends on
 /// it is computed once a warp.
@@ -83,6 +53,22 @@ class Ring {
   int asked_ = 0, waited_ = 0, parity_ = 0;
 };
 
+/// The tiles of k and v that a block of queries passes, of a sequence's keys. S: Forward or Backward.
+template <typename S, int kKeys>
+struct KeyTiles {
+  typename S::Source k, v;  ///< of the tile that is asked for next
+  bf16_t* slots;
+  int seq_len;
+
+  /// `key`: the tile's first.
+  __device__ void ask(Ring& ring, int key) {
+    bf16_t* const tiles = slots + ring.free_slot() * S::kSlot;
+    k.template load<kKeys, true>(tiles, seq_len - key);
+    v.template load<kKeys, true>(tiles + S::kTile, seq_len - key);
+    ring.asked();
+  }
+};
+
 /// d = rows times columns^T: a warpgroup's 64 rows of a tile of kRowsOfA, and kN columns.
 template <int kDim, int kN, int kRowsOfA>
 __device__ inline void multiply_rows(float (&d)[kN / 8][4], SharedPlace a, SharedPlace b) {
@@ -106,8 +92,10 @@ __device__ inline void multiply_tile(float (&d)[kDim / 8][4], const uint32_t (&l
 template <int kDimOfHead>
 struct Forward {
   static constexpr int kDim = kDimOfHead, kKeys = kDim == 64 ? 64 : 128, kBlocks = kDim == 64 ? 2 : 1;
-  static constexpr int kThreads = 256, kRows = 128;
+  static constexpr int kThreads = warpgroups(WarpgroupPass::forward, kDim) * kGroupThreads;
+  static constexpr int kRows = warpgroup_rows(WarpgroupPass::forward, kDim);
   static constexpr int kOwnTile = kRows * kDim, kTile = kKeys * kDim, kSlot = 2 * kTile;
+  using Source = TileSource<kDim, kThreads, 64>;
   static constexpr size_t kBytes = size_t(kOwnTile + kSlots * kSlot) * 2 + kSlots * sizeof(SharedBarrier);
   static_assert(kBytes <= size_t{227} << 10);
 };
@@ -127,16 +115,10 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
   const int warp_row = int(threadIdx.x) / kWarpSize * 16;
   const int end = min(first + kRows, a.seq_len);
 
-  using Source = PanelSource<kDim, F::kThreads>;
-  Source(a.q, sequence + first, head * kDim).template load<kRows>(q, end - first);
-  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
-  const auto load = [&](int key) {
-    bf16_t* const slot = slots + ring.free_slot() * F::kSlot;
-    k_source.template load<kKeys>(slot, a.seq_len - key);
-    v_source.template load<kKeys>(slot + F::kTile, a.seq_len - key);
-    ring.asked();
-  };
-  load(0);
+  using Source = typename F::Source;
+  Source(a.q, sequence + first, head * kDim).template load<kRows, true>(q, end - first);
+  KeyTiles<F, kKeys> keys{Source(a.k, sequence, kv_col), Source(a.v, sequence, kv_col), slots, a.seq_len};
+  keys.ask(ring, 0);
   float out[1][kDim / 8][4];
   set_zero(out);
   RowState<1> state;
@@ -146,7 +128,7 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
 
   for (int key = 0; key < end; key += kKeys) {
     const bf16_t* const slot = slots + ring.wait() * F::kSlot;
-    if (key + kKeys < end) load(key + kKeys);
+    if (key + kKeys < end) keys.ask(ring, key + kKeys);
     if constexpr (kDim == 64) {
       if (key == 0) {
 #pragma unroll
@@ -185,21 +167,28 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
 
 // ---- backward ---------------------------------------------------------------------------------------------
 
-/// Two resident tiles of rows; a slot has two tiles of 64 columns.
-template <int kDimOfHead, int kGroups>
+/// Two resident tiles of rows; a slot has two tiles of 64 columns. With dimension 64, two blocks of queries
+/// share a multiprocessor.
+template <int kDimOfHead, WarpgroupPass kPass>
 struct Backward {
-  static constexpr int kDim = kDimOfHead, kColumns = 64, kN = kColumns / 8,
-                       kThreads = kGroups * kGroupThreads, kRows = kGroups * kGroupRows;
+  static constexpr int kDim = kDimOfHead, kColumns = 64, kN = kColumns / 8;
+  static constexpr int kThreads = warpgroups(kPass, kDim) * kGroupThreads,
+                       kRows = warpgroup_rows(kPass, kDim);
+  static constexpr int kBlocks = kPass == WarpgroupPass::by_queries && kDim == 64 ? 2 : 1;
   static constexpr int kOwnTile = kRows * kDim, kTile = kColumns * kDim, kSlot = 2 * kTile;
   static constexpr int kValues = 2 * kColumns;  ///< floats of a slot: lse and delta
   static constexpr size_t kBytes = size_t(2 * kOwnTile + kSlots * kSlot) * 2 + size_t(kSlots * kValues) * 4 +
                                    kSlots * sizeof(SharedBarrier);
   static_assert(kBytes <= size_t{227} << 10);
-  using Source = PanelSource<kDim, kThreads>;
+  using Source = TileSource<kDim, kThreads, 64>;
   using Sums = float[1][kDim / 8][4];
   using Scores = float[1][kN][4];
   using Left = uint32_t[1][kN / 2][4];
 };
+template <int kDim>
+using ByKeys = Backward<kDim, WarpgroupPass::by_keys>;
+template <int kDim>
+using ByQueries = Backward<kDim, WarpgroupPass::by_queries>;
 
 /// Scores of keys (rows) after the query (column) become -infinity. `distance`: of the first column after the
 /// warp's first row.
@@ -261,8 +250,8 @@ struct QueryTiles {
     using Source = typename B::Source;
     const int slot = ring.free_slot(), row = batch * a.seq_len + query, col = head * B::kDim;
     bf16_t* const tiles = slots + slot * B::kSlot;
-    Source(a.q, row, col).template load<kColumns>(tiles, a.seq_len - query);
-    Source(a.dout, row, col).template load<kColumns>(tiles + B::kTile, a.seq_len - query);
+    Source(a.q, row, col).template load<kColumns, true>(tiles, a.seq_len - query);
+    Source(a.dout, row, col).template load<kColumns, true>(tiles + B::kTile, a.seq_len - query);
     if (const int thread = int(threadIdx.x); thread < 2 * kPieces) {
       const int64_t value = (int64_t(batch) * a.heads + head) * a.padded_len + query;
       cp_async16(values + slot * B::kValues + thread * 4,
@@ -275,11 +264,12 @@ struct QueryTiles {
 };
 
 /// Own rows: keys. Columns: queries.
-template <int kDim, int kGroups, bool kRoundedP>
-__global__ void __launch_bounds__(kGroups* kGroupThreads, 1)
+template <int kDim>
+__global__ void __launch_bounds__(ByKeys<kDim>::kThreads, ByKeys<kDim>::kBlocks)
     hopper_key_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using B = Backward<kDim, kGroups>;
+  using B = ByKeys<kDim>;
   using Source = typename B::Source;
+  constexpr bool kRoundedP = kDim == 64;
   constexpr int kColumns = B::kColumns, kN = B::kN, kRows = B::kRows;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * B::kOwnTile;
@@ -291,8 +281,8 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads, 1)
   const int group_row = group_of_thread() * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_key = first + warp_row;
 
-  Source(a.k, sequence + first, kv_col).template load<kRows>(own, a.seq_len - first);
-  Source(a.v, sequence + first, kv_col).template load<kRows>(own + B::kOwnTile, a.seq_len - first);
+  Source(a.k, sequence + first, kv_col).template load<kRows, true>(own, a.seq_len - first);
+  Source(a.v, sequence + first, kv_col).template load<kRows, true>(own + B::kOwnTile, a.seq_len - first);
   QueryTiles<B> queries{a, slots, values, batch, first, (kv_head + 1) * a.group, kv_head * a.group, first};
   queries.ask(ring);
   typename B::Sums dk, dv;
@@ -361,10 +351,10 @@ __device__ inline void load_rows_values(float (&lse)[2], float (&delta)[2],
 }
 
 /// Own rows: queries. Columns: k and v.
-template <int kDim, int kGroups, int kBlocks>
-__global__ void __launch_bounds__(kGroups* kGroupThreads, kBlocks)
+template <int kDim>
+__global__ void __launch_bounds__(ByQueries<kDim>::kThreads, ByQueries<kDim>::kBlocks)
     hopper_query_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using B = Backward<kDim, kGroups>;
+  using B = ByQueries<kDim>;
   constexpr int kColumns = B::kColumns, kN = B::kN, kRows = B::kRows;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * B::kOwnTile;
@@ -377,16 +367,10 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads, kBlocks)
   const int end = min(first + kRows, a.seq_len);
 
   using Source = typename B::Source;
-  Source(a.q, sequence + first, head * kDim).template load<kRows>(own, end - first);
-  Source(a.dout, sequence + first, head * kDim).template load<kRows>(own + B::kOwnTile, end - first);
-  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
-  const auto load = [&](int key) {
-    bf16_t* const tiles = slots + ring.free_slot() * B::kSlot;
-    k_source.template load<kColumns>(tiles, a.seq_len - key);
-    v_source.template load<kColumns>(tiles + B::kTile, a.seq_len - key);
-    ring.asked();
-  };
-  load(0);
+  Source(a.q, sequence + first, head * kDim).template load<kRows, true>(own, end - first);
+  Source(a.dout, sequence + first, head * kDim).template load<kRows, true>(own + B::kOwnTile, end - first);
+  KeyTiles<B, kColumns> keys{Source(a.k, sequence, kv_col), Source(a.v, sequence, kv_col), slots, a.seq_len};
+  keys.ask(ring, 0);
   float lse[2], delta[2];
   load_rows_values(lse, delta, a, (int64_t(batch) * a.heads + head) * a.padded_len, warp_query, end);
   typename B::Sums dq;
@@ -396,7 +380,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads, kBlocks)
 
   for (int key = 0; key < end; key += kColumns) {
     const bf16_t* const tiles = slots + ring.wait() * B::kSlot;
-    if (key + kColumns < end) load(key + kColumns);
+    if (key + kColumns < end) keys.ask(ring, key + kColumns);
     if (key >= first + group_row + kGroupRows) continue;  // no query of the group sees these
     typename B::Scores p, ds;
     wgmma_begin();
@@ -434,44 +418,28 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads, kBlocks)
                             a.dq.stride, end - warp_query);
 }
 
-template <int kDim, int kGroups, bool kRoundedP>
-void key_gradients(const Queue& queue, const HopperBackward& arguments) {
-  using B = Backward<kDim, kGroups>;
-  const BackwardArguments<bf16_t> a = arguments.by_keys(B::kRows, B::Source::kRowsAtOnce);
-  launch(queue, kBackward, hopper_key_gradient_kernel<kDim, kGroups, kRoundedP>, a.schedule.blocks(),
-         B::kThreads, B::kBytes, a);
-}
-
-template <int kDim, int kGroups, int kBlocks>
-void query_gradients(const Queue& queue, const HopperBackward& arguments) {
-  using B = Backward<kDim, kGroups>;
-  const BackwardArguments<bf16_t> a = arguments.by_queries(B::kRows, B::Source::kRowsAtOnce);
-  launch(queue, kBackward, hopper_query_gradient_kernel<kDim, kGroups, kBlocks>, a.schedule.blocks(),
-         B::kThreads, B::kBytes, a);
-}
-
-template <int kDim>
-void forward_of(const Queue& queue, const HopperForward& arguments) {
-  using F = Forward<kDim>;
-  const ForwardArguments<bf16_t> a = arguments(F::kRows, PanelSource<kDim, F::kThreads>::kRowsAtOnce);
-  launch(queue, "attention_forward", hopper_forward_kernel<kDim>, a.schedule.blocks(), F::kThreads, F::kBytes,
-         a);
-}
-
 }  // namespace
 
-void hopper_forward(const Queue& queue, int dim, const HopperForward& arguments) {
-  dim == 64 ? forward_of<64>(queue, arguments) : forward_of<128>(queue, arguments);
+void hopper_forward(const Queue& queue, int dim, const ForwardArguments<bf16_t>& a) {
+  const auto run = [&](auto forward, auto kernel) {
+    using F = decltype(forward);
+    launch(queue, "attention_forward", kernel, a.schedule.blocks(), F::kThreads, F::kBytes, a);
+  };
+  dim == 64 ? run(Forward<64>{}, hopper_forward_kernel<64>) : run(Forward<128>{}, hopper_forward_kernel<128>);
 }
 
-// As many warpgroups on a multiprocessor as its registers hold.
-void hopper_backward(const Queue& queue, int dim, const HopperBackward& arguments) {
+void hopper_backward(const Queue& queue, int dim, const BackwardArguments<bf16_t>& by_keys,
+                     const BackwardArguments<bf16_t>& by_queries) {
+  const auto run = [&](auto backward, auto kernel, const BackwardArguments<bf16_t>& a) {
+    using B = decltype(backward);
+    launch(queue, "attention_backward", kernel, a.schedule.blocks(), B::kThreads, B::kBytes, a);
+  };
   if (dim == 64) {
-    key_gradients<64, 3, true>(queue, arguments);
-    query_gradients<64, 2, 2>(queue, arguments);
+    run(ByKeys<64>{}, hopper_key_gradient_kernel<64>, by_keys);
+    run(ByQueries<64>{}, hopper_query_gradient_kernel<64>, by_queries);
   } else {
-    key_gradients<128, 2, false>(queue, arguments);
-    query_gradients<128, 2, 1>(queue, arguments);
+    run(ByKeys<128>{}, hopper_key_gradient_kernel<128>, by_keys);
+    run(ByQueries<128>{}, hopper_query_gradient_kernel<128>, by_queries);
   }
 }
 

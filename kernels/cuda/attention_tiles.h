@@ -38,6 +38,23 @@ constexpr int tensor_backward_columns(int dim, size_t most_shared_bytes) {
   return tensor_backward_bytes(dim, 64) <= most_shared_bytes ? 64 : 32;
 }
 
+// ---- warpgroups: the same on compute 9.0, where operands begin on 16 bytes
+// ---------------------------------------------------------------------------------
+
+constexpr bool has_warpgroup_products(int compute) { return compute == 90; }
+
+/// A block has so many warpgroups of 128 threads, each with 64 of its rows: as many as the registers of a
+/// multiprocessor hold.
+enum class WarpgroupPass { forward, by_keys, by_queries };
+constexpr int warpgroups(WarpgroupPass pass, int dim) {
+  return pass == WarpgroupPass::by_keys && dim == 64 ? 3 : 2;
+}
+constexpr int warpgroup_rows(WarpgroupPass pass, int dim) { return 64 * warpgroups(pass, dim); }
+/// The rows that the threads of a block copy at once, 16 bytes each.
+constexpr int warpgroup_rows_at_once(WarpgroupPass pass, int dim) {
+  return 128 * warpgroups(pass, dim) / (dim / 8);
+}
+
 // ---- f32 tiles: everything else
 // -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "runtime/model/sublayers/arena.h"
 
 namespace trainctl::kernels {
 namespace {
@@ -60,7 +61,13 @@ class Bench {
     }
     return matrix(b->data(), dtype, rows, cols);
   }
-  Matrix activation(const std::string& name, int64_t cols) { return buffer(name, dtype_, rows_, cols); }
+  /// Lies as a layer's tensors do in a model's memory.
+  Matrix activation(const std::string& name, int64_t cols) {
+    Arena measure;
+    measure.take_alone(dtype_, rows_, cols);
+    Arena place(buffer(name, dtype_, 1, int64_t(measure.used() / size_of(dtype_))).data);
+    return place.take_alone(dtype_, rows_, cols);
+  }
   Matrix row(const std::string& name, int64_t cols) { return buffer(name, DType::f32, 1, cols); }
 
   void time(const std::string& op, int64_t calls, double flops, double bytes, const std::function<void()>& call) {

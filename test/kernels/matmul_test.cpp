@@ -10,7 +10,8 @@ struct Shape {
   int64_t m, n, k;
 };
 const Shape kShapes[] = {{1, 1, 1},   {1, 5, 3},    {3, 17, 31},   {16, 1, 64},   {64, 64, 1},
-                         {37, 50, 96}, {33, 401, 20}, {530, 40, 12}, {20, 65, 801}, {60, 96, 300}};
+                         {37, 50, 96}, {33, 401, 20}, {12, 1043, 24}, {530, 40, 12}, {20, 65, 801},
+                         {60, 96, 300}};
 }  // namespace
 
 TEST_CASE("linear_forward and its gradients agree with the reference") {
