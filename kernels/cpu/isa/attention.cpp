@@ -60,7 +60,7 @@ void write_rows(const float* from, int64_t n, int64_t head_dim, const Matrix& m,
 
 /// The mask of vector j: queries first_query + j * 16 .. against one key. True if the key is in the future.
 TRAINCTL_INLINE VInt future(int64_t first_query, int64_t j, int64_t key) {
-  return lane_indices() < int32_t(key - first_query - j * kLanes);
+  return first_lanes(int32_t(key - first_query - j * kLanes));
 }
 
 /// Running maximum and sum of exponentials of a block of queries.
@@ -77,7 +77,7 @@ void softmax_block(float* scores, int64_t keys, float scale, int64_t first_query
       float* p = scores + k * kQueryBlock + j * kLanes;
       V s = load(p, Full{}) * scale;
       if (diagonal) {
-        s = future(first_query, j, first_key + k) ? splat(-INFINITY) : s;
+        s = select(future(first_query, j, first_key + k), splat(-INFINITY), s);
         store(p, s, Full{});
       }
       best = larger(best, s);
@@ -192,7 +192,7 @@ void score_gradients(const BackwardRoom& room, int64_t keys, float scale, int64_
       float *p = room.p + k * kQueryBlock + j * kLanes, *ds = room.ds + k * kQueryBlock + j * kLanes;
       V e = exponential(load(p, Full{}) * scale - lse);
       if (diagonal) {
-        e = future(first_query, j, first_key + k) ? V{} : e;
+        e = select(future(first_query, j, first_key + k), V{}, e);
       }
       store(p, e, Full{});
       store(ds, e * (load(ds, Full{}) - delta) * scale, Full{});

@@ -71,7 +71,7 @@ void add_rounded(const Matrix& left, const Matrix& right, const Matrix& out) {
       using D = decltype(d);
       const auto operand = [](const S* p, auto lanes) {
         if constexpr (std::is_same_v<S, float>)
-          return widen(narrow(load(p, lanes)));
+          return rounded_to_bf16(load(p, lanes));
         else
           return load(p, lanes);
       };

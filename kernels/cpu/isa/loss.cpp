@@ -8,7 +8,7 @@ namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 namespace {
 
 TRAINCTL_INLINE V beyond(V v, Full, float) { return v; }
-TRAINCTL_INLINE V beyond(V v, Tail tail, float fill) { return lane_indices() < tail.count ? v : splat(fill); }
+TRAINCTL_INLINE V beyond(V v, Tail tail, float fill) { return select(first_lanes(tail.count), v, splat(fill)); }
 
 /// (max, sum of exp(x - max)) of a row. The second pass finds the row in the cache.
 template <typename T>
@@ -17,10 +17,8 @@ void row_stats(const T* x, int64_t n, float* stats) {
   for_lanes(n, [&](int64_t c, auto lanes) { best = larger(best, beyond(load(x + c, lanes), lanes, -INFINITY)); });
   const float max = lane_max(best);
   V total[2] = {};
-  int side = 0;
-  for_lanes(n, [&](int64_t c, auto lanes) {
-    total[side] += beyond(exponential(load(x + c, lanes) - max), lanes, 0.0f);
-    side ^= 1;
+  for_lanes_in_turns(n, [&](int64_t c, int turn, auto lanes) __attribute__((always_inline)) {
+    total[turn] += beyond(exponential(load(x + c, lanes) - max), lanes, 0.0f);
   });
   stats[0] = max;
   stats[1] = lane_sum(total[0] + total[1]);
@@ -45,7 +43,7 @@ void cross_entropy_stats(const Matrix& logits, const int32_t* targets, int64_t v
       const T* x = row<T>(logits, m);
       const int64_t target = targets[m] - vocab_begin;
       row_stats(x, logits.cols, stats + 3 * m);
-      stats[3 * m + 2] = target >= 0 && target < logits.cols ? load(x + target, Tail{1})[0] : 0.0f;
+      stats[3 * m + 2] = target >= 0 && target < logits.cols ? float(x[target]) : 0.0f;
     }
   });
 }

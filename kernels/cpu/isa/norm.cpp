@@ -29,7 +29,7 @@ TRAINCTL_INLINE void normalise_row(const T* x, T* y, int64_t n, float mean, floa
 }
 
 TRAINCTL_INLINE V keep_first(V v, Full) { return v; }
-TRAINCTL_INLINE V keep_first(V v, Tail tail) { return lane_indices() < tail.count ? v : V{}; }
+TRAINCTL_INLINE V keep_first(V v, Tail tail) { return select(first_lanes(tail.count), v, V{}); }
 
 /// Sum over c of term(c, lanes), with the lanes beyond the row left out.
 template <typename Term>
@@ -86,14 +86,12 @@ void backward_rows(NormKind kind, const Matrix& dy, const Matrix& x, const float
     const T *g = row<T>(dy, r), *in = row<T>(x, r);
     const float mean = stats[2 * r], rstd = stats[2 * r + 1];
     V sum_g[2] = {}, sum_gx[2] = {};
-    int side = 0;
-    for_lanes(n, [&](int64_t c, auto lanes) {
+    for_lanes_in_turns(n, [&](int64_t c, int turn, auto lanes) __attribute__((always_inline)) {
       const V d = load(g + c, lanes);
       const V xhat = (load(in + c, lanes) - mean) * rstd;
       const V dw = d * load(weight + c, lanes);  // 0 beyond the row, since dy reads as 0 there
-      sum_g[side] += dw;
-      sum_gx[side] = fma(dw, xhat, sum_gx[side]);
-      side ^= 1;
+      sum_g[turn] += dw;
+      sum_gx[turn] = fma(dw, xhat, sum_gx[turn]);
       store(dweight + c, r == 0 ? d * xhat : fma(d, xhat, load(dweight + c, lanes)), lanes);
       store(dbias + c, r == 0 ? d : load(dbias + c, lanes) + d, lanes);
     });

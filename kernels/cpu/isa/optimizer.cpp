@@ -4,21 +4,27 @@
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 
 namespace {
-typedef double VDouble __attribute__((vector_size(64)));
 
-struct DoublePair {
-  VDouble low, high;
+typedef double DoubleRegister __attribute__((vector_size(kRegisterBytes)));
+
+/// Sixteen sums in double: lane i is in `low` or `high` of its register.
+struct Sums {
+  Lanes<DoubleRegister> low, high;
 };
 
+constexpr int kHalf = kRegisterLanes / 2;
+typedef float HalfOfRegister __attribute__((vector_size(kRegisterBytes / 2)));
+
 /// Adds v^2 to the sums, in double.
-TRAINCTL_INLINE void add_squares(V v, DoublePair& sums) {
-  struct Halves {
-    float __attribute__((vector_size(32))) low, high;
+TRAINCTL_INLINE void add_squares(V v, Sums& sums) {
+  const auto widened = [&](int i, int half) {
+    HalfOfRegister f;
+    std::memcpy(&f, reinterpret_cast<const char*>(&v.part[i]) + half * int(sizeof f), sizeof f);
+    return __builtin_convertvector(f, DoubleRegister);
   };
-  const Halves h = __builtin_bit_cast(Halves, v);
-  const VDouble low = __builtin_convertvector(h.low, VDouble), high = __builtin_convertvector(h.high, VDouble);
-  sums.low += low * low;
-  sums.high += high * high;
+  const auto square = [](DoubleRegister d) { return d * d; };
+  sums.low = sums.low + each_register([&](int i) { return square(widened(i, 0)); });
+  sums.high = sums.high + each_register([&](int i) { return square(widened(i, 1)); });
 }
 }  // namespace
 
@@ -48,19 +54,22 @@ void adamw(const AdamWBox& box, const AdamWStep& s) {
 }
 
 double sum_squares(const Matrix& x) {
-  DoublePair sums[2] = {};
+  Sums sums[2] = {};
   for (int64_t r = 0; r < x.rows; ++r) {
     const float* p = row<float>(x, r);
-    int side = 0;
-    for_lanes(x.cols, [&](int64_t c, auto lanes) {
-      add_squares(load(p + c, lanes), sums[side]);
-      side ^= 1;
+    for_lanes_in_turns(x.cols, [&](int64_t c, int turn, auto lanes) __attribute__((always_inline)) {
+      add_squares(load(p + c, lanes), sums[turn]);
     });
   }
-  const VDouble total = (sums[0].low + sums[1].low) + (sums[0].high + sums[1].high);
+  double lanes[kLanes];
+  const Lanes<DoubleRegister> low = sums[0].low + sums[1].low, high = sums[0].high + sums[1].high;
+  for (int i = 0; i < kRegisters; ++i) {
+    std::memcpy(lanes + i * kRegisterLanes, &low.part[i], sizeof low.part[i]);
+    std::memcpy(lanes + i * kRegisterLanes + kHalf, &high.part[i], sizeof high.part[i]);
+  }
   double result = 0;
-  for (int i = 0; i < 8; ++i) {
-    result += total[i];
+  for (int i = 0; i < kLanes / 2; ++i) {
+    result += lanes[i] + lanes[i + kLanes / 2];
   }
   return result;
 }

@@ -7,33 +7,9 @@
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 namespace {
 
-// One register. A V is two or four of them without AVX-512, and gcc 12 keeps such vectors on the stack from one pass of a
-// loop to the next: this product took 60 % of a step.
-#if defined(__AVX512F__)
-constexpr int kRegisterLanes = 16;
-#elif defined(__AVX__)
-constexpr int kRegisterLanes = 8;
-#else
-constexpr int kRegisterLanes = 4;
-#endif
-typedef float Register __attribute__((vector_size(kRegisterLanes * 4)));
-typedef float RegisterUnaligned __attribute__((vector_size(kRegisterLanes * 4), aligned(4), may_alias));
-constexpr int kRegistersOfV = int(kLanes) / kRegisterLanes;
-
-/// As fma of V: rounded once if the instruction set has FMA, otherwise twice.
-TRAINCTL_INLINE Register register_fma(Register a, Register b, Register c) {
-#if defined(__AVX512F__)
-  return (Register)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-  return (Register)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-  return a * b + c;
-#endif
-}
-
 // The tile of C that stays in registers, with a row of B and a number of A: there are 32 zmm, 16 ymm or 16 xmm.
 constexpr int kTileRows = 6;
-constexpr int kTileRegisters = kRegistersOfV == 1 ? 4 : 2;
+constexpr int kTileRegisters = kRegisters == 1 ? 4 : 2;
 
 /// Element (r, k) is data[r * row_stride + k * k_stride].
 struct Strided {
@@ -63,7 +39,7 @@ void product_tile(int64_t k_count, Strided a, const float* b, int64_t b_stride, 
     for (int r = 0; r < R; ++r) {
       const Register left = a.data[r * a.row_stride + k * a.k_stride] - Register{};
       for (int j = 0; j < N; ++j) {
-        sum[r][j] = register_fma(left, right[j], sum[r][j]);
+        sum[r][j] = fma(left, right[j], sum[r][j]);
       }
     }
   }
@@ -94,7 +70,7 @@ void product_columns(int64_t rows, int64_t k_count, Strided a, const float* b, i
 /// C[rows, vectors * 16] (+)= A[rows, k_count] B[k_count, vectors * 16]
 inline void small_product(int64_t rows, int64_t vectors, int64_t k_count, Strided a, const float* b, int64_t b_stride,
                           Tile c, bool accumulate) {
-  const int64_t registers = vectors * kRegistersOfV;
+  const int64_t registers = vectors * kRegisters;
   const auto columns = [&](int64_t j) { return Tile{c.data + j * kRegisterLanes, c.stride}; };
   int64_t j = 0;
   for (; j + kTileRegisters <= registers; j += kTileRegisters) {

@@ -11,59 +11,146 @@
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 namespace {
 
-constexpr int64_t kLanes = 16;
-typedef float V __attribute__((vector_size(64)));
-typedef float VUnaligned __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t VInt __attribute__((vector_size(64)));
-typedef uint32_t VWord __attribute__((vector_size(64)));
-typedef uint16_t VHalf __attribute__((vector_size(32)));
-typedef uint16_t VHalfUnaligned __attribute__((vector_size(32), aligned(2), may_alias));
-
 #define TRAINCTL_INLINE inline __attribute__((always_inline))
 
-TRAINCTL_INLINE V splat(float f) { return f - V{}; }
-TRAINCTL_INLINE V as_float(VInt i) { return (V)i; }
-TRAINCTL_INLINE VInt lane_indices() { return VInt{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+constexpr int64_t kLanes = 16;
+#if defined(__AVX512F__)
+constexpr int kRegisters = 1;
+#elif defined(__AVX__)
+constexpr int kRegisters = 2;
+#else
+constexpr int kRegisters = 4;
+#endif
+constexpr int kRegisterBytes = 64 / kRegisters;
+constexpr int kRegisterLanes = int(kLanes) / kRegisters;
+
+typedef float Register __attribute__((vector_size(kRegisterBytes)));
+typedef float RegisterUnaligned __attribute__((vector_size(kRegisterBytes), aligned(4), may_alias));
+typedef int32_t IntRegister __attribute__((vector_size(kRegisterBytes)));
+typedef uint32_t WordRegister __attribute__((vector_size(kRegisterBytes)));
+typedef uint16_t HalfRegister __attribute__((vector_size(kRegisterBytes / 2)));
+typedef uint16_t HalfRegisterUnaligned __attribute__((vector_size(kRegisterBytes / 2), aligned(2), may_alias));
+
+/// Sixteen lanes in as many registers as they need. Not one vector of 64 bytes: where registers are smaller, gcc 12
+/// puts such a vector on the stack after every operation, and an exponential took six times as long.
+template <typename R>
+struct Lanes {
+  R part[kRegisters];
+};
+using V = Lanes<Register>;
+using VInt = Lanes<IntRegister>;
+
+/// {of(0), of(1), ...}: written out, because gcc keeps an array in registers only if no loop indexes it.
+template <typename Of>
+TRAINCTL_INLINE auto each_register(Of of) {
+  using R = decltype(of(0));
+  if constexpr (kRegisters == 1) {
+    return Lanes<R>{{of(0)}};
+  } else if constexpr (kRegisters == 2) {
+    return Lanes<R>{{of(0), of(1)}};
+  } else {
+    return Lanes<R>{{of(0), of(1), of(2), of(3)}};
+  }
+}
+
+template <typename R>
+TRAINCTL_INLINE Lanes<R> operator+(Lanes<R> a, Lanes<R> b) {
+  return each_register([&](int i) { return a.part[i] + b.part[i]; });
+}
+template <typename R>
+TRAINCTL_INLINE Lanes<R> operator-(Lanes<R> a, Lanes<R> b) {
+  return each_register([&](int i) { return a.part[i] - b.part[i]; });
+}
+TRAINCTL_INLINE V operator*(V a, V b) {
+  return each_register([&](int i) { return a.part[i] * b.part[i]; });
+}
+TRAINCTL_INLINE V operator/(V a, V b) {
+  return each_register([&](int i) { return a.part[i] / b.part[i]; });
+}
+TRAINCTL_INLINE V operator-(V a) {
+  return each_register([&](int i) { return -a.part[i]; });
+}
+TRAINCTL_INLINE V& operator+=(V& a, V b) { return a = a + b; }
+
+TRAINCTL_INLINE V splat(float f) {
+  return each_register([&](int) { return f - Register{}; });
+}
+TRAINCTL_INLINE V operator+(V a, float b) { return a + splat(b); }
+TRAINCTL_INLINE V operator-(V a, float b) { return a - splat(b); }
+TRAINCTL_INLINE V operator*(V a, float b) { return a * splat(b); }
+TRAINCTL_INLINE V operator/(V a, float b) { return a / splat(b); }
+
+TRAINCTL_INLINE VInt bits_of(V v) {
+  return each_register([&](int i) { return (IntRegister)v.part[i]; });
+}
+/// 2^i for i in [-127, 128]; 2^-127 is 0 and 2^128 is infinity.
+TRAINCTL_INLINE V power_of_two(VInt i) {
+  return each_register([&](int part) { return (Register)((i.part[part] + 127) << 23); });
+}
+
+// Masks: all bits of a lane are set where the comparison holds.
+TRAINCTL_INLINE VInt operator>(V a, V b) {
+  return each_register([&](int i) { return a.part[i] > b.part[i]; });
+}
+TRAINCTL_INLINE VInt operator<(V a, V b) { return b > a; }
+TRAINCTL_INLINE V select(VInt mask, V where_set, V elsewhere) {
+  return each_register([&](int i) { return mask.part[i] ? where_set.part[i] : elsewhere.part[i]; });
+}
+/// The lanes below `count`, which may be negative or more than there are.
+TRAINCTL_INLINE VInt first_lanes(int32_t count) {
+  return each_register([&](int part) {
+    IntRegister lane;
+    for (int i = 0; i < kRegisterLanes; ++i) {
+      lane[i] = part * kRegisterLanes + i;
+    }
+    return lane < count;
+  });
+}
 
 /// a * b + c, rounded once if the instruction set has FMA, otherwise twice.
-TRAINCTL_INLINE V fma(V a, V b, V c) {
+TRAINCTL_INLINE Register fma(Register a, Register b, Register c) {
 #if defined(__AVX512F__)
-  return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+  return (Register)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
-  // Shuffles, which gcc resolves: a struct of two halves would go through the stack.
-  const auto low = [](V v) { return (__m256)__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); };
-  const auto high = [](V v) { return (__m256)__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15); };
-  return (V)__builtin_shufflevector(_mm256_fmadd_ps(low(a), low(b), low(c)),
-                                    _mm256_fmadd_ps(high(a), high(b), high(c)), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
-                                    11, 12, 13, 14, 15);
+  return (Register)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
   return a * b + c;
 #endif
 }
+TRAINCTL_INLINE V fma(V a, V b, V c) {
+  return each_register([&](int i) { return fma(a.part[i], b.part[i], c.part[i]); });
+}
 
 TRAINCTL_INLINE V square_root(V a) {
+  return each_register([&](int i) {
 #if defined(__AVX512F__)
-  return (V)_mm512_maskz_sqrt_ps(0xffff, (__m512)a);
+    return (Register)_mm512_maskz_sqrt_ps(0xffff, (__m512)a.part[i]);
+#elif defined(__AVX__)
+    return (Register)_mm256_sqrt_ps((__m256)a.part[i]);
 #else
-  struct Quarters {
-    __m128 part[4];
-  };
-  Quarters q = __builtin_bit_cast(Quarters, a);
-  for (__m128& part : q.part) {
-    part = _mm_sqrt_ps(part);
-  }
-  return __builtin_bit_cast(V, q);
+    return (Register)_mm_sqrt_ps((__m128)a.part[i]);
 #endif
+  });
+}
+
+/// a > b ? a : b, hence b where either is NaN.
+TRAINCTL_INLINE V maximum(V a, V b) {
+  return each_register([&](int i) {
+#if defined(__AVX512F__)
+    return (Register)_mm512_maskz_max_ps(0xffff, (__m512)a.part[i], (__m512)b.part[i]);
+#elif defined(__AVX__)
+    return (Register)_mm256_max_ps((__m256)a.part[i], (__m256)b.part[i]);
+#else
+    return (Register)_mm_max_ps((__m128)a.part[i], (__m128)b.part[i]);
+#endif
+  });
 }
 
 /// The larger value per lane; ignores a NaN in `candidate`.
-TRAINCTL_INLINE V larger(V best, V candidate) { return candidate > best ? candidate : best; }
+TRAINCTL_INLINE V larger(V best, V candidate) { return maximum(candidate, best); }
 
 /// Limits to [low, high]; NaN stays NaN.
-TRAINCTL_INLINE V clamp(V x, float low, float high) {
-  x = x < splat(low) ? splat(low) : x;
-  return x > splat(high) ? splat(high) : x;
-}
+TRAINCTL_INLINE V clamp(V x, float low, float high) { return -maximum(splat(-high), -maximum(splat(low), x)); }
 
 /// Sum over lanes in a fixed tree.
 TRAINCTL_INLINE float lane_sum(V v) {
@@ -78,9 +165,11 @@ TRAINCTL_INLINE float lane_sum(V v) {
 }
 
 TRAINCTL_INLINE float lane_max(V v) {
-  float best = v[0];
+  float t[kLanes];
+  std::memcpy(t, &v, sizeof t);
+  float best = t[0];
   for (int i = 1; i < kLanes; ++i) {
-    best = v[i] > best ? v[i] : best;
+    best = t[i] > best ? t[i] : best;
   }
   return best;
 }
@@ -101,12 +190,12 @@ TRAINCTL_INLINE V exponential(V x) {
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p, r * r, r) + 1.0f;
 #if defined(__AVX512F__)
-  return (V)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+  return {{(Register)_mm512_maskz_scalef_ps(0xffff, (__m512)p.part[0], (__m512)n.part[0])}};
 #else
   // Two powers of two, since 2^n alone leaves the range of the exponent at both ends.
-  const VInt exponent = (VInt)shifted - (VInt)magic;
-  const VInt half = exponent >> 1;
-  return p * as_float((half + 127) << 23) * as_float((exponent - half + 127) << 23);
+  const VInt exponent = bits_of(shifted) - bits_of(magic);
+  const VInt half = each_register([&](int i) { return exponent.part[i] >> 1; });
+  return p * power_of_two(half) * power_of_two(exponent - half);
 #endif
 }
 
@@ -117,19 +206,31 @@ struct Tail {
   int count;
 };
 
-TRAINCTL_INLINE V widen(VHalf h) { return (V)(__builtin_convertvector(h, VWord) << 16); }
+TRAINCTL_INLINE Register widen(HalfRegister h) { return (Register)(__builtin_convertvector(h, WordRegister) << 16); }
 
-TRAINCTL_INLINE VHalf narrow(V v) {
-  const VWord u = (VWord)v;
-  const VWord rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  const VWord quiet_nan = (u >> 16) | 0x40u;
-  return __builtin_convertvector((u & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded, VHalf);
+/// To the nearest bf16, ties to even.
+TRAINCTL_INLINE HalfRegister narrow(Register v) {
+  const WordRegister u = (WordRegister)v;
+  const WordRegister rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const WordRegister quiet_nan = (u >> 16) | 0x40u;
+  return __builtin_convertvector((u & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded, HalfRegister);
+}
+TRAINCTL_INLINE V rounded_to_bf16(V v) {
+  return each_register([&](int i) { return widen(narrow(v.part[i])); });
 }
 
-TRAINCTL_INLINE V load(const float* p, Full) { return *reinterpret_cast<const VUnaligned*>(p); }
-TRAINCTL_INLINE V load(const bf16* p, Full) { return widen(*reinterpret_cast<const VHalfUnaligned*>(p)); }
-TRAINCTL_INLINE void store(float* p, V v, Full) { *reinterpret_cast<VUnaligned*>(p) = v; }
-TRAINCTL_INLINE void store(bf16* p, V v, Full) { *reinterpret_cast<VHalfUnaligned*>(p) = narrow(v); }
+TRAINCTL_INLINE V load(const float* p, Full) {
+  return each_register([&](int i) { return Register(reinterpret_cast<const RegisterUnaligned*>(p)[i]); });
+}
+TRAINCTL_INLINE V load(const bf16* p, Full) {
+  return each_register([&](int i) { return widen(reinterpret_cast<const HalfRegisterUnaligned*>(p)[i]); });
+}
+TRAINCTL_INLINE void store(float* p, V v, Full) {
+  each_register([&](int i) { return reinterpret_cast<RegisterUnaligned*>(p)[i] = v.part[i]; });
+}
+TRAINCTL_INLINE void store(bf16* p, V v, Full) {
+  each_register([&](int i) { return reinterpret_cast<HalfRegisterUnaligned*>(p)[i] = narrow(v.part[i]); });
+}
 
 TRAINCTL_INLINE V load(const float* p, Tail tail) {
   float lanes[kLanes] = {};
@@ -143,8 +244,9 @@ TRAINCTL_INLINE V load(const bf16* p, Tail tail) {
 }
 TRAINCTL_INLINE void store(float* p, V v, Tail tail) { std::memcpy(p, &v, size_t(tail.count) * sizeof(float)); }
 TRAINCTL_INLINE void store(bf16* p, V v, Tail tail) {
-  const VHalf h = narrow(v);
-  std::memcpy(static_cast<void*>(p), &h, size_t(tail.count) * sizeof(bf16));
+  bf16 lanes[kLanes];
+  store(lanes, v, Full{});
+  std::memcpy(static_cast<void*>(p), lanes, size_t(tail.count) * sizeof(bf16));
 }
 
 /// Calls body(column, Full or Tail) for n columns.
@@ -156,6 +258,25 @@ TRAINCTL_INLINE void for_lanes(int64_t n, Body body) {
   }
   if (c < n) {
     body(c, Tail{int(n - c)});
+  }
+}
+
+/// Calls body(column, 0 or 1, Full or Tail) for n columns; the vectors alternate. For two sums that an instruction's latency
+/// does not hold up: the number is known where the body is inlined, so that both stay in registers.
+template <typename Body>
+TRAINCTL_INLINE void for_lanes_in_turns(int64_t n, Body body) {
+  int64_t c = 0;
+  for (; c + 2 * kLanes <= n; c += 2 * kLanes) {
+    body(c, 0, Full{});
+    body(c + kLanes, 1, Full{});
+  }
+  if (c + kLanes <= n) {
+    body(c, 0, Full{});
+    if (c + kLanes < n) {
+      body(c + kLanes, 1, Tail{int(n - c - kLanes)});
+    }
+  } else if (c < n) {
+    body(c, 0, Tail{int(n - c)});
   }
 }
 
