@@ -41,4 +41,18 @@ inline Matrix matrix(void* data, DType dtype, int64_t rows, int64_t cols) {
 }
 inline Matrix vector(void* data, DType dtype, int64_t n) { return {data, dtype, 1, n, n}; }
 
+/// Whether rows of this stride share a few sets of a CPU's nearest cache: they do at multiples of 4096 bytes,
+/// and a product that goes down their columns takes up to twice the time (two AVX2 cores, GPT-2 124M's weight
+/// gradients of the MLP: 63 and 59 ms; 16 numbers further apart 33 and 35). Measured for f32 alone: bf16 keeps
+/// its layout.
+inline bool rows_share_cache_sets(DType dtype, int64_t stride) {
+  return dtype == DType::f32 && stride % 1024 == 0;
+}
+constexpr int64_t kGapOfRows = 16;
+
+/// The stride at which rows of `cols` numbers share no sets.
+inline int64_t spread_stride(DType dtype, int64_t cols) {
+  return rows_share_cache_sets(dtype, cols) ? cols + kGapOfRows : cols;
+}
+
 }  // namespace trainctl::kernels

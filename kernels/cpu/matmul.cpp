@@ -11,7 +11,9 @@ Matrix CpuBackend::widened(Stream& stream, const Matrix& x, ScratchUse use) {
   if (x.dtype == DType::f32) {
     return x;
   }
-  const Matrix wide = matrix(scratch_floats(use, size_t(x.count())), DType::f32, x.rows, x.cols);
+  const int64_t stride = spread_stride(DType::f32, x.cols);
+  float* room = scratch_floats(use, size_t(x.rows * stride));
+  const Matrix wide = matrix(room, DType::f32, x.rows, stride).columns(0, x.cols);
   copy(stream, x, wide);
   return wide;
 }
@@ -57,8 +59,7 @@ void CpuBackend::linear_backward_weight(Stream& stream, Matrix dy, Matrix x, Mat
     }
   }
   if (dbias) {
-    constexpr int64_t kCols = 256;
-    over_rows(dy.cols, kCols, [&](int64_t c, int64_t n) {
+    over_rows(dy.cols, kColumnSums, [&](int64_t c, int64_t n) {
       kernels_.column_sums(dy.columns(c, n), dbias.as<float>() + c, accumulate);
     });
   }

@@ -49,7 +49,6 @@ void CpuBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matr
     kernels_.norm_backward(kind, rows_of(dy, r, n), rows_of(x, r, n), weight.as<float>(), stats + 2 * r,
                            rows_of(dresidual, r, n), rows_of(dx, r, n), own, own + c_count);
   });
-  constexpr int64_t kCols = 256;
   const auto finish = [&](float* partial, float* to, int64_t n) {
     float* const total = accumulate ? partial : to;   // a column is read before its sum is written
     kernels_.column_sums({partial, DType::f32, blocks, n, 2 * c_count}, total, false);
@@ -57,7 +56,7 @@ void CpuBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matr
       kernels_.add(vector(total, DType::f32, n), vector(to, DType::f32, n));
     }
   };
-  over_rows(c_count, kCols, [&](int64_t c, int64_t n) {
+  over_rows(c_count, kColumnSums, [&](int64_t c, int64_t n) {
     finish(sums + c, dweight.as<float>() + c, n);
     if (dbias) {
       finish(sums + c_count + c, dbias.as<float>() + c, n);

@@ -5,7 +5,7 @@
 namespace trainctl::kernels::cpu {
 
 /// The use of the memory. Two uses that overlap in time on one thread need different values.
-enum class ScratchUse { op, task, product, widened_left, widened_right, widened_out, kCount };
+enum class ScratchUse { op, task, product, widened_left, widened_right, widened_out, spread, kCount };
 
 /// At least `bytes` of this thread's scratch memory, 64-byte aligned, with undefined contents. Valid until
 /// this thread's next call with the same use.

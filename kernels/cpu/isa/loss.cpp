@@ -8,7 +8,9 @@ namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 namespace {
 
 TRAINCTL_INLINE V beyond(V v, Full, float) { return v; }
-TRAINCTL_INLINE V beyond(V v, Tail tail, float fill) { return select(first_lanes(tail.count), v, splat(fill)); }
+TRAINCTL_INLINE V beyond(V v, Tail tail, float fill) {
+  return select(first_lanes(tail.count), v, splat(fill));
+}
 
 /// (max, sum of exp(x - max)) of a row. The second pass finds the row in the cache.
 template <typename T>

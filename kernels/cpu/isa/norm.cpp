@@ -141,18 +141,21 @@ void column_sums(const Matrix& x, float* out, bool accumulate) {
   constexpr int64_t kBlockRows = 64;  // short chains of f32 additions, so that thousands of rows lose no digits
   with_type(x.dtype, [&](auto t) {
     using T = decltype(t);
-    for_lanes(x.cols, [&](int64_t c, auto lanes) {
-      V total = accumulate ? load(out + c, lanes) : V{};
-      for (int64_t first = 0; first < x.rows; first += kBlockRows) {
-        const int64_t end = first + kBlockRows < x.rows ? first + kBlockRows : x.rows;
-        V block = {};
-        for (int64_t r = first; r < end; ++r) {
-          block += load(row<T>(x, r) + c, lanes);
-        }
-        total += block;
+    float block[kColumnSums];
+    for (int64_t first = 0; first == 0 || first < x.rows; first += kBlockRows) {  // no rows: zeros
+      const int64_t end = first + kBlockRows < x.rows ? first + kBlockRows : x.rows;
+      std::memset(block, 0, sizeof block);
+      for (int64_t r = first; r < end; ++r) {
+        const T* in = row<T>(x, r);
+        for_lanes(x.cols, [&](int64_t c, auto lanes) {
+          store(block + c, load(block + c, Full{}) + load(in + c, lanes), Full{});
+        });
       }
-      store(out + c, total, lanes);
-    });
+      const bool add = accumulate || first > 0;
+      for_lanes(x.cols, [&](int64_t c, auto lanes) {
+        store(out + c, (add ? load(out + c, lanes) : V{}) + load(block + c, Full{}), lanes);
+      });
+    }
   });
 }
 

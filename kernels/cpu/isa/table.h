@@ -13,6 +13,7 @@ struct AttentionTask {
 };
 constexpr int64_t kQueryBlock = 64;
 constexpr int64_t kKeyBlock = 64;
+constexpr int64_t kColumnSums = 256;
 
 struct AttentionMatrices {
   Matrix q, k, v, out, dout, dq, dk, dv;  ///< the last four only in the backward pass
@@ -33,7 +34,7 @@ struct KernelTable {
   /// Overwrites dweight and dbias with the sums over the rows of x.
   void (*norm_backward)(NormKind, const Matrix& dy, const Matrix& x, const float* weight, const float* stats,
                         const Matrix& dresidual, const Matrix& dx, float* dweight, float* dbias);
-  /// out[c] (+)= sum over rows, in blocks of fixed height.
+  /// out[c] (+)= sum over rows, in blocks of fixed height.   x.cols <= kColumnSums
   void (*column_sums)(const Matrix& x, float* out, bool accumulate);
 
   void (*gelu_forward)(const Matrix& x, const Matrix& y);

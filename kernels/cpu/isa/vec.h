@@ -28,11 +28,12 @@ typedef float Register __attribute__((vector_size(kRegisterBytes)));
 typedef float RegisterUnaligned __attribute__((vector_size(kRegisterBytes), aligned(4), may_alias));
 typedef int32_t IntRegister __attribute__((vector_size(kRegisterBytes)));
 typedef uint32_t WordRegister __attribute__((vector_size(kRegisterBytes)));
-typedef uint16_t HalfRegister __attribute__((vector_size(kRegisterBytes / 2)));
-typedef uint16_t HalfRegisterUnaligned __attribute__((vector_size(kRegisterBytes / 2), aligned(2), may_alias));
+constexpr int kHalfBytes = kRegisterBytes / 2;
+typedef uint16_t HalfRegister __attribute__((vector_size(kHalfBytes)));
+typedef uint16_t HalfRegisterUnaligned __attribute__((vector_size(kHalfBytes), aligned(2), may_alias));
 
-/// Sixteen lanes in as many registers as they need. Not one vector of 64 bytes: where registers are smaller, gcc 12
-/// puts such a vector on the stack after every operation, and an exponential took six times as long.
+/// Sixteen lanes in as many registers as they need. Not one vector of 64 bytes: where registers are smaller,
+/// gcc 12 puts such a vector on the stack after every operation, and an exponential took four times as long.
 template <typename R>
 struct Lanes {
   R part[kRegisters];
@@ -150,7 +151,9 @@ TRAINCTL_INLINE V maximum(V a, V b) {
 TRAINCTL_INLINE V larger(V best, V candidate) { return maximum(candidate, best); }
 
 /// Limits to [low, high]; NaN stays NaN.
-TRAINCTL_INLINE V clamp(V x, float low, float high) { return -maximum(splat(-high), -maximum(splat(low), x)); }
+TRAINCTL_INLINE V clamp(V x, float low, float high) {
+  return -maximum(splat(-high), -maximum(splat(low), x));
+}
 
 /// Sum over lanes in a fixed tree.
 TRAINCTL_INLINE float lane_sum(V v) {
@@ -206,7 +209,9 @@ struct Tail {
   int count;
 };
 
-TRAINCTL_INLINE Register widen(HalfRegister h) { return (Register)(__builtin_convertvector(h, WordRegister) << 16); }
+TRAINCTL_INLINE Register widen(HalfRegister h) {
+  return (Register)(__builtin_convertvector(h, WordRegister) << 16);
+}
 
 /// To the nearest bf16, ties to even.
 TRAINCTL_INLINE HalfRegister narrow(Register v) {
@@ -261,8 +266,8 @@ TRAINCTL_INLINE void for_lanes(int64_t n, Body body) {
   }
 }
 
-/// Calls body(column, 0 or 1, Full or Tail) for n columns; the vectors alternate. For two sums that an instruction's latency
-/// does not hold up: the number is known where the body is inlined, so that both stay in registers.
+/// Calls body(column, 0 or 1, Full or Tail) for n columns; the vectors alternate. For two sums that do not
+/// wait for each other; the number is known where the body is inlined, so that both stay in registers.
 template <typename Body>
 TRAINCTL_INLINE void for_lanes_in_turns(int64_t n, Body body) {
   int64_t c = 0;

@@ -14,13 +14,9 @@ class Arena {
     void* at = take_bytes(size_t(rows * cols) * size_of(dtype));
     return kernels::matrix(at, dtype, rows, cols);
   }
-  /// The same with a gap between rows of f32 that would otherwise begin at multiples of 4096 bytes: a CPU keeps
-  /// such rows in the same few sets of its nearest cache, and a product that goes down the columns takes twice
-  /// the time (two AVX2 cores, GPT-2 124M's weight gradients of the MLP: 63 and 59 ms, with the gap 33 and 35).
+  /// The same with a gap between rows that would share the sets of a CPU's cache.
   kernels::Matrix take_alone(DType dtype, int64_t rows, int64_t cols) {
-    constexpr int64_t kSetFloats = 1024, kGapFloats = 16;
-    const int64_t gap = dtype == DType::f32 && cols % kSetFloats == 0 ? kGapFloats : 0;
-    return take(dtype, rows, cols + gap).columns(0, cols);
+    return take(dtype, rows, kernels::spread_stride(dtype, cols)).columns(0, cols);
   }
   void* take_bytes(size_t bytes) {
     void* at = base_ ? base_ + used_ : nullptr;
