@@ -112,13 +112,13 @@ void discard_quietly(FileSystem& fs, const std::string& dir, const std::string& 
 }  // namespace
 
 std::optional<CommitId> read_commit(const std::string& text) try {
-  const nlohmann::json commit = try_parse_json(text);
+  const Json commit = try_parse_json(text);
   if (!commit.is_object()) return std::nullopt;
   return CommitId{.run_id = commit.at("run_id").get<std::string>(),
                   .epoch = commit.at("epoch").get<uint64_t>(),
                   .step = commit.at("step").get<int64_t>(),
                   .root = commit.at("root").get<std::string>()};
-} catch (const nlohmann::json::exception&) {
+} catch (const JsonError&) {
   return std::nullopt;
 }
 

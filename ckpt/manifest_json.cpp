@@ -17,8 +17,6 @@
 namespace trainctl::ckpt {
 namespace {
 
-using nlohmann::json;
-
 constexpr int kFormatVersion = 1;
 
 struct TensorIndex {
@@ -70,11 +68,11 @@ Enum named(const std::string& text, std::initializer_list<Enum> values) {
   malformed(fmt::format("\"{}\" is no known name", text));
 }
 
-std::vector<Tensor> read_tensors(const json& rows) {
+std::vector<Tensor> read_tensors(const Json& rows) {
   std::vector<Tensor> tensors;
-  for (const json& row : rows) {
+  for (const Json& row : rows) {
     Tensor tensor{.name = row.at(0).get<std::string>()};
-    for (const json& size : row.at(3)) tensor.shape.push_back(whole_number<int64_t>(size));
+    for (const Json& size : row.at(3)) tensor.shape.push_back(whole_number<int64_t>(size));
     tensor.role = named(row.at(1).get<std::string>(),
                         {Role::master, Role::first_moment, Role::second_moment, Role::gradient});
     tensor.dtype = named(row.at(2).get<std::string>(),
@@ -109,28 +107,25 @@ uint64_t read_hash(const std::string& text, size_t at) {
 
 /// Reads a document. A large model has hundreds of thousands of chunks, and as JSON values they would
 /// take longer than all else together: each list "chunks" becomes the number of a list of rows.
-class DocumentReader final : public nlohmann::json_sax<json> {
+class DocumentReader final : public JsonEvents {
  public:
   using Rows = std::vector<ChunkRow>;
   /// Takes an object of the document's list "files" and its rows, which are dropped then.
-  using TakeFile = std::function<void(const json& file, const Rows& rows)>;
+  using TakeFile = std::function<void(const Json& file, const Rows& rows)>;
 
   explicit DocumentReader(TakeFile take_file = {}) : take_file_(std::move(take_file)) {}
 
-  json document;
+  Json document;
   std::vector<Rows> lists;
 
-  const Rows& rows_of(const json& file) const { return lists.at(whole_number<size_t>(file.at("chunks"))); }
+  const Rows& rows_of(const Json& file) const { return lists.at(whole_number<size_t>(file.at("chunks"))); }
 
-  bool null() override { return put(nullptr); }
-  bool boolean(bool value) override { return put(value); }
-  bool number_integer(int64_t value) override { return place_ == Place::row ? number(value) : put(value); }
-  bool number_unsigned(uint64_t value) override {
-    if (place_ != Place::row) return put(value);
-    return number(value <= uint64_t(INT64_MAX) ? int64_t(value) : -1);
+  bool value(Json value) override {
+    if (place_ != Place::row || !value.is_number_integer()) return put(std::move(value));
+    const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t(INT64_MAX);
+    return number(fits ? value.get<int64_t>() : -1);
   }
-  bool number_float(double value, const std::string&) override { return put(value); }
-  bool string(std::string& value) override {
+  bool text(std::string& value) override {
     if (place_ != Place::row) return put(std::move(value));
     ChunkRow& row = lists.back().back();
     if (row.has_hashes) bad_row();
@@ -139,20 +134,19 @@ class DocumentReader final : public nlohmann::json_sax<json> {
     row.content_hash = read_hash(value, 16);
     return true;
   }
-  bool binary(json::binary_t&) override { return false; }   // not in texts
-  bool start_object(size_t) override { return open(json::object()); }
+  bool start_object() override { return open(Json::object()); }
   bool key(std::string& name) override {
     key_ = std::move(name);
     return true;
   }
   bool end_object() override { return close(); }
-  bool start_array(size_t) override {
+  bool start_array() override {
     if (place_ == Place::list) {
       lists.back().emplace_back();
       place_ = Place::row;
       return true;
     }
-    if (!is_chunks()) return open(json::array());
+    if (!is_chunks()) return open(Json::array());
     add(lists.size());
     lists.emplace_back();
     place_ = Place::list;
@@ -166,9 +160,6 @@ class DocumentReader final : public nlohmann::json_sax<json> {
     }
     place_ = place_ == Place::row ? Place::list : Place::outside;
     return true;
-  }
-  bool parse_error(size_t, const std::string&, const json::exception& error) override {
-    malformed(error.what());
   }
 
  private:
@@ -186,27 +177,27 @@ class DocumentReader final : public nlohmann::json_sax<json> {
     return true;
   }
   /// The value of the current key, or the next of the open list.
-  json& add(json value) {
+  Json& add(Json value) {
     if (open_.empty()) return document = std::move(value);
-    json& parent = *open_.back();
+    Json& parent = *open_.back();
     if (parent.is_object()) return parent[key_] = std::move(value);
     parent.push_back(std::move(value));
     return parent.back();
   }
-  bool put(json value) {
+  bool put(Json value) {
     if (place_ != Place::outside) bad_row();
     if (is_chunks()) malformed("its chunks are no list");
     add(std::move(value));
     return true;
   }
-  bool open(json value) {
+  bool open(Json value) {
     if (place_ != Place::outside) bad_row();
     if (is_chunks()) malformed("its chunks are no list");
     open_.push_back(&add(std::move(value)));   // nothing is added to its parent while it is open
     return true;
   }
   bool close() {
-    const json* const closed = open_.back();
+    const Json* const closed = open_.back();
     open_.pop_back();
     if (!take_file_ || open_.size() != 2 || !closed->is_object() || !open_.back()->is_array() ||
         open_.back() != files_of_document())
@@ -216,19 +207,19 @@ class DocumentReader final : public nlohmann::json_sax<json> {
     open_.back()->clear();
     return true;
   }
-  const json* files_of_document() const {
+  const Json* files_of_document() const {
     const auto at = document.is_object() ? document.find("files") : document.end();
     return at == document.end() ? nullptr : &*at;
   }
 
   const TakeFile take_file_;
-  std::vector<json*> open_;
+  std::vector<Json*> open_;
   std::string key_;
   Place place_ = Place::outside;
 };
 
 void read_document(const std::string& text, DocumentReader& reader) {
-  if (!json::sax_parse(text, &reader)) malformed("it is no JSON");
+  if (!read_json(text, reader)) malformed("it is no JSON");
 }
 
 /// The box of a row of `tensor`.
@@ -246,7 +237,7 @@ parallel::Box box_of(const ChunkRow& row, const Tensor& tensor) {
 using KeepRow = std::function<bool(size_t tensor, const parallel::Box& box)>;
 
 /// `keep`: the entries of the result; empty: all.
-ShardReceipt read_shard(const json& object, const DocumentReader::Rows& rows,
+ShardReceipt read_shard(const Json& object, const DocumentReader::Rows& rows,
                         const std::vector<Tensor>& tensors, const KeepRow& keep = {}) {
   ShardReceipt shard{.file = object.at("file").get<std::string>(),
                      .file_bytes = whole_number<uint64_t>(object.at("bytes"))};
@@ -276,7 +267,7 @@ ShardReceipt read_shard(const json& object, const DocumentReader::Rows& rows,
 }
 
 /// What a manifest says apart from its files.
-Manifest read_head(const json& object) {
+Manifest read_head(const Json& object) {
   if (object.at("format") != "trainctl-checkpoint")
     malformed("its format is " + dump_json(object.at("format")));
   if (object.at("version") != kFormatVersion)
@@ -327,7 +318,7 @@ ShardReceipt ShardReceipt::from_json(const std::string& text) {
   try {
     DocumentReader reader;
     read_document(text, reader);
-    const json& object = reader.document;
+    const Json& object = reader.document;
     return read_shard(object, reader.rows_of(object), read_tensors(object.at("tensors")));
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kCheckpoint, fmt::format("a shard's receipt cannot be read: {}", error.what()));
@@ -357,7 +348,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     read_document(text, reader);
     Manifest manifest = read_head(reader.document);
     uint64_t bytes = 0;
-    for (const json& file : reader.document.at("files")) {
+    for (const Json& file : reader.document.at("files")) {
       manifest.files.push_back(read_shard(file, reader.rows_of(file), manifest.tensors));
       add_size(manifest.files.back(), bytes);
     }
@@ -381,7 +372,7 @@ Manifest parse_manifest_part(std::istream& text, const std::string& path, std::s
                          [&](const parallel::Box& b) { return parallel::intersect(b, box).count() > 0; });
     };
     DocumentReader* document = nullptr;
-    DocumentReader reader([&](const json& file, const DocumentReader::Rows& rows) {
+    DocumentReader reader([&](const Json& file, const DocumentReader::Rows& rows) {
       if (boxes.empty()) {
         tensors = read_tensors(document->document.at("tensors"));
         boxes = boxes_of(tensors, wanted);
@@ -391,7 +382,7 @@ Manifest parse_manifest_part(std::istream& text, const std::string& path, std::s
       if (!shard.entries.empty()) files.push_back(std::move(shard));
     });
     document = &reader;
-    if (!json::sax_parse(text, &reader)) malformed("it is no JSON");
+    if (!read_json(text, reader)) malformed("it is no JSON");
     Manifest manifest = read_head(reader.document);
     manifest.files = std::move(files);
     check_sum(manifest, bytes);
@@ -420,7 +411,7 @@ Piece parse_piece(const std::string& text, const std::string& path) {
   try {
     DocumentReader reader;
     read_document(text, reader);
-    const json& object = reader.document;
+    const Json& object = reader.document;
     if (object.at("format") != "trainctl-piece") malformed("its format is " + dump_json(object.at("format")));
     if (object.at("version") != kFormatVersion)
       malformed(fmt::format("its version is {}, this program reads {}", dump_json(object.at("version")),

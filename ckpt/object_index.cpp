@@ -45,8 +45,8 @@ std::optional<ObjectAttempt> attempt_of(const std::string& name) {
 }
 
 std::string ObjectIndex::text() const {
-  nlohmann::ordered_json object{{"published", nlohmann::ordered_json::array()},
-                                {"set_aside", nlohmann::ordered_json::array()}};
+  OrderedJson object{{"published", OrderedJson::array()},
+                                {"set_aside", OrderedJson::array()}};
   for (const ObjectAttempt& attempt : published) object["published"].push_back(attempt.name());
   for (const SetAside& aside : set_aside)
     object["set_aside"].push_back({{"epoch", aside.epoch}, {"after_step", aside.after_step}});
@@ -55,12 +55,12 @@ std::string ObjectIndex::text() const {
 
 ObjectIndex read_object_index(const std::string& text) {
   ObjectIndex index;
-  const nlohmann::json object = try_parse_json(text);
+  const Json object = try_parse_json(text);
   if (!object.is_object()) return index;
-  for (const auto& name : object.value("published", nlohmann::json::array()))
+  for (const auto& name : object.value("published", Json::array()))
     if (const auto attempt = name.is_string() ? attempt_of(name.get<std::string>()) : std::nullopt)
       index.published.push_back(*attempt);
-  for (const auto& aside : object.value("set_aside", nlohmann::json::array()))
+  for (const auto& aside : object.value("set_aside", Json::array()))
     if (aside.is_object() && aside.contains("epoch") && aside["epoch"].is_number_unsigned() &&
         aside.contains("after_step") && aside["after_step"].is_number_integer())
       index.set_aside.push_back({aside["after_step"].get<int64_t>(), aside["epoch"].get<uint64_t>()});

@@ -77,9 +77,9 @@ Manifest read_manifest(StoredFiles& files, std::span<const WantedBox> wanted, co
 std::string manifest_sha256(StoredFiles& files) {
   const std::string path = files.where() + "/" + kCommitName;
   try {
-    const auto commit = nlohmann::json::parse(files.read_text(kCommitName));
+    const auto commit = Json::parse(files.read_text(kCommitName));
     return commit.at("manifest_sha256").get<std::string>();
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     fail(fmt::format("{} is damaged: {}", path, error.what()));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kIo) throw;

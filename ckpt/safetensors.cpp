@@ -11,8 +11,6 @@
 namespace trainctl::ckpt {
 namespace {
 
-using nlohmann::json;
-
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 struct DTypeBits {
@@ -61,29 +59,23 @@ class HeaderReader {
     return text;
   }
 
-  /// Parses and refuses duplicate keys, which the JSON library does not notice.
-  json parse(const std::string& text) const {
+  /// Parses and refuses duplicate keys.
+  Json parse(const std::string& text) const {
     // The JSON library takes a NUL for the end of the text and ignores the rest.
     if (text.find('\0') != std::string::npos) refuse("its header holds a NUL byte");
-    std::vector<std::set<std::string>> open_objects;
-    const auto watch = [&](int, json::parse_event_t event, json& parsed) {
-      if (event == json::parse_event_t::object_start) open_objects.emplace_back();
-      if (event == json::parse_event_t::object_end) open_objects.pop_back();
-      if (event == json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second)
-        refuse("the key \"{}\" occurs twice in its header", parsed.get<std::string>());
-      return true;
-    };
-    json header;
+    Json header;
     try {
-      header = json::parse(text, watch);
-    } catch (const json::exception& error) {
+      header = Json::parse(text, Keys::unique);
+    } catch (const DuplicateKey& twice) {
+      refuse("the key \"{}\" occurs twice in its header", twice.key);
+    } catch (const JsonError& error) {
       refuse("its header is not JSON in UTF-8 ({})", error.what());
     }
     if (!header.is_object()) refuse("its header is no JSON object");
     return header;
   }
 
-  std::map<std::string, std::string> metadata(const json& value) const {
+  std::map<std::string, std::string> metadata(const Json& value) const {
     if (value.is_null()) return {};
     if (!value.is_object()) refuse("__metadata__ is no object");
     std::map<std::string, std::string> result;
@@ -95,20 +87,20 @@ class HeaderReader {
   }
 
   /// Offsets of the result are still relative to the data section.
-  SafetensorsEntry entry(const std::string& name, const json& value) const {
+  SafetensorsEntry entry(const std::string& name, const Json& value) const {
     if (!value.is_object()) refuse("tensor \"{}\" is no object", name);
     for (const char* key : {"dtype", "shape", "data_offsets"})
       if (!value.contains(key)) refuse("tensor \"{}\" has no {}", name, key);
-    const json& dtype = value["dtype"];
-    const json& shape = value["shape"];
-    const json& offsets = value["data_offsets"];
+    const Json& dtype = value["dtype"];
+    const Json& shape = value["shape"];
+    const Json& offsets = value["data_offsets"];
     if (!dtype.is_string()) refuse("the dtype of tensor \"{}\" is no string", name);
     SafetensorsEntry entry{.name = name, .dtype = dtype.get<std::string>()};
     const uint64_t bits = bits_of(entry.dtype);
     if (bits == 0) refuse("tensor \"{}\" has the unknown dtype \"{}\"", name, entry.dtype);
     if (!shape.is_array()) refuse("the shape of tensor \"{}\" is no list", name);
     uint64_t count = 1;
-    for (const json& dimension : shape) {
+    for (const Json& dimension : shape) {
       if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > uint64_t(INT64_MAX))
         refuse("tensor \"{}\" has the dimension {}", name, dump_json(dimension));
       entry.shape.push_back(dimension.get<int64_t>());
@@ -158,7 +150,7 @@ SafetensorsFile open_safetensors(std::unique_ptr<File> file, const std::string& 
   result.file = std::move(file);
   const uint64_t file_bytes = result.file->size();
   const std::string text = reader.read_text(*result.file, file_bytes);
-  const json header = reader.parse(text);
+  const Json header = reader.parse(text);
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__")
       result.metadata = reader.metadata(value);
@@ -177,7 +169,7 @@ SafetensorsFile open_safetensors(std::unique_ptr<File> file, const std::string& 
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
-  if (!metadata.empty()) text += "\"__metadata__\":" + dump_json(json(metadata));
+  if (!metadata.empty()) text += "\"__metadata__\":" + dump_json(Json(metadata));
   uint64_t offset = 0;
   for (const SafetensorsEntry& entry : entries) {
     ENSURE(bits_of(entry.dtype) != 0, "dtype {}", entry.dtype);

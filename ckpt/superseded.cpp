@@ -21,7 +21,7 @@ constexpr const char* kPrefix = "superseded-e";
 /// Bytes of the shards, as COMMIT has them; 0 if it cannot be read.
 uint64_t bytes_of(FileSystem& fs, const std::string& checkpoint) {
   try {
-    const nlohmann::json commit = try_parse_json(fs.read_text(checkpoint + "/" + kCommitName));
+    const Json commit = try_parse_json(fs.read_text(checkpoint + "/" + kCommitName));
     return commit.is_object() ? commit.value("bytes", uint64_t(0)) : 0;
   } catch (const std::exception&) {
     return 0;

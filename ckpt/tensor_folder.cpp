@@ -79,10 +79,10 @@ class OpenTensorFolder final : public TensorFolder {
   void add_index(FileSystem& fs, const std::string& folder, const std::string& index_path) {
     std::map<std::string, std::vector<std::string>> names_of_file;
     try {
-      const nlohmann::json index = parse_json(fs.read_text(index_path));
+      const Json index = parse_json(fs.read_text(index_path));
       for (const auto& [name, file] : index.at("weight_map").items())
         names_of_file[file.get<std::string>()].push_back(name);
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const JsonError& error) {
       fail(fmt::format("{} is not an index of safetensors files: {}", index_path, error.what()));
     }
     for (const auto& [file, names] : names_of_file) {

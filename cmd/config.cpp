@@ -56,9 +56,9 @@ std::optional<NamedSpec> spec_of_run(const std::string& name, const std::vector<
                                  identity ? identity->working_directory : "");
   if (!job) return std::nullopt;
   NamedSpec spec{folder_name(run), rows_of(*job)};
-  const nlohmann::json origins = fs.exists(run.file("origins.json"))
+  const Json origins = fs.exists(run.file("origins.json"))
                                      ? try_parse_json(fs.read_text(run.file("origins.json")))
-                                     : nlohmann::json();
+                                     : Json();
   for (report::SpecRow& row : spec.rows)
     if (row.origin != "--set" && origins.is_object())
       row.origin = origins.contains(row.path) && origins[row.path].is_string()
@@ -82,8 +82,8 @@ std::optional<NamedSpec> spec_of(const std::string& name, const std::vector<std:
 }
 
 /// {"value": ..., "meaning": ..., "origin": ..., "origin_kind": ...}; the value null: the spec has none.
-nlohmann::ordered_json value_json(const report::SpecRow& row) {
-  nlohmann::ordered_json j{{"value", nullptr}};
+OrderedJson value_json(const report::SpecRow& row) {
+  OrderedJson j{{"value", nullptr}};
   if (!row.value.empty()) j["value"] = parse_ordered_json(row.value);
   if (!row.meaning.empty()) j["meaning"] = parse_ordered_json(row.meaning);
   j["origin"] = row.origin;
@@ -98,7 +98,7 @@ int show(const NamedSpec& spec, const Options& options, const Context& context) 
     print_rows(rows, options.show_origin);
     return kExitDone;
   }
-  nlohmann::ordered_json fields = nlohmann::ordered_json::array();
+  OrderedJson fields = OrderedJson::array();
   for (const report::SpecRow& row : rows) {
     fields.push_back({{"path", row.path}});
     fields.back().update(value_json(row));
@@ -110,9 +110,9 @@ int show(const NamedSpec& spec, const Options& options, const Context& context) 
 int diff(const NamedSpec& a, const NamedSpec& b, const Context& context) {
   const auto differences = report::spec_differences({a.rows, b.rows});
   if (context.json) {
-    nlohmann::ordered_json fields = nlohmann::ordered_json::array();
+    OrderedJson fields = OrderedJson::array();
     for (const report::SpecDifference& field : differences) {
-      nlohmann::ordered_json sides = nlohmann::ordered_json::array();
+      OrderedJson sides = OrderedJson::array();
       for (const report::SpecRow& row : field.rows) sides.push_back(value_json(row));
       fields.push_back({{"path", field.path}, {"specs", std::move(sides)}});
     }

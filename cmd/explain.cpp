@@ -12,10 +12,8 @@
 namespace trainctl::cmd {
 namespace {
 
-using nlohmann::ordered_json;
-
-ordered_json field_json(const spec::Field& field) {
-  ordered_json j{{"path", field.path},
+OrderedJson field_json(const spec::Field& field) {
+  OrderedJson j{{"path", field.path},
                  {"text", field.text},
                  {"value", describe_type(field)},
                  {"required", field.required},
@@ -29,8 +27,8 @@ ordered_json field_json(const spec::Field& field) {
 }
 
 /// The page as text, and its parts if it is about one field or one code.
-ordered_json result_of(const std::string& topic, const std::string& page) {
-  ordered_json result{{"topic", topic}, {"text", page}};
+OrderedJson result_of(const std::string& topic, const std::string& page) {
+  OrderedJson result{{"topic", topic}, {"text", page}};
   if (const spec::Field* field = spec::find_field(topic)) result["field"] = field_json(*field);
   if (const spec::CodePage* code = spec::find_code(page.substr(0, page.find(':'))))
     result["code"] = {{"code", code->code},

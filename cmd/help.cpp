@@ -43,7 +43,7 @@ void print_exit_codes(const Context& context) {
     fmt::print("{}", exit_codes());
     return;
   }
-  nlohmann::ordered_json codes = nlohmann::ordered_json::array();
+  OrderedJson codes = OrderedJson::array();
   for (const ExitCode& row : kExitCodes)
     codes.push_back({{"code", row.code}, {"meaning", row.meaning}, {"retry", row.retry}});
   print_json("exit-codes", {{"codes", std::move(codes)}});

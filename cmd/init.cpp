@@ -37,7 +37,7 @@ std::string headline(const std::string& preset) {
 }
 
 int list_presets(const Context& context) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  OrderedJson list = OrderedJson::array();
   for (const std::string& name : preset_names()) {
     if (context.json)
       list.push_back({{"preset", name}, {"summary", headline(name)}});

@@ -74,7 +74,7 @@ class LinePrinter {
   }
   void print(const LogLine& line) {
     if (json_) {
-      nlohmann::ordered_json j{{"source", line.source}, {"text", line.text}};
+      OrderedJson j{{"source", line.source}, {"text", line.text}};
       if (line.rank >= 0) j["rank"] = line.rank;
       if (line.failure > 0) j["failure"] = line.failure;
       if (line.unix_s > 0) j["t"] = line.unix_s;

@@ -7,15 +7,15 @@
 
 namespace trainctl::cmd {
 
-std::string json_text(std::string_view kind, const nlohmann::ordered_json& body, int indent) {
+std::string json_text(std::string_view kind, const OrderedJson& body, int indent) {
   ENSURE(body.is_object(), "the result of kind {} is no object", kind);
-  nlohmann::ordered_json result{{"v", 1}, {"kind", kind}};
+  OrderedJson result{{"v", 1}, {"kind", kind}};
   for (const auto& [name, value] : body.items())
     if (name != "v" && name != "kind") result[name] = value;
   return dump_json(result, indent) + "\n";
 }
 
-void print_json(std::string_view kind, const nlohmann::ordered_json& body, int indent) {
+void print_json(std::string_view kind, const OrderedJson& body, int indent) {
   fmt::print("{}", json_text(kind, body, indent));
 }
 
@@ -38,7 +38,7 @@ void print_page(const std::string& text, bool json) {
 }
 
 void print_error_json(ErrorCode code, const std::string& message, const std::vector<Diagnostic>& mistakes) {
-  nlohmann::ordered_json body{{"error", name_of(code)}, {"message", message}, {"exit", exit_status(code)}};
+  OrderedJson body{{"error", name_of(code)}, {"message", message}, {"exit", exit_status(code)}};
   if (!mistakes.empty()) body["diagnostics"] = parse_ordered_json(render_json(mistakes));
   print_json("error", body);
 }

@@ -126,9 +126,9 @@ void forecast(PlanReport& report, const std::vector<ClusterNode>& nodes,
 }
 
 /// The result as JSON: the plan, and where the ranks would run.
-nlohmann::ordered_json result_of(const PlanReport& report, const std::vector<ClusterNode>& nodes,
+OrderedJson result_of(const PlanReport& report, const std::vector<ClusterNode>& nodes,
                                  const std::optional<PlacementResult>& placed) {
-  nlohmann::ordered_json result = parse_ordered_json(plan_json(report));
+  OrderedJson result = parse_ordered_json(plan_json(report));
   if (placed)
     result["placement"] = {
         {"possible", placed->ok()},
@@ -152,7 +152,7 @@ int timeline(const Options& options, const JobSpec& job, const Context& context)
   const DeviceModel device = device_of(options, job);
   const std::string drawing = render_timeline(job, device, options.width);
   if (context.json) {
-    nlohmann::ordered_json result = report::pipeline_view(job, device);
+    OrderedJson result = report::pipeline_view(job, device);
     result["text"] = drawing;
     print_json("timeline", result);
   } else {

@@ -68,7 +68,7 @@ int report(const ReportArguments& arguments, const Context& context) {
       write_file(arguments.csv, report::steps_csv(read));
     if (arguments.out.empty() && !context.json) return kExitDone;
   }
-  const nlohmann::ordered_json data = report::report_json(read, real_clock().unix_s());
+  const OrderedJson data = report::report_json(read, real_clock().unix_s());
   if (context.json) print_json("report", data, -1);
   if (context.json && arguments.out.empty()) return kExitDone;
   const std::string path = arguments.out.empty() ? default_path(runs) : arguments.out;

@@ -70,7 +70,7 @@ TerminalConsole::Options console_options(const Context& context) {
 }
 
 std::string status_text(const RunStatus& status, SupervisorState supervisor) {
-  nlohmann::ordered_json body = parse_ordered_json(status.to_json());
+  OrderedJson body = parse_ordered_json(status.to_json());
   body["supervisor"] = word_of(supervisor);
   return json_text("status", body, -1);
 }

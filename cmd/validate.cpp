@@ -5,8 +5,8 @@
 #include "cmd/config.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/pages/pages.h"
 
 namespace trainctl::cmd {
@@ -26,7 +26,7 @@ std::string summary(const JobSpec& job) {
                      count_of(job.schedule.total_steps, "step"));
 }
 
-nlohmann::ordered_json result_of(const ParsedJob& parsed) {
+OrderedJson result_of(const ParsedJob& parsed) {
   return {{"valid", true},
           {"hash", parsed.hash},
           {"warnings", parse_ordered_json(render_json(parsed.diagnostics))},

@@ -15,8 +15,6 @@
 namespace trainctl::data {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr int kBytes = 256;
 constexpr int64_t kFewestIds = kBytes + 1, kMostIds = 1'000'000;
 constexpr KnownPattern kPattern = KnownPattern::cl100k;
@@ -172,29 +170,28 @@ class Trainer {
 };
 
 std::string Trainer::json() const {
-  ordered_json vocab = ordered_json::object(), merges = ordered_json::array();
-  ordered_json::object_t& entries = vocab.get_ref<ordered_json::object_t&>();
-  // Pushed back: ordered_json looks through all keys at each insertion.
-  for (size_t id = 0; id < tokens_.size(); ++id) entries.emplace_back(characters_of_bytes(tokens_[id]), id);
+  OrderedJson vocab = OrderedJson::object(), merges = OrderedJson::array();
+  OrderedJson::Object& entries = vocab.items();  // appended to, since an insertion looks through all keys
+  for (size_t id = 0; id < tokens_.size(); ++id) entries.push_back({characters_of_bytes(tokens_[id]), id});
   for (const auto& [left, right] : merges_)
     merges.push_back(
         {characters_of_bytes(tokens_[size_t(left)]), characters_of_bytes(tokens_[size_t(right)])});
   const auto byte_level = [](bool trims) {
-    return ordered_json{
+    return OrderedJson{
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", trims}, {"use_regex", false}};
   };
-  const ordered_json split{{"type", "Split"},
+  const OrderedJson split{{"type", "Split"},
                            {"pattern", {{"Regex", std::string(regex_of(kPattern))}}},
                            {"behavior", "Isolated"},
                            {"invert", false}};
-  const ordered_json end{{"id", tokens_.size()}, {"content", kEndOfText}, {"single_word", false},
+  const OrderedJson end{{"id", tokens_.size()}, {"content", kEndOfText}, {"single_word", false},
                          {"lstrip", false},      {"rstrip", false},       {"normalized", false},
                          {"special", true}};
-  ordered_json file{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
-  file["added_tokens"] = ordered_json::array({end});
+  OrderedJson file{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+  file["added_tokens"] = OrderedJson::array({end});
   file["normalizer"] = nullptr;
   file["pre_tokenizer"] = {{"type", "Sequence"},
-                           {"pretokenizers", ordered_json::array({split, byte_level(true)})}};
+                           {"pretokenizers", OrderedJson::array({split, byte_level(true)})}};
   file["post_processor"] = nullptr;
   file["decoder"] = byte_level(true);
   file["model"] = {{"type", "BPE"},

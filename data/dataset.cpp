@@ -65,7 +65,7 @@ class MixedDataset final : public Dataset {
     return n;
   }
   std::string fingerprints_json() const override {
-    auto list = nlohmann::json::array();
+    auto list = Json::array();
     for (size_t i = 0; i < sources_.size(); ++i)
       list.push_back({{"name", name_of(options_.sources[i])},
                       {"path", options_.sources[i].path},

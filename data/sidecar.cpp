@@ -14,7 +14,7 @@ std::string sidecar_path(const std::string& token_path) {
 }
 
 std::string sidecar_json(const Sidecar& s) {
-  return dump_json(record_json<nlohmann::ordered_json>(s), 2) + "\n";
+  return dump_json(record_json<OrderedJson>(s), 2) + "\n";
 }
 
 std::optional<Sidecar> read_sidecar(const std::string& token_path) {
@@ -37,7 +37,7 @@ std::optional<Sidecar> parse_sidecar(const std::string& text, const std::string&
       throw Error(ErrorCode::kData, fmt::format("{}: version {} of the sidecar; this program reads {}", path,
                                                 dump_json(j.at(Sidecar::kMark)), Sidecar::kVersion));
     return record_of<Sidecar>(j);
-  } catch (const nlohmann::json::exception& e) {
+  } catch (const JsonError& e) {
     throw damaged(e);
   } catch (const BadRecord& e) {
     throw damaged(e);

@@ -12,8 +12,6 @@
 namespace trainctl::data {
 namespace {
 
-using nlohmann::json;
-
 constexpr int64_t kMostIds = int64_t(1) << 24;
 constexpr size_t kLongestValue = 200;  // of a value in a message
 
@@ -28,58 +26,58 @@ class Reader {
     throw Error(ErrorCode::kData, fmt::format("{}: {}", model_.name, sentence));
   }
   /// Refuses a value that is well-formed and unknown.
-  [[noreturn]] void refuse_value(const std::string& part, const json& value, const std::string& known) const {
+  [[noreturn]] void refuse_value(const std::string& part, const Json& value, const std::string& known) const {
     std::string text = dump_json(value);
     if (text.size() > kLongestValue) text = text.substr(0, kLongestValue) + "...";
     refuse(fmt::format("trainctl does not know {} = {}; it knows {}", part, text, known));
   }
-  const json& at(const json& object, const char* key, const std::string& part) const {
+  const Json& at(const Json& object, const char* key, const std::string& part) const {
     const auto found = object.find(key);
     if (found == object.end()) refuse(fmt::format("{} has no {}", part, key));
     return *found;
   }
-  std::string text_at(const json& object, const char* key, const std::string& part) const {
-    const json& value = at(object, key, part);
+  std::string text_at(const Json& object, const char* key, const std::string& part) const {
+    const Json& value = at(object, key, part);
     if (!value.is_string()) refuse(fmt::format("{}.{} is no text", part, key));
     return value.get<std::string>();
   }
   /// `otherwise` where the key is missing or null.
-  bool flag_at(const json& object, const char* key, bool otherwise, const std::string& part) const {
+  bool flag_at(const Json& object, const char* key, bool otherwise, const std::string& part) const {
     const auto found = object.find(key);
     if (found == object.end() || found->is_null()) return otherwise;
     if (!found->is_boolean()) refuse(fmt::format("{}.{} is neither true nor false", part, key));
     return found->get<bool>();
   }
   /// Refuses keys that may mean something.
-  void check_keys(const json& object, std::initializer_list<const char*> known,
+  void check_keys(const Json& object, std::initializer_list<const char*> known,
                   const std::string& part) const {
-    for (const auto& item : object.items())
-      if (std::find(known.begin(), known.end(), item.key()) == known.end())
-        refuse_value(part + "." + item.key(), item.value(), "no such key there");
+    for (const auto& [key, value] : object.items())
+      if (std::find(known.begin(), known.end(), key) == known.end())
+        refuse_value(part + "." + key, value, "no such key there");
   }
-  std::string type_of(const json& value, const std::string& part) const {
+  std::string type_of(const Json& value, const std::string& part) const {
     if (!value.is_object()) refuse(fmt::format("{} is no object with a type", part));
     return text_at(value, "type", part);
   }
   /// The members of a Sequence, or the value itself; none for null.
-  std::vector<std::pair<std::string, json>> members(const json& value, const char* key,
+  std::vector<std::pair<std::string, Json>> members(const Json& value, const char* key,
                                                     const std::string& part) const;
 
-  int32_t id_of(const json& value, const std::string& part) const {
+  int32_t id_of(const Json& value, const std::string& part) const {
     if (!value.is_number_integer() || value < 0 || value >= kMostIds)
       refuse_value(part, value, "ids from 0 to 16777215");
     return value.get<int32_t>();
   }
-  void read_vocabulary(const json& vocabulary);
-  void read_merges(const json& merges);
-  void read_model(const json& model);
-  void read_added(const json& added);
-  void read_normalizer(const json& normalizer);
-  void read_pre_tokenizer(const json& pre_tokenizer);
-  void read_split(const json& split, const std::string& part);
-  void read_byte_level(const json& byte_level, const std::string& part);
-  void check_post_processor(const json& post_processor) const;
-  void check_decoder(const json& decoder) const;
+  void read_vocabulary(const Json& vocabulary);
+  void read_merges(const Json& merges);
+  void read_model(const Json& model);
+  void read_added(const Json& added);
+  void read_normalizer(const Json& normalizer);
+  void read_pre_tokenizer(const Json& pre_tokenizer);
+  void read_split(const Json& split, const std::string& part);
+  void read_byte_level(const Json& byte_level, const std::string& part);
+  void check_post_processor(const Json& post_processor) const;
+  void check_decoder(const Json& decoder) const;
   void set_token(int32_t id, const std::string& bytes);
   std::shared_ptr<const Regex> regex(const std::string& pattern, const std::string& part) const {
     return std::make_shared<const Regex>(pattern, fmt::format("{}: {}", model_.name, part));
@@ -89,14 +87,14 @@ class Reader {
   std::unordered_map<std::string, int32_t> vocabulary_;  // as the file writes the tokens
 };
 
-std::vector<std::pair<std::string, json>> Reader::members(const json& value, const char* key,
+std::vector<std::pair<std::string, Json>> Reader::members(const Json& value, const char* key,
                                                           const std::string& part) const {
   if (value.is_null()) return {};
   if (type_of(value, part) != "Sequence") return {{part, value}};
   check_keys(value, {"type", key}, part);
-  const json& list = at(value, key, part);
+  const Json& list = at(value, key, part);
   if (!list.is_array()) refuse(fmt::format("{}.{} is no list", part, key));
-  std::vector<std::pair<std::string, json>> result;
+  std::vector<std::pair<std::string, Json>> result;
   for (size_t i = 0; i < list.size(); ++i)
     result.emplace_back(fmt::format("{}.{}[{}]", part, key, i), list[i]);
   return result;
@@ -107,18 +105,18 @@ void Reader::set_token(int32_t id, const std::string& bytes) {
   model_.tokens[size_t(id)] = bytes;
 }
 
-void Reader::read_vocabulary(const json& vocabulary) {
+void Reader::read_vocabulary(const Json& vocabulary) {
   if (!vocabulary.is_object() || vocabulary.empty()) refuse("model.vocab holds no tokens");
   std::map<int32_t, std::string> owners;
   for (const auto& item : vocabulary.items()) {
-    const int32_t id = id_of(item.value(), fmt::format("model.vocab[{}]", json_string(item.key())));
-    const auto [owner, is_new] = owners.emplace(id, item.key());
+    const int32_t id = id_of(item.value, fmt::format("model.vocab[{}]", json_string(item.key)));
+    const auto [owner, is_new] = owners.emplace(id, item.key);
     if (!is_new)
       refuse(fmt::format("model.vocab gives the id {} to {} and to {}", id, json_string(owner->second),
-                         json_string(item.key())));
-    vocabulary_.emplace(item.key(), id);
+                         json_string(item.key)));
+    vocabulary_.emplace(item.key, id);
     // Characters that stand for no byte: such a token comes of no text, unless it is an added one.
-    set_token(id, bytes_of_characters(item.key()).value_or(item.key()));
+    set_token(id, bytes_of_characters(item.key).value_or(item.key));
   }
   for (int byte = 0; byte < 256; ++byte) {
     const auto found = vocabulary_.find(character_of_byte(uint8_t(byte)));
@@ -131,7 +129,7 @@ void Reader::read_vocabulary(const json& vocabulary) {
   }
 }
 
-void Reader::read_merges(const json& merges) {
+void Reader::read_merges(const Json& merges) {
   if (!merges.is_array()) refuse("model.merges is no list");
   const auto id = [&](const std::string& token, size_t i) {
     const auto found = vocabulary_.find(token);
@@ -143,9 +141,9 @@ void Reader::read_merges(const json& merges) {
   uint32_t rank = 0;
   for (size_t i = 0; i < merges.size(); ++i) {
     std::string left, right;
-    const json& merge = merges[i];
+    const Json& merge = merges[i];
     if (merge.is_string()) {
-      const std::string& text = merge.get_ref<const std::string&>();
+      const std::string& text = merge.text();
       const size_t space = text.find(' ');
       if (space == text.npos || text.find(' ', space + 1) != text.npos)
         refuse_value(fmt::format("model.merges[{}]", i), merge, "two tokens with one space between them");
@@ -162,7 +160,7 @@ void Reader::read_merges(const json& merges) {
   }
 }
 
-void Reader::read_model(const json& model) {
+void Reader::read_model(const Json& model) {
   if (type_of(model, "model") != "BPE") refuse_value("model.type", at(model, "type", "model"), "\"BPE\"");
   check_keys(model,
              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
@@ -180,7 +178,7 @@ void Reader::read_model(const json& model) {
   model_.whole_pieces = flag_at(model, "ignore_merges", false, "model");
 }
 
-void Reader::read_added(const json& added) {
+void Reader::read_added(const Json& added) {
   if (added.is_null()) return;
   if (!added.is_array()) refuse("added_tokens is no list");
   for (size_t i = 0; i < added.size(); ++i) {
@@ -209,20 +207,20 @@ void Reader::read_added(const json& added) {
   }
 }
 
-void Reader::read_normalizer(const json& normalizer) {
+void Reader::read_normalizer(const Json& normalizer) {
   for (const auto& [part, value] : members(normalizer, "normalizers", "normalizer")) {
     if (type_of(value, part) != "NFC") refuse_value(part, value, "NFC and null");
     model_.normalizes_c = true;
   }
 }
 
-void Reader::read_byte_level(const json& byte_level, const std::string& part) {
+void Reader::read_byte_level(const Json& byte_level, const std::string& part) {
   check_keys(byte_level, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, part);
   if (flag_at(byte_level, "add_prefix_space", true, part)) model_.stages.emplace_back();
   if (flag_at(byte_level, "use_regex", true, part)) model_.stages.emplace_back().pattern = KnownPattern::gpt2;
 }
 
-void Reader::read_split(const json& split, const std::string& part) {
+void Reader::read_split(const Json& split, const std::string& part) {
   check_keys(split, {"type", "pattern", "behavior", "invert"}, part);
   PieceStage& stage = model_.stages.emplace_back();
   const std::string behavior = text_at(split, "behavior", part);
@@ -239,8 +237,8 @@ void Reader::read_split(const json& split, const std::string& part) {
                  "Removed, Isolated, MergedWithPrevious, MergedWithNext and Contiguous");
   stage.behavior = known->second;
   stage.inverted = flag_at(split, "invert", false, part);
-  const json& pattern = at(split, "pattern", part);
-  const bool one = pattern.is_object() && pattern.size() == 1 && pattern.begin()->is_string();
+  const Json& pattern = at(split, "pattern", part);
+  const bool one = pattern.is_object() && pattern.size() == 1 && pattern.items()[0].value.is_string();
   if (one && pattern.contains("String") && pattern["String"] != "") {
     stage.pattern = pattern["String"].get<std::string>();
   } else if (one && pattern.contains("Regex")) {
@@ -254,7 +252,7 @@ void Reader::read_split(const json& split, const std::string& part) {
   }
 }
 
-void Reader::read_pre_tokenizer(const json& pre_tokenizer) {
+void Reader::read_pre_tokenizer(const Json& pre_tokenizer) {
   bool complete = false;
   for (const auto& [part, value] : members(pre_tokenizer, "pretokenizers", "pre_tokenizer")) {
     const std::string type = type_of(value, part);
@@ -282,7 +280,7 @@ void Reader::read_pre_tokenizer(const json& pre_tokenizer) {
         "(tokenizer.model)");
 }
 
-void Reader::check_post_processor(const json& post_processor) const {
+void Reader::check_post_processor(const Json& post_processor) const {
   for (const auto& [part, value] : members(post_processor, "processors", "post_processor")) {
     const std::string type = type_of(value, part);
     if (type != "ByteLevel" && type != "TemplateProcessing")
@@ -290,21 +288,21 @@ void Reader::check_post_processor(const json& post_processor) const {
   }
 }
 
-void Reader::check_decoder(const json& decoder) const {
+void Reader::check_decoder(const Json& decoder) const {
   const auto list = members(decoder, "decoders", "decoder");
   if (list.size() != 1 || type_of(list[0].second, list[0].first) != "ByteLevel")
     refuse_value("decoder", decoder, "ByteLevel");
 }
 
 BpeModel Reader::read(const std::string& content) {
-  const json file = try_parse_json(content);
+  const Json file = try_parse_json(content);
   if (file.is_discarded()) refuse("the file is not JSON");
   if (!file.is_object() || !file.contains("model")) refuse("the file is no tokenizer: it has no model");
   check_keys(file,
              {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
               "post_processor", "decoder", "model"},
              "the file");
-  const auto part = [&](const char* key) { return file.value(key, json()); };
+  const auto part = [&](const char* key) { return file.value(key, Json()); };
   read_model(file["model"]);
   read_added(part("added_tokens"));
   read_normalizer(part("normalizer"));

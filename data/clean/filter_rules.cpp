@@ -95,7 +95,7 @@ void FilterLimits::set(std::string_view assignment) {
 }
 
 void FilterLimits::add_file(const std::string& text, const std::string& name) {
-  const nlohmann::json file = try_parse_json(text);
+  const Json file = try_parse_json(text);
   try {
     if (!file.is_object()) throw Error(ErrorCode::kUsage, "it is no JSON object");
     if (const auto sets = file.find("sets"); sets != file.end()) {

@@ -34,7 +34,7 @@ std::string why_no_text(LineText result, std::string_view line, const std::strin
   size_t n = 0;
   if (object.is_object())
     for (const auto& item : object.items())
-      if (n++ < kShown) keys += (keys.empty() ? "" : ", ") + item.key();
+      if (n++ < kShown) keys += (keys.empty() ? "" : ", ") + item.key;
   return fmt::format("no string under \"{}\" (keys: {}{}); choose one with --text-key", key, keys,
                      n > kShown ? ", ..." : "");
 }

@@ -45,7 +45,7 @@ std::optional<R> read_record(FileSystem& fs, const std::string& path) {
   try {
     return record_of<R>(try_parse_json(fs.read_text(path)));
   } catch (const trainctl::BadRecord&) {
-  } catch (const nlohmann::json::exception&) {
+  } catch (const JsonError&) {
   }
   return std::nullopt;
 }

@@ -229,15 +229,14 @@ std::optional<Activity> activity_from_json(const std::string& text) try {
   for (const int peer : j.value("peers", std::vector<int>{})) a.add_peer(peer);
   a.more_peers = a.more_peers || j.value("more_peers", false);
   return a;
-} catch (const nlohmann::json::exception&) {
+} catch (const JsonError&) {
   return std::nullopt;
 }
 
-void to_json(nlohmann::json& json, const std::optional<Activity>& activity) {
-  json = activity ? parse_json(to_json(*activity)) : nlohmann::json();
+Json JsonForm<std::optional<Activity>>::to(const std::optional<Activity>& activity) {
+  return activity ? parse_json(to_json(*activity)) : Json();
 }
-
-void from_json(const nlohmann::json& json, std::optional<Activity>& activity) {
+void JsonForm<std::optional<Activity>>::read(const Json& json, std::optional<Activity>& activity) {
   activity = activity_from_json(dump_json(json));
 }
 

@@ -10,12 +10,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
+
+#include "runtime/base/json.h"
 
 namespace trainctl {
 
@@ -101,8 +102,11 @@ std::optional<Activity> activity_from_json(const std::string& text);
 
 /// For fields of records (runtime/base/record.h). nullopt is written as null; a value that is not an activity
 /// is read as nullopt.
-void to_json(nlohmann::json& json, const std::optional<Activity>& activity);
-void from_json(const nlohmann::json& json, std::optional<Activity>& activity);
+template <>
+struct JsonForm<std::optional<Activity>> {
+  static Json to(const std::optional<Activity>& activity);
+  static void read(const Json& json, std::optional<Activity>& activity);
+};
 
 /// Holds one activity. One thread writes; any number of threads and processes read, without locks. If the
 /// writer is killed during a write, readers get the activity before it. A slot of zero bytes is empty, so new

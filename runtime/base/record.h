@@ -13,8 +13,8 @@
 //   };
 //
 // RecordOf<T>::fields is the list of a type that cannot hold it. A field is a record, an enum with Words, a
-// type that is read from a text (TextForm) or that the JSON library converts (numbers, bools, texts, pairs,
-// types with to_json and from_json), a vector of these, or JSON in a text: f("lineage",
+// type that is read from a text (TextForm) or that Json converts (numbers, bools, texts, pairs, what has a
+// JsonForm), a vector of these, or JSON in a text: f("lineage",
 // as_json(r.lineage_json)). A number that is not finite is null, and null is read as NaN; as_kind says which
 // of them it is. Pure; safe from any thread.
 #pragma once
@@ -100,7 +100,7 @@ class RecordWriter {
   }
   template <typename Text>
   static J json_of(const JsonText<Text>& json) {
-    static_assert(std::is_same_v<J, nlohmann::json>, "the order of its keys would be lost");
+    static_assert(std::is_same_v<J, Json>, "the order of its keys would be lost");
     return try_parse_json(json.text);
   }
   template <typename Double>
@@ -112,7 +112,7 @@ class RecordWriter {
   J& object_;
 };
 
-/// A number that T holds exactly: the JSON library would convert any other without an error. Throws
+/// A number that T holds exactly: Json would convert any other without an error. Throws
 /// BadRecord.
 template <typename T, typename J>
 T whole_number(const J& json) {
@@ -172,7 +172,7 @@ class RecordReader {
   template <typename T>
   static void read(const J& json, std::vector<T>& list) {
     list.clear();
-    for (const J& item : json.template get_ref<const typename J::array_t&>()) read(item, list.emplace_back());
+    for (const J& item : json.list()) read(item, list.emplace_back());
   }
   static void read(const J& json, std::vector<bool>& list) = delete;
   template <typename Bool>
@@ -194,9 +194,9 @@ class RecordReader {
   const J& object_;
 };
 
-/// The record as a JSON value. With nlohmann::json the keys are sorted; with ordered_json they have the order
-/// of the fields.
-template <typename J = nlohmann::json, typename R>
+/// The record as a JSON value. With Json the keys are sorted; with OrderedJson they have the
+/// order of the fields.
+template <typename J = Json, typename R>
 J record_json(const R& record) {
   return RecordWriter<J>::json_of(record);
 }
@@ -211,13 +211,13 @@ R record_of(const J& json) try {
   R record;
   RecordReader<J>::read(json, record);
   return record;
-} catch (const nlohmann::detail::exception& error) {
+} catch (const JsonError& error) {
   throw BadRecord(error.what());
 }
 template <typename R>
 R record_of_text(std::string_view text) try {
   return record_of<R>(parse_json(text));
-} catch (const nlohmann::detail::exception& error) {
+} catch (const JsonError& error) {
   throw BadRecord(error.what());
 }
 

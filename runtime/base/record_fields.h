@@ -1,7 +1,6 @@
 // What the lists of fields of records are written with. record.h writes and reads records, and says how a list looks.
 //
-// The JSON library is not included: it takes three seconds of a compilation, and most files that see a record
-// neither write nor read one.
+// It needs nothing of JSON: most files that see a record neither write nor read one.
 #pragma once
 #include <cmath>
 #include <optional>
@@ -25,7 +24,7 @@ BoolText<Bool> as_words(Bool& value, const char* yes, const char* no) {
   return {value, yes, no};
 }
 
-/// A field that holds JSON as text. Text that is not JSON is written as `<discarded>`, as the JSON library
+/// A field that holds JSON as text. Text that is not JSON is written as `<discarded>`, as Json
 /// does.
 template <typename Text>
 struct JsonText {

@@ -19,8 +19,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::ordered_json;
-
 /// Headers, configuration and tokenizer, roughly.
 constexpr uint64_t kSmallFilesBytes = 16 << 20;
 
@@ -51,12 +49,12 @@ std::vector<ExportFile> export_files(const ParamTable& table, DType dtype, uint6
 
 std::string export_index_json(const std::vector<ExportFile>& files) {
   uint64_t total = 0;
-  nlohmann::json names = nlohmann::json::object();  // sorted, as transformers write it
+  Json names = Json::object();  // sorted, as transformers write it
   for (const ExportFile& file : files) {
     total += file.bytes;
     for (const ExportTensor& tensor : file.tensors) names[tensor.stored.name] = file.name;
   }
-  return dump_json(nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", names}}, 2) + "\n";
+  return dump_json(Json{{"metadata", {{"total_size", total}}}, {"weight_map", names}}, 2) + "\n";
 }
 
 ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
@@ -117,7 +115,7 @@ std::string ExportReport::text() const {
 }
 
 std::string ExportReport::to_json() const {
-  ordered_json json{{"out", out},
+  OrderedJson json{{"out", out},
                     {"step", step},
                     {"architecture", std::string(hugging_face(family).architecture)},
                     {"dtype", std::string(name_of(dtype))},
@@ -125,8 +123,8 @@ std::string ExportReport::to_json() const {
                     {"shards", shards},
                     {"bytes", bytes},
                     {"largest_rounding", largest_rounding},
-                    {"tokenizer", tokenizer.empty() ? ordered_json() : ordered_json(tokenizer)},
-                    {"forward", ordered_json()},
+                    {"tokenizer", tokenizer.empty() ? OrderedJson() : OrderedJson(tokenizer)},
+                    {"forward", OrderedJson()},
                     {"files", files}};
   if (forward)
     json["forward"] = {

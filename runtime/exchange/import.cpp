@@ -22,9 +22,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 /// Weights that are held at a time, in bytes (or one chunk, if that is more).
 constexpr int64_t kHeldBytes = int64_t(128) << 20;
 /// Floats that are compared at a time.
@@ -32,14 +29,14 @@ constexpr int64_t kComparedFloats = int64_t(1) << 20;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
-json config_of(FileSystem& fs, const std::string& folder) {
+Json config_of(FileSystem& fs, const std::string& folder) {
   if (!fs.is_directory(folder))
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} is no folder; give the folder of a Hugging Face model", folder));
   const std::string path = folder + "/config.json";
   if (!fs.exists(path))
     throw Error(ErrorCode::kData, fmt::format("{} is no folder of a model: it has no config.json", folder));
-  json config = try_parse_json(fs.read_text(path));
+  Json config = try_parse_json(fs.read_text(path));
   if (config.is_discarded()) throw Error(ErrorCode::kData, fmt::format("{} is not JSON", path));
   return config;
 }
@@ -55,7 +52,7 @@ std::string job_name(const std::string& folder) {
 /// The spec that the checkpoint holds: the model; a launch --from it says the rest.
 ParsedJob job_of_model(const ModelSpec& m, const data::TokenizerChoice& tokenizer,
                        const std::string& folder) {
-  ordered_json model{{"family", std::string(word_of(m.family))},
+  OrderedJson model{{"family", std::string(word_of(m.family))},
                      {"hidden_size", m.hidden_size},
                      {"num_layers", m.num_layers},
                      {"num_heads", m.num_heads},
@@ -67,7 +64,7 @@ ParsedJob job_of_model(const ModelSpec& m, const data::TokenizerChoice& tokenize
                      {"tie_embeddings", m.tie_embeddings},
                      {"init", {{"std", m.init_std}}}};
   if (kind_of(m.family).rotary) model["position"] = {{"theta", m.rope_theta}};
-  const ordered_json spec{
+  const OrderedJson spec{
       {"version", 1},
       {"name", job_name(folder)},
       {"description", "imported from " + folder},
@@ -193,7 +190,7 @@ ckpt::StateInfo state_of(const ParsedJob& job, const std::string& from) {
                        .spec_hash = job.hash,
                        .program_version = TRAINCTL_VERSION};
   info.extra_json =
-      dump_json(ordered_json{{"samples", 0}, {"lanes", job.job.parallelism.lanes}, {"imported_from", from}});
+      dump_json(OrderedJson{{"samples", 0}, {"lanes", job.job.parallelism.lanes}, {"imported_from", from}});
   info.resolved_spec_json = job.resolved_json;
   return info;
 }
@@ -239,14 +236,14 @@ std::string ImportReport::text() const {
 }
 
 std::string ImportReport::to_json() const {
-  return dump_json(ordered_json{{"from", from},
+  return dump_json(OrderedJson{{"from", from},
                                 {"out", out},
                                 {"architecture", architecture},
                                 {"family", std::string(word_of(model.family))},
                                 {"tensors", tensors},
                                 {"parameters", parameters},
                                 {"root", root_hash},
-                                {"tokenizer", tokenizer.empty() ? ordered_json() : ordered_json(tokenizer)},
+                                {"tokenizer", tokenizer.empty() ? OrderedJson() : OrderedJson(tokenizer)},
                                 {"left_out", left_out},
                                 {"notes", notes}}) +
          "\n";

@@ -13,9 +13,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 struct SizeRow {
   const char* key;
   int64_t ModelSpec::*member;
@@ -135,13 +132,13 @@ constexpr std::string_view kHarmless[] = {"model_type",
 constexpr std::string_view kOther[] = {"tie_word_embeddings", "num_key_value_heads", "head_dim",
                                        "rope_theta",          "rope_scaling",        "rope_parameters"};
 
-bool is_nothing(const json& value) {
+bool is_nothing(const Json& value) {
   return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty());
 }
 
 class Reader {
  public:
-  Reader(const json& config, const std::string& file) : config_(config), file_(file) {}
+  Reader(const Json& config, const std::string& file) : config_(config), file_(file) {}
 
   ReadConfig read() {
     if (!config_.is_object() || !config_.contains("model_type"))
@@ -157,7 +154,7 @@ class Reader {
         size(table.ffn_key, table.ffn_may_be_null ? std::optional(4 * model_.hidden_size) : std::nullopt);
     model_.num_kv_heads = size("num_key_value_heads", model_.num_heads);
     model_.tie_embeddings = table.tied;
-    if (const json& tied = at("tie_word_embeddings"); tied.is_boolean())
+    if (const Json& tied = at("tie_word_embeddings"); tied.is_boolean())
       model_.tie_embeddings = tied.get<bool>();
     check_head_size();
     read_rope();
@@ -175,14 +172,14 @@ class Reader {
                                               fmt::format(format, std::forward<Args>(args)...)));
   }
 
-  const json& at(const std::string& key) const {
-    static const json nothing;
+  const Json& at(const std::string& key) const {
+    static const Json nothing;
     const auto found = config_.find(key);
     return found == config_.end() ? nothing : *found;
   }
 
   Family family() const {
-    const json& type = at("model_type");
+    const Json& type = at("model_type");
     std::string known;
     for (size_t i = 0; i < std::size(kFamilies); ++i) {
       const std::string_view mine = hugging_face(Family(i)).model_type;
@@ -193,7 +190,7 @@ class Reader {
   }
 
   void check_architecture() const {
-    const json& list = at("architectures");
+    const Json& list = at("architectures");
     const std::string mine(hugging_face(model_.family).architecture);
     if (is_nothing(list)) return;
     if (!list.is_array() || std::find(list.begin(), list.end(), mine) == list.end())
@@ -201,7 +198,7 @@ class Reader {
   }
 
   int64_t size(const std::string& key, std::optional<int64_t> absent) const {
-    const json& value = at(key);
+    const Json& value = at(key);
     if (value.is_null() && absent) return *absent;
     if (value.is_null()) refuse("it has no {}", key);
     if (!value.is_number_integer() || value <= 0 || value > int64_t(1) << 40)
@@ -210,14 +207,14 @@ class Reader {
   }
 
   double number(const std::string& key, double absent) const {
-    const json& value = at(key);
+    const Json& value = at(key);
     if (value.is_null()) return absent;
     if (!value.is_number()) refuse("{} is {}, not a number", key, dump_json(value));
     return value.get<double>();
   }
 
   void check_fixed(const FixedRow& row) const {
-    const json& value = at(row.key);
+    const Json& value = at(row.key);
     if (value.is_null() || value == parse_json(row.value)) return;
     for (const char* same : row.also)
       if (value == parse_json(same)) return;
@@ -233,7 +230,7 @@ class Reader {
 
   /// One description of rotary positions: rope_parameters (version 5), or rope_scaling (version 4).
   void check_plain_rope(const char* key) {
-    const json& value = at(key);
+    const Json& value = at(key);
     if (is_nothing(value)) return;
     if (!value.is_object()) refuse("{} is {}, not an object", key, dump_json(value));
     for (const auto& [name, part] : value.items()) {
@@ -251,9 +248,9 @@ class Reader {
     check_plain_rope("rope_scaling");
     check_plain_rope("rope_parameters");
     model_.rope_theta = number("rope_theta", 10000.0);
-    const json& parameters = at("rope_parameters");
+    const Json& parameters = at("rope_parameters");
     if (!parameters.is_object() || !parameters.contains("rope_theta")) return;
-    const json& theta = parameters["rope_theta"];
+    const Json& theta = parameters["rope_theta"];
     if (!theta.is_number()) refuse("rope_parameters.rope_theta is {}, not a number", dump_json(theta));
     if (!at("rope_theta").is_null() && model_.rope_theta != theta.get<double>())
       refuse("rope_theta is {} but rope_parameters.rope_theta is {}", model_.rope_theta, dump_json(theta));
@@ -279,7 +276,7 @@ class Reader {
             key, dump_json(value));
   }
 
-  const json& config_;
+  const Json& config_;
   const std::string& file_;
   ModelSpec model_;
   std::vector<std::string> notes_;
@@ -290,7 +287,7 @@ class Reader {
 std::string model_config_json(const ModelSpec& model, DType dtype, std::optional<int32_t> end_of_text) {
   const HuggingFaceFamily& family = hugging_face(model.family);
   const ConfigTable& table = table_of(model.family);
-  ordered_json config{{"architectures", {std::string(family.architecture)}},
+  OrderedJson config{{"architectures", {std::string(family.architecture)}},
                       {"model_type", std::string(family.model_type)}};
   for (const SizeRow& row : table.sizes) config[row.key] = model.*row.member;
   config[table.ffn_key] = model.ffn_size;
@@ -305,7 +302,7 @@ std::string model_config_json(const ModelSpec& model, DType dtype, std::optional
     config["rope_parameters"] = {{"rope_theta", model.rope_theta}, {"rope_type", "default"}};  // version 5
   }
   config["tie_word_embeddings"] = model.tie_embeddings;
-  const ordered_json id = end_of_text ? ordered_json(*end_of_text) : ordered_json();
+  const OrderedJson id = end_of_text ? OrderedJson(*end_of_text) : OrderedJson();
   config["bos_token_id"] = id;
   config["eos_token_id"] = id;
   config["use_cache"] = true;
@@ -314,7 +311,7 @@ std::string model_config_json(const ModelSpec& model, DType dtype, std::optional
 }
 
 std::string generation_config_json(std::optional<int32_t> end_of_text) {
-  ordered_json config{{"_from_model_config", true}};
+  OrderedJson config{{"_from_model_config", true}};
   if (end_of_text) {
     config["bos_token_id"] = *end_of_text;
     config["eos_token_id"] = *end_of_text;
@@ -322,7 +319,7 @@ std::string generation_config_json(std::optional<int32_t> end_of_text) {
   return dump_json(config, 2) + "\n";
 }
 
-ReadConfig read_model_config(const nlohmann::json& config, const std::string& file) {
+ReadConfig read_model_config(const Json& config, const std::string& file) {
   return Reader(config, file).read();
 }
 

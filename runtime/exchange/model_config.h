@@ -1,12 +1,12 @@
 // config.json: the shape of a model as Hugging Face's transformers 4 and 5 write and read it. One table for
 // each family, used in both directions. Pure.
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl {
@@ -24,6 +24,6 @@ struct ReadConfig {
 /// Reads a config.json of either version. Error(kData), one sentence that names the key, if it describes a
 /// model that trainctl cannot compute, or has a key whose meaning trainctl does not know. `file`: for
 /// messages. The numbers' ranges are left to the checks of the job spec.
-ReadConfig read_model_config(const nlohmann::json& config, const std::string& file);
+ReadConfig read_model_config(const Json& config, const std::string& file);
 
 }  // namespace trainctl

@@ -14,9 +14,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 constexpr int kBytes = 256;
 constexpr const char* kEndOfText = "<|endoftext|>";
 // Files from which transformers make a tokenizer.
@@ -26,15 +23,15 @@ constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kOthers[] = {"vocab.json", "merges.txt", "spiece.model", "vocab.txt", "tekken.json"};
 
 /// Byte-level BPE without merges: id b is byte b.
-ordered_json byte_tokenizer_json() {
-  ordered_json vocab = ordered_json::object();
+OrderedJson byte_tokenizer_json() {
+  OrderedJson vocab = OrderedJson::object();
   for (int b = 0; b < kBytes; ++b) vocab[data::character_of_byte(uint8_t(b))] = b;
-  const ordered_json byte_level{
+  const OrderedJson byte_level{
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
-          {"added_tokens", ordered_json::array({{{"id", kBytes},
+          {"added_tokens", OrderedJson::array({{{"id", kBytes},
                                                  {"content", kEndOfText},
                                                  {"single_word", false},
                                                  {"lstrip", false},
@@ -55,11 +52,11 @@ ordered_json byte_tokenizer_json() {
             {"byte_fallback", false},
             {"ignore_merges", false},
             {"vocab", vocab},
-            {"merges", ordered_json::array()}}}};
+            {"merges", OrderedJson::array()}}}};
 }
 
 std::string tokenizer_config(const std::string& kind, const std::string& end, int64_t max_seq_len) {
-  ordered_json config{{"tokenizer_class", kind},   {"bos_token", end},
+  OrderedJson config{{"tokenizer_class", kind},   {"bos_token", end},
                       {"eos_token", end},          {"model_max_length", max_seq_len},
                       {"add_bos_token", false},    {"add_eos_token", false},
                       {"add_prefix_space", false}, {"clean_up_tokenization_spaces", false}};
@@ -79,11 +76,11 @@ void check_size(const data::Tokenizer& tokenizer, const std::string& name, int64
 
 /// Whether a tokenizer.json is the one of `bytes`.
 bool is_bytes_json(const std::string& content) {
-  const json file = try_parse_json(content), mine = parse_json(dump_json(byte_tokenizer_json()));
+  const Json file = try_parse_json(content), mine = parse_json(dump_json(byte_tokenizer_json()));
   if (!file.is_object()) return false;
   for (const char* part :
        {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"})
-    if (file.value(part, json()) != mine[part]) return false;
+    if (file.value(part, Json()) != mine[part]) return false;
   return true;
 }
 

@@ -25,17 +25,17 @@ struct Measured {
   }
 };
 
-nlohmann::json read_cache(FileSystem& fs, const std::string& path) {
+Json read_cache(FileSystem& fs, const std::string& path) {
   try {
     if (!path.empty() && fs.exists(path))
-      if (nlohmann::json cache = try_parse_json(fs.read_text(path)); cache.is_object()) return cache;
+      if (Json cache = try_parse_json(fs.read_text(path)); cache.is_object()) return cache;
   } catch (const Error&) {
     // As if it were not there.
   }
-  return nlohmann::json::object();
+  return Json::object();
 }
 
-void write_cache(FileSystem& fs, const std::string& path, const nlohmann::json& cache) {
+void write_cache(FileSystem& fs, const std::string& path, const Json& cache) {
   if (path.empty()) return;
   try {
     fs.make_directories(path.substr(0, path.rfind('/')));
@@ -60,7 +60,7 @@ std::string peak_cache_path() {
 
 double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key,
                        const std::function<double()>& measure) {
-  nlohmann::json cache = read_cache(fs, path);
+  Json cache = read_cache(fs, path);
   Measured peak;
   try {
     if (cache.contains(key)) peak = record_of<Measured>(cache[key]);

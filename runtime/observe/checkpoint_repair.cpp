@@ -21,8 +21,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::ordered_json;
-
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -39,7 +37,7 @@ std::string folder_of(FileSystem& fs, const std::string& path) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("there is no {}; give a step folder or a run directory", path));
   if (fs.exists(path + "/job.json")) {
-    const nlohmann::json job = try_parse_json(fs.read_text(path + "/job.json"));
+    const Json job = try_parse_json(fs.read_text(path + "/job.json"));
     if (job.is_object() && job.contains("checkpoint") && job["checkpoint"].is_object()) {
       const auto dir = job["checkpoint"].find("dir");
       if (dir != job["checkpoint"].end() && dir->is_string() && !dir->get<std::string>().empty())
@@ -99,8 +97,8 @@ std::string finding_text(const ckpt::VerifyFinding& finding) {
                      finding.tensor.empty() ? "" : ": " + finding.tensor, finding.message, finding.offset);
 }
 
-ordered_json findings_json(const std::vector<ckpt::VerifyFinding>& findings) {
-  ordered_json rows = ordered_json::array();
+OrderedJson findings_json(const std::vector<ckpt::VerifyFinding>& findings) {
+  OrderedJson rows = OrderedJson::array();
   for (const auto& finding : findings)
     rows.push_back({{"file", finding.file},
                     {"tensor", finding.tensor},
@@ -196,10 +194,10 @@ CheckpointOutcome repair_checkpoint(FileSystem& fs, Clock& clock, const Checkpoi
     outcome.text = report_text(path, report, options.only_look);
     return outcome;
   }
-  ordered_json origins = ordered_json::array();
+  OrderedJson origins = OrderedJson::array();
   for (const auto& origin : report.origins)
     origins.push_back({{"from", origin.where}, {"chunks", origin.chunks}, {"bytes", origin.bytes}});
-  outcome.text = dump_json(ordered_json{{"path", path},
+  outcome.text = dump_json(OrderedJson{{"path", path},
                                         {"ok", !outcome.damaged},
                                         {"found", findings_json(report.found)},
                                         {"missing", findings_json(report.missing)},
@@ -228,7 +226,7 @@ CheckpointOutcome copy_checkpoint(FileSystem& fs, Clock& clock, const Checkpoint
   const std::string target = to->open(from->state().step)->where();
   CheckpointOutcome outcome;
   if (options.json)
-    outcome.text = dump_json(ordered_json{{"from", from->path()},
+    outcome.text = dump_json(OrderedJson{{"from", from->path()},
                                           {"to", target},
                                           {"step", from->state().step},
                                           {"root", from->root_hash()},

@@ -19,9 +19,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 int64_t elements_of(const ckpt::Tensor& tensor) {
   int64_t count = 1;
   for (const int64_t size : tensor.shape) count *= size;
@@ -43,8 +40,8 @@ std::string grouped(int64_t value) {
 std::string files_text(uint64_t count) { return count_of(int64_t(count), "file"); }
 
 /// Keys that are absent or of another kind read as "".
-std::string text_at(const json& object, std::initializer_list<const char*> path) {
-  const json* at = &object;
+std::string text_at(const Json& object, std::initializer_list<const char*> path) {
+  const Json* at = &object;
   for (const char* key : path) {
     if (!at->is_object() || !at->contains(key)) return "";
     at = &(*at)[key];
@@ -52,9 +49,9 @@ std::string text_at(const json& object, std::initializer_list<const char*> path)
   return at->is_string() ? at->get<std::string>() : at->is_null() ? "" : at->dump();
 }
 
-json parsed(const std::string& text) {
-  const json result = try_parse_json(text);
-  return result.is_discarded() ? json::object() : result;
+Json parsed(const std::string& text) {
+  const Json result = try_parse_json(text);
+  return result.is_discarded() ? Json::object() : result;
 }
 
 struct Opened {
@@ -149,7 +146,7 @@ Summary summarise(const ckpt::Checkpoint& checkpoint) {
 std::string render_summary(const ckpt::Checkpoint& checkpoint) {
   const ckpt::StateInfo& state = checkpoint.state();
   const Summary summary = summarise(checkpoint);
-  const json extra = parsed(state.extra_json), spec = parsed(state.resolved_spec_json);
+  const Json extra = parsed(state.extra_json), spec = parsed(state.resolved_spec_json);
   std::string text = fmt::format("step {} · {} tokens", state.step, short_number(double(state.tokens)));
   if (const std::string loss = text_at(extra, {"loss"}); !loss.empty()) text += fmt::format(" · loss {}", loss);
   text += fmt::format(" · run {} epoch {} · trainctl {} · complete ✓\n", state.run_id, state.epoch,
@@ -189,7 +186,7 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
   return text + fmt::format("largest    {}\n", fmt::join(largest, " · "));
 }
 
-ordered_json summary_json(const ckpt::Checkpoint& checkpoint) {
+OrderedJson summary_json(const ckpt::Checkpoint& checkpoint) {
   const ckpt::StateInfo& state = checkpoint.state();
   const Summary summary = summarise(checkpoint);
   return {{"path", checkpoint.path()},
@@ -219,19 +216,19 @@ size_t name_width(const ckpt::Checkpoint& checkpoint) {
 }
 
 /// Finite values as numbers, for JSON has no others.
-ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); }
+OrderedJson number(double value) { return std::isfinite(value) ? OrderedJson(value) : OrderedJson(nullptr); }
 
 void add_tensors(ckpt::Checkpoint& checkpoint, const CheckpointReportOptions& options, std::string& text,
-                 ordered_json& object) {
+                 OrderedJson& object) {
   const size_t width = name_width(checkpoint);
   text += fmt::format("\n{:<{}}  {:<13}  {:<5}  {:<16}  {:>9}", "tensor", width, "role", "dtype", "shape", "size");
   if (options.stats)
     text += fmt::format("  {:>11}  {:>10}  {:>10}  {:>6}  {:>6}  {:>9}", "mean", "std", "abs max", "NaN",
                         "Inf", "zeros");
   text += "\n";
-  object["tensors"] = ordered_json::array();
+  object["tensors"] = OrderedJson::array();
   for (const ckpt::Tensor& tensor : checkpoint.tensors()) {
-    ordered_json row{{"name", tensor.name}, {"role", name_of(tensor.role)}, {"dtype", name_of(tensor.dtype)},
+    OrderedJson row{{"name", tensor.name}, {"role", name_of(tensor.role)}, {"dtype", name_of(tensor.dtype)},
                      {"shape", tensor.shape}, {"bytes", bytes_of(tensor)}};
     text += fmt::format("{:<{}}  {:<13}  {:<5}  {:<16}  {:>9}", tensor.name, width, name_of(tensor.role),
                         name_of(tensor.dtype), fmt::format("[{}]", fmt::join(tensor.shape, ",")),
@@ -250,11 +247,11 @@ void add_tensors(ckpt::Checkpoint& checkpoint, const CheckpointReportOptions& op
 
 // ---- verification ----------------------------------------------------------------------------------------------------
 
-void add_verification(const Opened& opened, Clock& clock, CheckpointReport& report, ordered_json& object) {
+void add_verification(const Opened& opened, Clock& clock, CheckpointReport& report, OrderedJson& object) {
   const double begin = clock.monotonic_s();
   const ckpt::VerifyReport result = ckpt::verify(*opened.checkpoint);
   const double seconds = std::max(clock.monotonic_s() - begin, 1e-9);
-  ordered_json findings = ordered_json::array();
+  OrderedJson findings = OrderedJson::array();
   for (const std::string& reason : opened.skipped) {
     report.text += fmt::format("✗ {}\n", reason);
     findings.push_back({{"message", reason}});
@@ -298,7 +295,7 @@ std::vector<std::string> state_differences(const ckpt::StateInfo& a, const ckpt:
 
 void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b,
                      const std::vector<ckpt::Difference>& found, CheckpointReport& report,
-                     ordered_json& object) {
+                     OrderedJson& object) {
   const std::vector<std::string> state = state_differences(a.state(), b.state());
   report.different = !found.empty() || !state.empty();
   for (const auto& [label, side] : {std::pair("A", &a), std::pair("B", &b)})
@@ -308,7 +305,7 @@ void add_differences(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b,
     report.text +=
         fmt::format("identical · {} tensors · state {} · by content hashes; --verify re-reads the bytes\n", a.tensors().size(), a.root_hash().substr(0, 16));
   for (const std::string& line : state) report.text += fmt::format("~ {}\n", line);
-  ordered_json rows = ordered_json::array();
+  OrderedJson rows = OrderedJson::array();
   for (const ckpt::Difference& difference : found) {
     report.text += fmt::format("~ {} {}: {}", difference.tensor, name_of(difference.role),
                                word_of(difference.what));
@@ -339,7 +336,7 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
   for (const std::string& reason : opened.skipped)
     report.notes += fmt::format("warning: skipped: {}\n", reason);
   ckpt::Checkpoint& checkpoint = *opened.checkpoint;
-  ordered_json object = summary_json(checkpoint);
+  OrderedJson object = summary_json(checkpoint);
   if (!options.other.empty()) {
     const Opened other = open_path(fs, clock, options.environment, options.other);
     for (const std::string& reason : other.skipped)
@@ -347,7 +344,7 @@ CheckpointReport report_checkpoint(FileSystem& fs, Clock& clock, const Checkpoin
     add_differences(checkpoint, *other.checkpoint, ckpt::diff(checkpoint, *other.checkpoint), report, object);
   } else {
     report.text += render_summary(checkpoint);
-    object["superseded"] = ordered_json::array();
+    object["superseded"] = OrderedJson::array();
     for (const ckpt::Superseded& aside : opened.superseded) {
       report.text += fmt::format("set aside  {}\n", ckpt::text_of(aside));
       object["superseded"].push_back({{"path", aside.path}, {"steps", aside.steps}, {"bytes", aside.bytes}});

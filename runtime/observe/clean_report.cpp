@@ -10,15 +10,14 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr size_t kShownFiles = 20;
 
 std::string share_text(uint64_t part, uint64_t whole) {
   return fmt::format("{:.1f} %", whole == 0 ? 0 : 100 * double(part) / double(whole));
 }
 
-Json json_of(const data::CleaningResult& r) {
-  Json left_out = Json::array(), reasons = Json::array(), files = Json::array();
+OrderedJson json_of(const data::CleaningResult& r) {
+  OrderedJson left_out = OrderedJson::array(), reasons = OrderedJson::array(), files = OrderedJson::array();
   for (const auto& record : r.left_out) left_out.push_back({{"place", record.place}, {"why", record.why}});
   for (const auto& reason : r.reasons)
     reasons.push_back(
@@ -90,7 +89,7 @@ std::string render_cleaning(const data::CleaningResult& r, bool json) {
 
 std::string render_mix(const data::Mix& mix, bool json) {
   if (json) {
-    Json sources = Json::array(), warnings = Json::array();
+    OrderedJson sources = OrderedJson::array(), warnings = OrderedJson::array();
     for (const auto& row : mix.rows) {
       sources.push_back({{"name", row.source.name},
                          {"tokens", row.source.tokens},
@@ -101,7 +100,7 @@ std::string render_mix(const data::Mix& mix, bool json) {
                          {"epochs", row.epochs}});
       if (row.epochs > data::kGoodEpochs) warnings.push_back(warning_of(row));
     }
-    return dump_json(Json{{"v", 1},
+    return dump_json(OrderedJson{{"v", 1},
                           {"seq_len", mix.seq_len},
                           {"samples", mix.samples},
                           {"tokens", mix.tokens()},

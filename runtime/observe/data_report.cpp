@@ -10,9 +10,7 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-std::string dump(const Json& json) { return dump_json(json) + "\n"; }
+std::string dump(const OrderedJson& json) { return dump_json(json) + "\n"; }
 
 /// One line of text for a terminal: control characters escaped, so that data cannot move the cursor.
 std::string visible(const std::string& text) {
@@ -31,7 +29,7 @@ bool parse_number(std::string_view text, int64_t& value) {
   return error == std::errc() && end == text.data() + text.size() && value >= 0;
 }
 
-Json parsed(const data::Sidecar& s) { return parse_ordered_json(data::sidecar_json(s)); }
+OrderedJson parsed(const data::Sidecar& s) { return parse_ordered_json(data::sidecar_json(s)); }
 
 }  // namespace
 
@@ -42,10 +40,10 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
     bytes += part.sidecar.text_bytes;
   }
   if (json) {
-    Json parts = Json::array();
+    OrderedJson parts = OrderedJson::array();
     for (const auto& part : result.parts)
       parts.push_back({{"prefix", part.prefix}, {"files", part.files}, {"sidecar", parsed(part.sidecar)}});
-    Json left_out = Json::array(), warnings = Json::array();
+    OrderedJson left_out = OrderedJson::array(), warnings = OrderedJson::array();
     for (const auto& record : result.left_out)
       left_out.push_back({{"place", record.place}, {"why", record.why}});
     for (const auto& warning : result.warnings)
@@ -60,7 +58,7 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
                  {"left_out", left_out},
                  {"faulty_files", result.faulty_files},
                  {"warnings", warnings},
-                 {"resumed_at_input_bytes", result.resumed_at ? Json(*result.resumed_at) : Json()},
+                 {"resumed_at_input_bytes", result.resumed_at ? OrderedJson(*result.resumed_at) : OrderedJson()},
                  {"text_bytes_now", result.text_bytes},
                  {"seconds", result.seconds},
                  {"parts", parts}});
@@ -93,9 +91,9 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
 std::string render_inspection(const data::Inspection& i, const std::string& path, bool json) {
   if (json)
     return dump({{"path", path}, {"format", i.format}, {"dtype", i.element}, {"files", i.files}, {"tokens", i.tokens},
-                 {"documents", i.documents ? Json(i.documents) : Json()}, {"largest_id", i.largest_id},
+                 {"documents", i.documents ? OrderedJson(i.documents) : OrderedJson()}, {"largest_id", i.largest_id},
                  {"looked_at_tokens", i.looked_at}, {"fingerprint", i.fingerprint},
-                 {"sidecar", i.sidecar ? parsed(*i.sidecar) : Json()}, {"first_documents", i.first_documents},
+                 {"sidecar", i.sidecar ? parsed(*i.sidecar) : OrderedJson()}, {"first_documents", i.first_documents},
                  {"warnings", i.warnings}});
   std::string text = fmt::format("format       {}, {} tokens, {}\n", i.format, i.element, count_of(i.files.size(), "file"));
   for (const std::string& file : i.files) text += fmt::format("             {}\n", file);
@@ -118,8 +116,8 @@ std::string render_inspection(const data::Inspection& i, const std::string& path
 
 std::string render_verification(const data::Verification& v, const std::string& path, bool json) {
   if (json)
-    return dump({{"path", path}, {"ok", true}, {"tokens", v.tokens}, {"documents", v.documents ? Json(v.documents) : Json()},
-                 {"bytes", v.bytes}, {"largest_id", v.largest_id}, {"vocab_size", v.vocab_size ? Json(v.vocab_size) : Json()},
+    return dump({{"path", path}, {"ok", true}, {"tokens", v.tokens}, {"documents", v.documents ? OrderedJson(v.documents) : OrderedJson()},
+                 {"bytes", v.bytes}, {"largest_id", v.largest_id}, {"vocab_size", v.vocab_size ? OrderedJson(v.vocab_size) : OrderedJson()},
                  {"xxh3", v.hash}, {"fingerprint", v.fingerprint}, {"shortest_document", v.shortest_document},
                  {"median_document", v.median_document}, {"longest_document", v.longest_document}, {"seconds", v.seconds}});
   std::string text = fmt::format("sound        {} tokens, {} bytes read in {:.1f} s\n", v.tokens, v.bytes, v.seconds);

@@ -16,8 +16,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::ordered_json;
-
 /// Below this a run of even a small model is likely to be killed.
 constexpr uint64_t kLittleMemory = uint64_t{1} << 30;
 /// A rank takes about 5 MiB of shared memory; docker gives a container 64 MiB.
@@ -208,16 +206,16 @@ DoctorCheck gpu_library_check(const LibraryFacts& library, bool gpus) {
   return check;
 }
 
-ordered_json folder_json(const FolderFacts& folder) {
+OrderedJson folder_json(const FolderFacts& folder) {
   return {{"path", folder.path},         {"type", folder.type},
           {"exists", folder.exists},     {"writable", folder.exists && folder.problem.empty()},
           {"problem", folder.problem},   {"total_bytes", folder.total_bytes},
           {"free_bytes", folder.free_bytes}};
 }
 
-ordered_json gpu_json(const kernels::GpuFacts& g) {
+OrderedJson gpu_json(const kernels::GpuFacts& g) {
   const DeviceModel device = model_of(g);
-  ordered_json j = {{"index", g.index},
+  OrderedJson j = {{"index", g.index},
                     {"name", device.name},
                     {"uuid", g.uuid},
                     {"pci_bus_id", g.pci_bus_id},
@@ -226,7 +224,7 @@ ordered_json gpu_json(const kernels::GpuFacts& g) {
                     {"multiprocessors", g.multiprocessors},
                     {"total_bytes", device.total_bytes},
                     {"free_bytes", device.memory_bytes}};
-  const auto put = [&](const char* name, const auto& value) { j[name] = value ? ordered_json(*value) : ordered_json(nullptr); };
+  const auto put = [&](const char* name, const auto& value) { j[name] = value ? OrderedJson(*value) : OrderedJson(nullptr); };
   put("temperature_c", g.temperature_c);
   put("power_w", g.power_w);
   put("power_limit_w", g.power_limit_w);
@@ -237,12 +235,12 @@ ordered_json gpu_json(const kernels::GpuFacts& g) {
   put("remapped_rows", g.remapped_rows);
   put("last_xid", g.last_xid);
   j["bf16_peak_flops_per_s"] =
-      device.flops_per_s > 0 ? ordered_json(device.flops_per_s) : ordered_json(nullptr);
+      device.flops_per_s > 0 ? OrderedJson(device.flops_per_s) : OrderedJson(nullptr);
   return j;
 }
 
-ordered_json cuda_json(const CudaFacts& cuda) {
-  ordered_json gpus = ordered_json::array(), libraries = ordered_json::array();
+OrderedJson cuda_json(const CudaFacts& cuda) {
+  OrderedJson gpus = OrderedJson::array(), libraries = OrderedJson::array();
   for (const kernels::GpuFacts& gpu : cuda.gpus) gpus.push_back(gpu_json(gpu));
   for (const LibraryFacts& l : cuda.libraries)
     libraries.push_back({{"name", l.name}, {"path", l.path}, {"version", l.version}, {"problem", l.problem}});
@@ -256,7 +254,7 @@ ordered_json cuda_json(const CudaFacts& cuda) {
           {"libraries", libraries}};
 }
 
-ordered_json facts_json(const DoctorFacts& facts) {
+OrderedJson facts_json(const DoctorFacts& facts) {
   const MemoryFacts& m = facts.memory;
   return {{"program_version", facts.program_version},
           {"cpu",
@@ -362,10 +360,10 @@ std::string render_doctor(const DoctorReport& report, bool color) {
 }
 
 std::string doctor_json(const DoctorReport& report, const DoctorFacts& facts) {
-  ordered_json checks = ordered_json::array();
+  OrderedJson checks = OrderedJson::array();
   for (const DoctorCheck& c : report.checks)
     checks.push_back({{"name", c.name}, {"verdict", word_of(c.verdict)}, {"found", c.found}, {"advice", c.advice}});
-  const ordered_json j = {{"v", 1},
+  const OrderedJson j = {{"v", 1},
                           {"cpu_runs", report.cpu_runs},
                           {"gpu_runs", report.gpu_runs},
                           {"warnings", report.warnings},

@@ -17,8 +17,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 /// A node that said nothing for so long is in trouble, though it may not be given up yet.
 constexpr double kQuietS = 1.5;
 /// Less of what a node does says nothing.
@@ -138,12 +136,12 @@ std::vector<std::string> machine_lines(const RunStatus& s) {
 
 namespace {
 
-std::string text_of(const json& value) {
+std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : dump_json(value);
 }
 
 /// The fields that have one value each, as key=value.
-std::string plain_fields(const json& event) {
+std::string plain_fields(const Json& event) {
   std::string text;
   for (const auto& [key, value] : event.items())
     if (key != "v" && key != "t" && key != "kind" && !value.is_structured())
@@ -168,7 +166,7 @@ bool is_routine(EventKind kind) {
 }
 
 /// Text that is missing in a record of an older version is "?".
-std::string words_of(EventKind kind, const json& e) {
+std::string words_of(EventKind kind, const Json& e) {
   const auto text = [&](const char* key) { return e.contains(key) ? text_of(e[key]) : std::string("?"); };
   const auto seconds = [&](const char* key) { return e.value(key, 0.0); };
   switch (kind) {
@@ -204,17 +202,17 @@ std::string words_of(EventKind kind, const json& e) {
 
 }  // namespace
 
-std::string event_words(const json& event) try {
+std::string event_words(const Json& event) try {
   const auto known = of_word<EventKind>(event.value("kind", ""));
   return known ? words_of(*known, event) : plain_fields(event);
-} catch (const json::exception&) {
+} catch (const JsonError&) {
   return plain_fields(event);
 }
 
 std::vector<std::string> event_lines(const std::vector<std::string>& lines, size_t most) try {
   std::vector<std::string> texts;
   for (auto line = lines.rbegin(); line != lines.rend() && texts.size() < most; ++line) {
-    const json e = try_parse_json(*line);
+    const Json e = try_parse_json(*line);
     if (!e.is_object()) continue;
     const std::string kind = e.value("kind", "");
     const auto known = of_word<EventKind>(kind);
@@ -224,7 +222,7 @@ std::vector<std::string> event_lines(const std::vector<std::string>& lines, size
   }
   std::reverse(texts.begin(), texts.end());
   return texts;
-} catch (const json::exception&) {
+} catch (const JsonError&) {
   return {};
 }
 

@@ -1,10 +1,10 @@
 // The parts of `trainctl status` for runs on several nodes: a table of nodes, lines on the kinds of machines,
 // and the newest events. Pure; the texts fit the columns of a terminal.
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/text_table.h"
 #include "runtime/run/record/run_status.h"
 
@@ -30,6 +30,6 @@ std::vector<std::string> machine_lines(const RunStatus& status);
 std::vector<std::string> event_lines(const std::vector<std::string>& lines, size_t most);
 
 /// What an event says in words, without its kind and time. `event`: a line of events.jsonl, an object.
-std::string event_words(const nlohmann::json& event);
+std::string event_words(const Json& event);
 
 }  // namespace trainctl

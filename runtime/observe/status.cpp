@@ -17,8 +17,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 /// A step may take this many times the usual before it is called a hang by `diagnose` (the supervisor has its
 /// own limit).
 constexpr double kSlowSteps = 10;
@@ -255,7 +253,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
 }
 
 std::string to_json(const Diagnosis& d) {
-  const json j = {
+  const Json j = {
       {"v", 1}, {"verdict", d.verdict}, {"summary", d.summary}, {"ranks", d.details}, {"advice", d.advice}};
   return dump_json(j);
 }

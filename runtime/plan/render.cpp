@@ -280,15 +280,15 @@ std::string render_plan(const PlanReport& r) {
 
 namespace {
 
-nlohmann::ordered_json fit_json(const PlanReport& r) {
-  nlohmann::ordered_json j;
-  j["fits"] = r.fit.known() ? nlohmann::ordered_json(r.fit.fits()) : nlohmann::ordered_json();
+OrderedJson fit_json(const PlanReport& r) {
+  OrderedJson j;
+  j["fits"] = r.fit.known() ? OrderedJson(r.fit.fits()) : OrderedJson();
   j["device"] = r.device.name;
   if (r.fit.known()) j["available_bytes"] = r.fit.room;
   j["needed_bytes"] = r.fit.need.total;
   for (size_t i = 0; i < 3; ++i)
     j["largest"].push_back({{"term", r.fit.need.terms[i].first}, {"bytes", r.fit.need.terms[i].second}});
-  j["alternatives"] = nlohmann::ordered_json::array();
+  j["alternatives"] = OrderedJson::array();
   for (const Alternative& a : r.alternatives)
     j["alternatives"].push_back({{"settings", a.settings},
                                  {"needed_bytes", a.total},
@@ -297,7 +297,7 @@ nlohmann::ordered_json fit_json(const PlanReport& r) {
   return j;
 }
 
-nlohmann::ordered_json saves_json(const SaveForecast& s) {
+OrderedJson saves_json(const SaveForecast& s) {
   return {{"automatic", s.automatic},
           {"first_step", s.first_step},
           {"steps", s.steps},
@@ -316,7 +316,7 @@ nlohmann::ordered_json saves_json(const SaveForecast& s) {
           {"text", s.text}};
 }
 
-nlohmann::ordered_json copies_json(const CopyForecast& c) {
+OrderedJson copies_json(const CopyForecast& c) {
   return {{"steps", c.steps},
           {"interval_seconds", c.interval_s},
           {"rank_bytes", c.rank_bytes},
@@ -325,7 +325,7 @@ nlohmann::ordered_json copies_json(const CopyForecast& c) {
           {"seconds", c.seconds}};
 }
 
-nlohmann::ordered_json node_copies_json(const NodeCopies& c) {
+OrderedJson node_copies_json(const NodeCopies& c) {
   return {{"own_ranks", c.own_ranks},
           {"own_bytes", c.own},
           {"second_ranks", c.second_ranks},
@@ -338,7 +338,7 @@ nlohmann::ordered_json node_copies_json(const NodeCopies& c) {
 std::string plan_json(const PlanReport& r) {
   const JobPlan& plan = r.plan;
   const parallel::MeshShape mesh = r.job.mesh();
-  nlohmann::ordered_json j;
+  OrderedJson j;
   j["v"] = 1;
   j["device"] = name_of(plan.device);
   j["parameters"] = plan.parameters;
@@ -363,7 +363,7 @@ std::string plan_json(const PlanReport& r) {
                       {"largest_direct_bytes", plan.buckets.largest_direct_bytes},
                       {"direct_more_bytes", plan.buckets.more_bytes}};
   for (const RankMemory& m : plan.stages) {
-    nlohmann::ordered_json stage{{"stage", m.at.pp}};
+    OrderedJson stage{{"stage", m.at.pp}};
     for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;
     stage["total"] = m.total();
     if (m.pinned_host > 0) stage["pinned_host"] = m.pinned_host;

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/spec/parse.h"
-#include "runtime/base/json.h"
 
 namespace trainctl {
 
@@ -106,9 +106,9 @@ std::string render(const std::vector<Diagnostic>& diagnostics, bool color) {
 }
 
 std::string render_json(const std::vector<Diagnostic>& diagnostics) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  OrderedJson list = OrderedJson::array();
   for (const Diagnostic& d : diagnostics) {
-    nlohmann::ordered_json related = nlohmann::ordered_json::array();
+    OrderedJson related = OrderedJson::array();
     for (const RelatedPlace& place : d.related)
       related.push_back(
           {{"path", place.pointer}, {"file", place.file}, {"line", place.line}, {"col", place.column}});

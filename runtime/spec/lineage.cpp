@@ -8,21 +8,20 @@
 #include "runtime/base/record.h"
 
 namespace trainctl {
-using nlohmann::ordered_json;
 
 std::string lineage_json(const std::vector<LineageEntry>& lineage) {
-  return dump_json(RecordWriter<ordered_json>::json_of(lineage));
+  return dump_json(RecordWriter<OrderedJson>::json_of(lineage));
 }
 
 std::vector<LineageEntry> lineage_of(const std::string& text) try {
   std::vector<LineageEntry> lineage;
-  if (!text.empty()) RecordReader<ordered_json>::read(parse_ordered_json(text), lineage);
+  if (!text.empty()) RecordReader<OrderedJson>::read(parse_ordered_json(text), lineage);
   return lineage;
 } catch (const std::exception&) {
   return {};  // not JSON, or no list of entries
 }
 
-std::string to_json(const LineageEntry& entry) { return dump_json(record_json<ordered_json>(entry)); }
+std::string to_json(const LineageEntry& entry) { return dump_json(record_json<OrderedJson>(entry)); }
 
 std::string lineage_at(const std::string& json, int64_t step) {
   std::vector<LineageEntry> lineage = lineage_of(json);

@@ -20,7 +20,6 @@ using spec::Field;
 using spec::json_of;
 using spec::Resolution;
 using spec::Setting;
-using Json = nlohmann::ordered_json;
 
 /// Whether the field is "auto" in the resolved spec: so that it can be resumed on another mesh. Lanes become a
 /// number, because they are fixed when the run is launched.
@@ -72,8 +71,8 @@ std::vector<EffectiveValue> effective_values(const Resolution& r) {
 }
 
 /// Puts `value` at "data.train.0.path"; numbers index lists.
-void put(Json& tree, const std::string& path, Json value) {
-  Json* node = &tree;
+void put(OrderedJson& tree, const std::string& path, OrderedJson value) {
+  OrderedJson* node = &tree;
   size_t begin = 0;
   while (begin <= path.size()) {
     const size_t end = std::min(path.find('.', begin), path.size());
@@ -85,13 +84,13 @@ void put(Json& tree, const std::string& path, Json value) {
 }
 
 std::string resolved_json_of(const std::vector<EffectiveValue>& values) {
-  Json tree = Json::object();
+  OrderedJson tree = OrderedJson::object();
   for (const EffectiveValue& value : values) put(tree, value.path, parse_ordered_json(value.value));
   return dump_json(tree, 2) + "\n";
 }
 
 std::string origins_json_of(const std::vector<EffectiveValue>& values) {
-  Json origins = Json::object();
+  OrderedJson origins = OrderedJson::object();
   for (const EffectiveValue& value : values) origins[value.path] = value.origin;
   return dump_json(origins, 2) + "\n";
 }

@@ -27,7 +27,7 @@ std::string what_is_bad(double loss, double grad_norm) {
 }
 
 BadSteps bad_steps_of(const std::string& extra_json) {
-  const nlohmann::json extra = try_parse_json(extra_json);
+  const Json extra = try_parse_json(extra_json);
   if (!extra.is_object() || !extra.contains("bad_steps")) return {};
   return {extra["bad_steps"].value("total", int64_t{0}), extra["bad_steps"].value("in_a_row", int64_t{0})};
 }

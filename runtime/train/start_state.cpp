@@ -89,7 +89,7 @@ void report_loaded(const RankOptions& options, int64_t step, const parallel::Sha
   parallel::all_sum(world, bytes);
   if (world.rank() != 0) return;
   const char* tier = options.memory ? "memory" : options.from_store ? "store" : "directory";
-  nlohmann::json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, bytes[0]}}}};
+  Json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, bytes[0]}}}};
   if (bytes[1] > 0) event["bytes"]["other_nodes"] = bytes[1];
   control.event(EventKind::loaded, dump_json(event));
 }

@@ -33,12 +33,12 @@ ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const
   s.program_version = TRAINCTL_VERSION;
   s.numerics = numerics;
   s.lineage_json = options.lineage_json;
-  nlohmann::ordered_json extra{
+  OrderedJson extra{
       {"samples", state.start.samples_at(job, step)},
       {"lanes", job.parallelism.lanes},
       {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
       {"loss",
-       std::isfinite(state.last_loss) ? nlohmann::ordered_json(state.last_loss) : nlohmann::ordered_json()},
+       std::isfinite(state.last_loss) ? OrderedJson(state.last_loss) : OrderedJson()},
       {"mesh",
        {{"tensor", mesh.tp},
         {"pipeline", mesh.pp},

@@ -66,7 +66,7 @@ StepFate apply_or_skip(const JobSpec& job, const StepScalars& s, TrainingState& 
                             job.fault_tolerance.skip_bad_steps, step - bad_steps.in_a_row));
   bad_steps = after_step(bad_steps, fate);
   if (rank.world.rank() == 0)
-    control.event(EventKind::step_skipped, dump_json(nlohmann::json{{"step", step + 1},
+    control.event(EventKind::step_skipped, dump_json(Json{{"step", step + 1},
                                                                     {"reason", what},
                                                                     {"lr", lr},
                                                                     {"in_a_row", bad_steps.in_a_row},

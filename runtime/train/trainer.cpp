@@ -144,7 +144,7 @@ struct Trainer::Impl {
                    *rank.params, [this](bool here) { return rank.comms.is_any(here); });
     if (!slots.why.empty())
       control.event(slots.slots == 1 ? EventKind::memory_one : EventKind::memory_off,
-                    dump_json(nlohmann::json{{"rank", world.rank()}, {"reason", slots.why}}));
+                    dump_json(Json{{"rank", world.rank()}, {"reason", slots.why}}));
     saver = std::make_unique<Saver>(
         Saver::Options{.rank = world.rank(),
                        .ranks = world.size(),

@@ -19,6 +19,7 @@
 #include "test/support/seed.h"
 #include "test/support/tolerances.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 
 namespace {
@@ -93,7 +94,7 @@ class Chaos {
   /// A rank that is stopped before it is present is missed after a minute only.
   bool all_present() const {
     bool present = false;
-    for (const nlohmann::json& event : run_.events())
+    for (const Json& event : run_.events())
       if (event.at("kind") == "ranks_up" || event.at("kind") == "attached") present = true;
       else if (event.at("kind") == "start" || event.at("kind") == "supervisor") present = false;
     return present;

@@ -153,7 +153,7 @@ std::vector<pid_t> ClusterRun::started_supervisors() const {
   return found;
 }
 
-nlohmann::json ClusterRun::await_end(double seconds) {
+Json ClusterRun::await_end(double seconds) {
   const bool ended = eventually(seconds, [&] { return !events("end").empty(); });
   INFO(story());
   REQUIRE(ended);
@@ -177,10 +177,10 @@ void ClusterRun::await_step(int64_t step, double seconds) {
   REQUIRE(this->step() >= step);
 }
 
-std::vector<nlohmann::json> ClusterRun::events(const std::string& kind) const {
-  std::vector<nlohmann::json> found;
+std::vector<Json> ClusterRun::events(const std::string& kind) const {
+  std::vector<Json> found;
   for (const std::string& line : lines_of(path_ + "/events.jsonl"))
-    if (nlohmann::json event = parse_json(line); kind.empty() || event.at("kind") == kind)
+    if (Json event = parse_json(line); kind.empty() || event.at("kind") == kind)
       found.push_back(std::move(event));
   return found;
 }
@@ -199,8 +199,8 @@ uint64_t ClusterRun::epoch() const {
 
 std::vector<int> ClusterRun::members() const {
   std::vector<int> members;
-  const nlohmann::json attempt = parse_json(read_file(path_ + "/attempt.json"));
-  for (const nlohmann::json& node : attempt.at("nodes")) {
+  const Json attempt = parse_json(read_file(path_ + "/attempt.json"));
+  for (const Json& node : attempt.at("nodes")) {
     const int number = std::stoi(node.at("name").get<std::string>().substr(4));
     if (number != supervisor_node_) members.push_back(number);
   }
@@ -215,7 +215,7 @@ std::string ClusterRun::story() const {
       for (std::string line; std::getline(lines, line);)
         if (!line.starts_with("t=")) text += line + "\n";
     }
-  for (const nlohmann::json& event : events()) text += dump_json(event) + "\n";
+  for (const Json& event : events()) text += dump_json(event) + "\n";
   if (!fs::exists(path_ + "/logs")) return text;
   for (const auto& entry : fs::directory_iterator(path_ + "/logs"))
     if (const std::string name = entry.path().filename();
@@ -272,11 +272,11 @@ void ClusterRun::check_nothing_left(double seconds) const {
 Curve ClusterRun::curve() const {
   Curve curve;
   for (const std::string& line : lines_of(path_ + "/metrics.jsonl")) {
-    const nlohmann::json step = parse_json(line);
+    const Json step = parse_json(line);
     curve.steps.push_back(dump_json(step.at("step")) + " " + dump_json(step.at("loss")) + " " +
                           dump_json(step.at("grad_norm")));
   }
-  for (const nlohmann::json& event : events("checkpoint"))
+  for (const Json& event : events("checkpoint"))
     curve.roots[event.at("step")] = event.at("root_hash");
   if (const auto last = curve.roots.find(int64_t(curve.steps.size())); last != curve.roots.end())
     curve.root_hash = last->second;

@@ -70,7 +70,7 @@ class ClusterRun {
   /// Supervisors that agents have started, on any node.
   std::vector<pid_t> started_supervisors() const;
   /// After a takeover: fails the test where the run has no end within `seconds`. The event of its end.
-  nlohmann::json await_end(double seconds = 60);
+  Json await_end(double seconds = 60);
   /// The end of launch or resume.
   Outcome finish(double seconds = 60);
 
@@ -80,7 +80,7 @@ class ClusterRun {
   /// Fails the test where the run ends, or the time is over, before this step is finished.
   void await_step(int64_t step, double seconds = 40);
   /// Of one kind, in their order; "": all.
-  std::vector<nlohmann::json> events(const std::string& kind = "") const;
+  std::vector<Json> events(const std::string& kind = "") const;
   void await_event(const std::string& kind, size_t count = 1, double seconds = 40);
   uint64_t epoch() const;
   /// Console and logs, for a failed assertion.

@@ -11,7 +11,7 @@ namespace {
 /// Goes through the events of all supervisors of a run. Everything before accounted_t_ has a cause.
 class Reader {
  public:
-  void take(const nlohmann::json& event) {
+  void take(const Json& event) {
     const std::string kind = event.at("kind");
     const double t = event.at("t");
     if (kind == "supervisor" && !open_) {
@@ -57,7 +57,7 @@ class Reader {
     account(cause, t);
     unrecorded_ = true;
   }
-  void take_attempt(const nlohmann::json& event, double t) {
+  void take_attempt(const Json& event, double t) {
     double sum = 0;
     for (const char* part : {"starting", "first_step", "stepping", "detecting", "ending"}) {
       const double part_s = event.at(std::string(part) + "_s");
@@ -94,9 +94,9 @@ std::string Ledger::text() const {
   return text + fmt::format("  {:<14}{:8.2f} s of {:.2f} s\n", "sum", sum(), wall_s);
 }
 
-Ledger ledger_of(const std::vector<nlohmann::json>& events) {
+Ledger ledger_of(const std::vector<Json>& events) {
   Reader reader;
-  for (const nlohmann::json& event : events) reader.take(event);
+  for (const Json& event : events) reader.take(event);
   Ledger ledger;
   ledger.wall_s = events.back().at("t").get<double>() - events.front().at("t").get<double>();
   ledger.seconds = reader.finish(events.back().at("step").get<int64_t>());

@@ -1,9 +1,10 @@
 // Where the time of a run went, read from its events.
 #pragma once
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "runtime/base/json.h"
 
 namespace trainctl::test {
 
@@ -17,6 +18,6 @@ struct Ledger {
   std::string text() const;
 };
 
-Ledger ledger_of(const std::vector<nlohmann::json>& events);
+Ledger ledger_of(const std::vector<Json>& events);
 
 }  // namespace trainctl::test

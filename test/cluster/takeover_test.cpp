@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "test/cluster/cluster_run.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 
 TEST_CASE("a supervisor that was stopped does nothing when another has the run", "[takeover][cluster_run]") {
@@ -50,7 +51,7 @@ RunSettings with_takeover(RunSettings settings) {
 
 /// The run finished in its first epoch, with the undisturbed bits, and left nothing.
 void check_no_step_lost(ClusterRun& run, size_t takeovers) {
-  const nlohmann::json end = run.await_end(240);  // 400 steps take a slow machine more than a minute
+  const Json end = run.await_end(240);  // 400 steps take a slow machine more than a minute
   INFO(run.story());
   CHECK(end.at("state") == "finished");
   CHECK(end.at("exit_code") == 0);
@@ -78,7 +79,7 @@ TEST_CASE("an agent takes the place of a supervisor that was killed", "[takeover
   run.kill_supervisor();
   check_no_step_lost(run, 1);
   // The first in the order of the nodes, and it says why.
-  const nlohmann::json takeover = run.events("takeover").at(0);
+  const Json takeover = run.events("takeover").at(0);
   CHECK(takeover.at("host") == "node0");
   CHECK(takeover.at("reason").get<std::string>().find("node0 heard no supervisor for ") == 0);
   CHECK(takeover.at("before").get<std::string>().find("on node0") != std::string::npos);
@@ -119,10 +120,10 @@ TEST_CASE("the supervisor is lost with a node that runs ranks", "[takeover][clus
   run.launch();
   run.await_step(7);
   nodes.poweroff(0);
-  const nlohmann::json end = run.await_end();
+  const Json end = run.await_end();
   INFO(run.story());
   CHECK(end.at("state") == "finished");
-  const std::vector<nlohmann::json> takeovers = run.events("takeover");
+  const std::vector<Json> takeovers = run.events("takeover");
   REQUIRE(takeovers.size() == 1);
   CHECK(takeovers[0].at("host") != "node0");
   // The living agents stay: the next epoch begins on them and the spare, from the newest checkpoint.

@@ -13,23 +13,23 @@
 #include "runtime/base/json.h"
 #include "test/cluster/cluster_run.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
-using nlohmann::json;
 
 namespace {
 
 struct NodeTrace {
   std::map<int, std::string> processes;
   std::map<int64_t, std::pair<double, double>> flows;  ///< by id: sent and arrived
-  json other;
+  Json other;
 };
 
 NodeTrace read_trace(const std::string& path) {
   NodeTrace trace;
-  const json all = json::parse(read_file(path));
+  const Json all = Json::parse(read_file(path));
   trace.other = all.at("otherData");
-  for (const json& e : all.at("traceEvents")) {
+  for (const Json& e : all.at("traceEvents")) {
     if (e.at("ph") == "M" && e.at("name") == "process_name")
       trace.processes[e.at("pid")] = e.at("args").at("name");
     if (e.at("ph") == "s") trace.flows[e.at("id")].first = e.at("ts");
@@ -52,7 +52,7 @@ TEST_CASE("a run on several nodes is traced from one of them", "[trace][cluster_
   const Outcome o = trace_from(2, "3");
   INFO(o.err << run.story());
   REQUIRE(o.status == 0);
-  const json summary = json::parse(o.out);
+  const Json summary = Json::parse(o.out);
   CHECK(summary.at("ranks").size() == 8);
   CHECK(summary.at("last_step").get<int64_t>() - summary.at("first_step").get<int64_t>() == 2);
   const NodeTrace trace = read_trace(file);
@@ -66,7 +66,7 @@ TEST_CASE("a run on several nodes is traced from one of them", "[trace][cluster_
   // All nodes have one clock in truth.
   REQUIRE(trace.other.at("clocks").size() == 4);
   double errors_us = 0;
-  for (const json& clock : trace.other.at("clocks"))
+  for (const Json& clock : trace.other.at("clocks"))
     for (const char* when : {"before", "after"}) {
       INFO(clock.dump());
       const double offset_us = clock.at(when).at("offset_us"), error_us = clock.at(when).at("error_us");
@@ -104,7 +104,7 @@ TEST_CASE("a run on several nodes is traced from one of them", "[trace][cluster_
   const Outcome again = trace_from(1, "2");
   INFO(again.err);
   CHECK(again.status == 0);
-  CHECK(json::parse(again.out).at("epoch") == 2);
+  CHECK(Json::parse(again.out).at("epoch") == 2);
   CHECK(read_trace(file).processes.at(0).find(nodes.host(lost)) == std::string::npos);
   run.supervisor().signal(SIGINT);
   CHECK(run.finish().status == 75);

@@ -6,10 +6,10 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "cmd/commands.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -54,11 +54,11 @@ TEST_CASE("data: tokenize, inspect and verify, in words and as JSON", "[cmd][dat
   CHECK(w.run({"verify", w / "t-val"}) == 0);
   CHECK_THAT(w.output, Catch::Contains("sound") && Catch::Contains("trainctl plan"));
   CHECK(w.run({"tokenize", w / "a.txt", "--out", w / "l", "--to", "llmc", "--json"}) == 0);
-  CHECK(nlohmann::json::parse(w.output).at("tokens") == 1003);
+  CHECK(Json::parse(w.output).at("tokens") == 1003);
   CHECK(w.run({"inspect", w / "l", "--json"}) == 0);
-  CHECK(nlohmann::json::parse(w.output).at("format") == "llmc");
+  CHECK(Json::parse(w.output).at("format") == "llmc");
   CHECK(w.run({"verify", w / "l", "--json"}) == 0);
-  CHECK(nlohmann::json::parse(w.output).at("largest_id") == 256);
+  CHECK(Json::parse(w.output).at("largest_id") == 256);
 }
 
 TEST_CASE("data: tokenize divides, leaves out and warns, in words and as JSON", "[cmd][data]") {
@@ -67,7 +67,7 @@ TEST_CASE("data: tokenize divides, leaves out and warns, in words and as JSON", 
   std::ofstream(w / "b.txt") << "one\n<|doc|>\ntwo\n";
   std::ofstream(w / "a.jsonl") << "{\"text\":\"one\"}\nbad\n{\"body\":1}\n{\"text\":\"" << std::string(2'000'000, 'x') << "\"}\n";
   CHECK(w.run({"tokenize", w / "a.txt", "--out", w / "t", "--separator", "\\n\\n", "--json"}) == 0);
-  auto result = nlohmann::json::parse(w.output);
+  auto result = Json::parse(w.output);
   CHECK(result.at("v") == 1);
   CHECK(result.at("parts").at(0).at("sidecar").at("documents") == 3);
   CHECK(result.at("tokens") == 3 + 3 + 5 + 3);
@@ -83,7 +83,7 @@ TEST_CASE("data: tokenize divides, leaves out and warns, in words and as JSON", 
                            Catch::Contains("a.jsonl, line 3: no string under \"text\" (keys: body)") &&
                            Catch::Contains("a.jsonl, line 4: longer than 1.0"));
   CHECK(w.run({"tokenize", w / "a.jsonl", "--out", w / "k", "--skip-bad", "--json"}) == 0);
-  CHECK(nlohmann::json::parse(w.output).at("left_out_records") == 2);
+  CHECK(Json::parse(w.output).at("left_out_records") == 2);
   CHECK(w.run({"tokenize", w / "a.jsonl", "--out", w / "k", "--longest-document", "0"}) == 2);
 }
 
@@ -144,9 +144,9 @@ TEST_CASE("data: dedup, in words and as JSON", "[cmd][data]") {
                  Catch::Contains("next: trainctl data tokenize") && Catch::Contains("d/removed.jsonl"));
   CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "d"}) == 2);  // is there
   CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "n", "--near", "--threshold", "0.9", "--json"}) == 0);
-  const auto result = nlohmann::json::parse(w.output);
+  const auto result = Json::parse(w.output);
   CHECK(result.at("kept") == 1);
-  CHECK(result.at("reasons").at(1) == nlohmann::json{{"reason", "near"}, {"documents", 1}, {"text_bytes", 30}});
+  CHECK(result.at("reasons").at(1) == Json{{"reason", "near"}, {"documents", 1}, {"text_bytes", 30}});
   CHECK(w.run({"dedup", w / "none.jsonl", "--out", w / "x"}) == 6);
   CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "x", "--memory", "much"}) == 2);
   CHECK(w.run({"dedup", w / "a.jsonl", "--out", w / "x", "--memory", "1MiB"}) == 2);
@@ -167,7 +167,7 @@ TEST_CASE("data: filter, in words and as JSON", "[cmd][data]") {
                            Catch::Contains("max_blocked_words"));
   CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "e", "--rules", "gopher", "--rule", "min_words=1",
                "--json"}) == 0);
-  CHECK(nlohmann::json::parse(w.output).at("kept") == 0);
+  CHECK(Json::parse(w.output).at("kept") == 0);
   CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "x"}) == 2);
   CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "x", "--rules", "c4"}) == 2);
   CHECK(w.run({"filter", w / "a.jsonl", "--out", w / "x", "--rules", w / "none.json"}) == 2);
@@ -182,7 +182,7 @@ TEST_CASE("data: mix of sources and of a job", "[cmd][data]") {
   CHECK_THAT(w.output, Catch::Contains("warning: a:b is read 50.5 times"));
   CHECK(w.run({"mix", "--source", "web:1M:3", "--source", "code:10k:1", "--tokens", "2M", "--seq-len", "100",
                "--json"}) == 0);
-  auto result = nlohmann::json::parse(w.output);
+  auto result = Json::parse(w.output);
   CHECK(result.at("samples") == 20'000);
   CHECK(result.at("sources").at(0).at("samples") == 15'000);
   CHECK(result.at("sources").at(1).at("drawn_tokens") == 500'000);
@@ -197,14 +197,14 @@ TEST_CASE("data: mix of sources and of a job", "[cmd][data]") {
       "batch": {"global_sequences": 8, "micro_sequences": 1},
       "schedule": {"total_steps": 10, "warmup_steps": 1, "lr": 1e-3}})";
   CHECK(w.run({"mix", w / "job.json", "--json"}) == 0);
-  result = nlohmann::json::parse(w.output);
+  result = Json::parse(w.output);
   CHECK(result.at("samples") == 80);
   CHECK(result.at("sources").at(0).at("name") == "first");
   CHECK(result.at("sources").at(0).at("tokens") == 5002);
   CHECK(result.at("sources").at(0).at("samples") == 60);
   CHECK(result.at("sources").at(1).at("samples") == 20);
   CHECK(w.run({"mix", w / "job.json", "--tokens", "1", "--json"}) == 0);
-  CHECK(nlohmann::json::parse(w.output).at("samples") == 8);  // a whole step
+  CHECK(Json::parse(w.output).at("samples") == 8);  // a whole step
   for (const std::vector<std::string>& bad :
        std::vector<std::vector<std::string>>{{},
                                              {"--source", "web:1M:3"},

@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-using nlohmann::json;
+using trainctl::Json;
 using trainctl::test::result_error;
 using trainctl::test::result_kinds;
 using trainctl::test::result_schema;
@@ -14,7 +14,7 @@ using trainctl::test::schema_errors;
 
 namespace {
 
-const json kSchema = json::parse(R"({
+const Json kSchema = Json::parse(R"({
   "type": "object", "required": ["n"],
   "properties": {
     "n": {"type": "integer", "minimum": 0},
@@ -34,17 +34,17 @@ TEST_CASE("a value is held to each rule of its schema", "[cmd]") {
         R"({"n": 1, "open": {"x": []}})", R"({"n": 1, "either": null, "one": 1})",
         R"({"n": 1, "either": "b", "pair": ["x", 2, true]})"}) {
     CAPTURE(good);
-    CHECK(schema_errors(kSchema, json::parse(good)).empty());
+    CHECK(schema_errors(kSchema, Json::parse(good)).empty());
   }
   for (const char* bad :
        {R"([])", R"({})", R"({"n": 1.5})", R"({"n": -1})", R"({"n": "1"})", R"({"n": 1, "list": []})",
         R"({"n": 1, "list": ["c"]})", R"({"n": 1, "pair": ["x", "y"]})", R"({"n": 1, "map": {"x": "y"}})",
         R"({"n": 1, "either": "c"})", R"({"n": 1, "one": 2})", R"({"n": 1, "more": 1})"}) {
     CAPTURE(bad);
-    CHECK(schema_errors(kSchema, json::parse(bad)).size() >= 1);
+    CHECK(schema_errors(kSchema, Json::parse(bad)).size() >= 1);
   }
-  CHECK(schema_errors(json{{"type", "object"}, {"oneOf", json::array()}}, json::object()).size() == 1);
-  CHECK(schema_errors(json{{"type", "integer"}}, json(nullptr)).front() ==
+  CHECK(schema_errors(Json{{"type", "object"}, {"oneOf", Json::array()}}, Json::object()).size() == 1);
+  CHECK(schema_errors(Json{{"type", "integer"}}, Json(nullptr)).front() ==
         "/: null is not of type \"integer\"");
 }
 

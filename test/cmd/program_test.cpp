@@ -7,11 +7,11 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "cmd/commands.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/supervise/decide/quarantine.h"
 #include "test/support/json_schema.h"
 #include "test/support/temporary_folder.h"
@@ -119,13 +119,13 @@ TEST_CASE("missing data is an error of validate, plan and launch: all of it, eac
     CHECK((o.out.find("Memory") != std::string::npos) == (words.front() == "plan"));   // which needs no data
     CHECK(o.out.find("next:") == std::string::npos);
   }
-  const nlohmann::json list =
-      nlohmann::json::parse(run({"validate", spec.path(), "--json"}).out)["diagnostics"];
+  const Json list =
+      Json::parse(run({"validate", spec.path(), "--json"}).out)["diagnostics"];
   REQUIRE(list.size() == 5);
   CHECK(list[0]["code"] == "E0507");
   CHECK(list[1]["code"] == "E0506");
   CHECK(list[2]["code"] == "E0504");
-  CHECK(nlohmann::json::parse(run({"plan", spec.path(), "--json"}).out).contains("memory"));
+  CHECK(Json::parse(run({"plan", spec.path(), "--json"}).out).contains("memory"));
   CHECK(run({"validate", spec.path(), "--no-data"}).status == 0);
   CHECK(run({"plan", spec.path(), "--no-data"}).status == 0);
 }
@@ -206,21 +206,21 @@ TEST_CASE("validate tells valid from invalid", "[cmd]") {
 
 TEST_CASE("json goes to stdout and can be read", "[cmd]") {
   const SpecFile spec(kValid);
-  const auto valid = nlohmann::json::parse(run({"validate", spec.path(), "--no-data", "--json"}).out);
+  const auto valid = Json::parse(run({"validate", spec.path(), "--no-data", "--json"}).out);
   CHECK(valid["valid"] == true);
   CHECK(valid["spec"]["schedule"]["total_steps"] == 10);
   CHECK(valid["origins"]["schedule.total_steps"] == spec.path() + ":1");
   const Outcome broken = run({"--json", "validate", spec.path(), "--set", "parallelism.tensor=3"});
   CHECK(broken.status == 3);
   CHECK(broken.err.find("error[E0310]") != std::string::npos);
-  CHECK(nlohmann::json::parse(broken.out)["exit"] == 3);
-  const auto diagnostics = nlohmann::json::parse(broken.out)["diagnostics"];
+  CHECK(Json::parse(broken.out)["exit"] == 3);
+  const auto diagnostics = Json::parse(broken.out)["diagnostics"];
   CHECK(diagnostics[0]["code"] == "E0310");
   CHECK(diagnostics[0]["path"] == "/parallelism/tensor");
   const Outcome unknown = run({"--json", "explain", "no\"such"});
   CHECK(unknown.status == 2);
-  CHECK(nlohmann::json::parse(unknown.out)["exit"] == 2);
-  CHECK(nlohmann::json::parse(run({"validate", "--schema"}).out)["title"] == "trainctl job spec");
+  CHECK(Json::parse(unknown.out)["exit"] == 2);
+  CHECK(Json::parse(run({"validate", "--schema"}).out)["title"] == "trainctl job spec");
 }
 
 TEST_CASE("every result of --json has its version, its kind and its schema", "[cmd]") {
@@ -385,7 +385,7 @@ TEST_CASE("nodes lists what is in quarantine, and lifts it", "[cmd]") {
   CHECK(unknown.status == exit_status(ErrorCode::kUsage));
   CHECK(unknown.err.find("n2 is not on the list " + list + "; it has n1:gpu2") != std::string::npos);
   CHECK(run({"nodes", "--list", list, "--lift", "n1"}).out == "n1 may be used again\n");
-  const auto json = nlohmann::json::parse(run({"--json", "nodes", "--list", list}).out);
+  const auto json = Json::parse(run({"--json", "nodes", "--list", list}).out);
   CHECK(json["entries"][0]["lifted_s"].get<double>() >= now_s);
   CHECK(file.read().nodes_out(real_clock().unix_s()).empty());
 }

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/temporary_folder.h"
@@ -29,7 +29,7 @@ double distance_from_golden(const std::string& name, DType compute, int tp, int 
   job.checkpoint.on_exit = false;
   const ThreadRun run = run_on_gpu(job, dir.path(), steps);
   const auto curve =
-      nlohmann::json::parse(std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
+      Json::parse(std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
   REQUIRE(run.losses.size() == size_t(steps));
   double worst = 0;
   for (size_t i = 0; i < run.losses.size(); ++i) worst = std::max(worst, std::abs(run.losses[i] - curve[i]["loss"].get<double>()));

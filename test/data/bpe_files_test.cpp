@@ -16,7 +16,6 @@ using namespace trainctl;
 using namespace trainctl::data;
 using namespace trainctl::data::test;
 using Catch::Matchers::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -117,8 +116,8 @@ TEST_CASE("tiktoken: what is wrong is refused by its line", "[tiktoken]") {
 
 TEST_CASE("training merges the most frequent pair, of equal ones that with the smallest ids", "[train]") {
   // Pieces: "aab" 3 times, "ab" twice, " cd" twice. Ids as in GPT-2: ! is 0, a is 64, the space 220.
-  const json file = parse_json(train({"aab\naab\naab\nab\nab", " cd cd"}, 1000, 1));
-  const json merges = file["model"]["merges"];
+  const Json file = parse_json(train({"aab\naab\naab\nab\nab", " cd cd"}, 1000, 1));
+  const Json merges = file["model"]["merges"];
   // "ab" 5; then "a ab" 3; newlines are pieces of their own; "cd" and " c" twice each, " c" (220 66) after
   // "cd" (66 67).
   CHECK(merges == parse_json(R"([["a", "b"], ["a", "ab"], ["c", "d"], ["Ġ", "cd"]])"));

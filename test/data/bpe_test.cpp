@@ -19,7 +19,6 @@ using namespace trainctl;
 using namespace trainctl::data;
 using namespace trainctl::data::test;
 using Catch::Matchers::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -95,7 +94,7 @@ std::vector<std::string> pieces_of(KnownPattern pattern, const std::string& text
 }  // namespace
 
 TEST_CASE("the golden ids of every shape of tokenizer.json", "[bpe]") {
-  const json ids = parse_json(read_bytes(kGolden + "ids.json"));
+  const Json ids = parse_json(read_bytes(kGolden + "ids.json"));
   REQUIRE(ids.size() == 6);
   for (const auto& [name, cases] : ids.items()) {
     const auto tokenizer = golden(name);
@@ -104,7 +103,7 @@ TEST_CASE("the golden ids of every shape of tokenizer.json", "[bpe]") {
     const auto encoder = tokenizer->encoder();
     REQUIRE(cases.size() == 30);
     for (int round = 0; round < 2; ++round)  // the second time from the cache
-      for (const json& one : cases) {
+      for (const Json& one : cases) {
         const std::string text = one["text"];
         CAPTURE(name, text, round);
         std::vector<int32_t> found;
@@ -297,7 +296,7 @@ TEST_CASE("regular expressions that Oniguruma reads otherwise are refused by nam
 }
 
 TEST_CASE("a tokenizer.json with an unknown part is refused by that part", "[bpe]") {
-  const json good = parse_json(read_bytes(kGolden + "llama3.json"));
+  const Json good = parse_json(read_bytes(kGolden + "llama3.json"));
   for (const auto& [at, value, message] : std::vector<std::tuple<const char*, const char*, const char*>>{
            {"/new", "1", "the file.new = 1"},
            {"/normalizer", R"({"type": "Lowercase"})",
@@ -326,13 +325,13 @@ TEST_CASE("a tokenizer.json with an unknown part is refused by that part", "[bpe
            {"/added_tokens/0/single_word", "true", "added_tokens[0].single_word = true"},
            {"/added_tokens/0/id", "7", "added_tokens[0] gives"},
            {"/added_tokens/0/content", R"("other")", "which another token has"}}) {
-    json changed = good;
-    changed[json::json_pointer(at)] = parse_json(value);
+    Json changed = good;
+    changed.make_at(at) = parse_json(value);
     CAPTURE(at, value);
     CHECK_THAT(data_error([&] { open_tokenizer_json(changed.dump(), "t.json"); }),
                Contains("t.json: ") && Contains(message));
   }
-  json changed = good;
+  Json changed = good;
   changed["model"]["vocab"].erase("\xc4\x80");
   CHECK_THAT(data_error([&] { open_tokenizer_json(changed.dump(), "t"); }),
              Contains("no token for the byte 0x00"));

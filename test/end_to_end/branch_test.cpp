@@ -5,17 +5,17 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/tolerances.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -32,7 +32,7 @@ std::vector<std::string> curve_of(const std::string& run, int64_t after) {
   std::vector<std::string> curve;
   std::istringstream lines(read_file(run + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
-    const json j = json::parse(line);
+    const Json j = Json::parse(line);
     if (j["step"].get<int64_t>() > after) curve.push_back(j["step"].dump() + " " + j["loss"].dump() + " " + j["tokens"].dump());
   }
   return curve;
@@ -71,21 +71,21 @@ TEST_CASE("two branches of one checkpoint with two learning rates, and one witho
   CHECK(curve_of(dir.path() + "/runs/low", 0) != curve_of(dir.path() + "/runs/high", 0));
   CHECK(curve_of(dir.path() + "/runs/low", 0).front() == curve_of(base, 8).front());   // the same weights met the same data
 
-  const json run = json::parse(read_file(dir.path() + "/runs/low/run.json"));
-  const json inspected = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "low"}).out);
-  const json status = json::parse(run_trainctl(dir.path(), {"--json", "status", "low"}).out);
-  for (const json& lineage : {run["lineage"], inspected["lineage"], status["lineage"]}) {
+  const Json run = Json::parse(read_file(dir.path() + "/runs/low/run.json"));
+  const Json inspected = Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "low"}).out);
+  const Json status = Json::parse(run_trainctl(dir.path(), {"--json", "status", "low"}).out);
+  for (const Json& lineage : {run["lineage"], inspected["lineage"], status["lineage"]}) {
     REQUIRE(lineage.size() == 1);
     CHECK(lineage[0]["run_id"] == "base");
     CHECK(lineage[0]["step"] == 8);
-    CHECK(lineage[0]["changes"] == json::parse(R"([{"path": "schedule.lr", "before": "0.003", "now": "0.001"}])"));
+    CHECK(lineage[0]["changes"] == Json::parse(R"([{"path": "schedule.lr", "before": "0.003", "now": "0.001"}])"));
   }
-  CHECK(inspected["lineage"][0]["root"] == json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", base + "/ckpt/step-00000008"}).out)["root"]);
+  CHECK(inspected["lineage"][0]["root"] == Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", base + "/ckpt/step-00000008"}).out)["root"]);
   CHECK_THAT(run_trainctl(dir.path(), {"status", "low"}).out, Contains("lineage    from base step 8"));
 
   // A branch of a branch; and the parent is as it was.
   REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "--from", "low@16", "-s", "observability.run_id=deep"}).status == 0);
-  CHECK(json::parse(read_file(dir.path() + "/runs/deep/run.json"))["lineage"].size() == 2);
+  CHECK(Json::parse(read_file(dir.path() + "/runs/deep/run.json"))["lineage"].size() == 2);
   CHECK(read_file(base + "/metrics.jsonl") + read_file(base + "/run.json") == before);
 }
 
@@ -151,7 +151,7 @@ TEST_CASE("other data begin at their start, the same data go on where they were"
   INFO(other.err);
   REQUIRE(other.status == 0);
   CHECK_THAT(other.err, Contains("others than the parent's: from their start"));
-  const json inspected = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "other"}).out);
+  const Json inspected = Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "other"}).out);
   CHECK(inspected["extra"]["samples"] == 4 * 8);        // of the new data
   CHECK(inspected["tokens"] == 12 * 8 * 32);            // all that the weights have seen
   // A checkpoint alone, copied out of its run, is enough to begin from; a batch of another size reads on.
@@ -160,7 +160,7 @@ TEST_CASE("other data begin at their start, the same data go on where they were"
                                                   "-s", "observability.run_id=alone", "--max-steps", "10"});
   INFO(alone.err);
   REQUIRE(alone.status == 0);
-  const json wide = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", dir.path() + "/runs/alone"}).out);
+  const Json wide = Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", dir.path() + "/runs/alone"}).out);
   CHECK(wide["extra"]["samples"] == 8 * 8 + 2 * 16);
   CHECK(wide["tokens"] == (8 * 8 + 2 * 16) * 32);
 }
@@ -176,19 +176,19 @@ TEST_CASE("a resume extends a run and says, with its class, what it changes", "[
                              Contains("checkpoint.keep_last 9 → 8 · free") && Contains("step 21 has lr ") &&
                              !Contains("the same bits"));
   CHECK(curve_of(base, 0).size() == 24);
-  const json lineage = json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"];
+  const Json lineage = Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"];
   REQUIRE(lineage.size() == 1);
   CHECK(lineage[0]["kind"] == "change");
   CHECK(lineage[0]["step"] == 20);
   CHECK(lineage[0]["changes"].size() == 1);   // what is free is no part of a history of numbers
-  CHECK(json::parse(read_file(base + "/run.json"))["lineage"] == lineage);
+  CHECK(Json::parse(read_file(base + "/run.json"))["lineage"] == lineage);
   CHECK_THAT(read_file(base + "/events.jsonl"), Contains("schedule.total_steps"));
   // Back before the change, without it: no trace of it is left.
   const Outcome back = run_trainctl(dir.path(), {"resume", "base", "--step", "16", "-s", "schedule.total_steps=20"});
   INFO(back.err);
   REQUIRE(back.status == 0);
   CHECK_THAT(back.err, Contains("the same bits"));
-  CHECK(json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"].empty());
+  CHECK(Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"].empty());
 }
 
 TEST_CASE("a mesh given by its factors alone resumes a run of another size", "[branch]") {
@@ -232,10 +232,10 @@ TEST_CASE("a branch with another global batch takes its learning rate by the rul
     return run_trainctl(dir.path(), arguments);
   };
   const auto lr_of = [&](const std::string& id) {
-    return json::parse(read_file(dir.path() + "/runs/" + id + "/job.json"))["schedule"]["lr"].get<double>();
+    return Json::parse(read_file(dir.path() + "/runs/" + id + "/job.json"))["schedule"]["lr"].get<double>();
   };
   const auto rate_of = [&](const std::string& id) {   // of the only step it made
-    return json::parse(read_file(dir.path() + "/runs/" + id + "/metrics.jsonl"))["lr"].get<double>();
+    return Json::parse(read_file(dir.path() + "/runs/" + id + "/metrics.jsonl"))["lr"].get<double>();
   };
   REQUIRE(with("kept", {}).status == 0);
   CHECK(lr_of("kept") == 0.003);
@@ -251,7 +251,7 @@ TEST_CASE("a branch with another global batch takes its learning rate by the rul
   CHECK(rate_of("linear") == Approx(2 * rate_of("kept")).epsilon(tolerance::kFormula));
   REQUIRE(with("root", {"-s", "schedule.batch_lr_rule=sqrt"}).status == 0);
   CHECK(lr_of("root") == Approx(0.003 * std::sqrt(2.0)).epsilon(tolerance::kProduct));
-  const json lineage = json::parse(read_file(dir.path() + "/runs/linear/run.json"))["lineage"];
+  const Json lineage = Json::parse(read_file(dir.path() + "/runs/linear/run.json"))["lineage"];
   CHECK(lineage[0]["batch_lr_rule"] == "linear, × 2");
 
   // Once: neither a resume nor the same launch again multiplies it again, and the parent's batch changes

@@ -6,17 +6,17 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
 using Catch::StartsWith;
-using nlohmann::json;
 
 namespace {
 
@@ -52,7 +52,7 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
     const TemporaryFolder dir;
     write_file(dir.path() + "/job.json", golden_spec(name));
     launch(dir, "first", 5, {"-s", "parallelism.pipeline=2"});
-    const json report = json::parse(done(dir, {"--json", "export", "first", "--out", "out", "--dtype", "f32",
+    const Json report = Json::parse(done(dir, {"--json", "export", "first", "--out", "out", "--dtype", "f32",
                                                "--shard-size", "100kB", "--check-forward", "40"})
                                         .out);
     CHECK(report["step"] == 5);
@@ -103,15 +103,15 @@ TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exc
     "batch": {"global_sequences": 4, "micro_sequences": 1},
     "schedule": {"total_steps": 2, "lr": 1e-3}})");
   done(dir, {"launch", "job.json", "-s", "observability.run_id=words"});
-  const json report = json::parse(done(dir, {"--json", "export", "words", "--out", "out"}).out);
+  const Json report = Json::parse(done(dir, {"--json", "export", "words", "--out", "out"}).out);
   const std::string tokenizer = report["tokenizer"];
   REQUIRE_THAT(tokenizer, StartsWith(kind.described));
   const std::string out = dir / ("out/" + kind.file);
   CHECK(read_file(out) == read_file(tokenizer.substr(kind.described.size())));
-  CHECK(json::parse(read_file(dir / "out/tokenizer_config.json"))["tokenizer_class"] == kind.config);
-  CHECK(json::parse(read_file(dir / "out/config.json"))["eos_token_id"] ==
-        json::parse(read_file(dir / "t.json"))["end_of_text"]);
-  const json imported = json::parse(done(dir, {"--json", "import", "out", "--out", "start"}).out);
+  CHECK(Json::parse(read_file(dir / "out/tokenizer_config.json"))["tokenizer_class"] == kind.config);
+  CHECK(Json::parse(read_file(dir / "out/config.json"))["eos_token_id"] ==
+        Json::parse(read_file(dir / "t.json"))["end_of_text"]);
+  const Json imported = Json::parse(done(dir, {"--json", "import", "out", "--out", "start"}).out);
   CHECK(imported["tokenizer"] == out);
   const Outcome sampled = done(dir, {"sample", "start", "-p", "line 3", "-n", "5", "-t", "0"});
   CHECK_THAT(sampled.out, StartsWith("line 3"));

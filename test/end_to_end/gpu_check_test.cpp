@@ -3,14 +3,14 @@
 // Method: the script with a made-up GPU (an nvidia-smi of our own) and a made-up bundle whose programs say what a part should find.
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
@@ -50,8 +50,8 @@ Outcome check(const std::string& folder, std::vector<std::string> words) {
   return Child(words, folder, {"PATH=" + folder + "/path:/usr/bin:/bin"}).wait(120);
 }
 
-const json& part(const json& report, const std::string& name) {
-  for (const json& p : report["parts"])
+const Json& part(const Json& report, const std::string& name) {
+  for (const Json& p : report["parts"])
     if (p["name"] == name) return p;
   FAIL("no part " << name);
   return report;
@@ -91,7 +91,7 @@ TEST_CASE("gpu_check goes on after a part that fails and reports all of them", "
   const Outcome o = check(dir.path(), {"--bundle", "a bundle", "--out", "report", "--quick"});
   INFO(o.out << o.err);
   CHECK(o.status == 1);
-  const json report = json::parse(read_file(dir.path() + "/report/gpu-check.json"));
+  const Json report = Json::parse(read_file(dir.path() + "/report/gpu-check.json"));
   CHECK(report["gpu"] == "Imaginary \"9000\" | X");
   CHECK(report["ok"] == false);
   CHECK(report["doctor"]["gpu_runs"] == true);
@@ -107,7 +107,7 @@ TEST_CASE("gpu_check goes on after a part that fails and reports all of them", "
   CHECK(part(report, "steps")["status"] == "failed");
   CHECK(part(report, "kernels")["status"] == "passed");
   CHECK(part(report, "kernels")["rows"].size() == 2);
-  CHECK(part(report, "kernels")["rows"][1] == json::parse(R"({"label": "gpt2 norm", "us": 0.1, "gb_per_s": 3.2, "of_copy": 0.5})"));
+  CHECK(part(report, "kernels")["rows"][1] == Json::parse(R"({"label": "gpt2 norm", "us": 0.1, "gb_per_s": 3.2, "of_copy": 0.5})"));
   CHECK(part(report, "peer")["status"] == "skipped");
   const std::string table = read_file(dir.path() + "/report/gpu-check.md");
   CHECK(table.find("# Imaginary \"9000\" | X\n") == 0);
@@ -119,7 +119,7 @@ TEST_CASE("a test program that fails fails the check", "[input]") {
   const TemporaryFolder dir;
   make_up_a_gpu(dir.path(), "echo 'test cases: 3 | 1 failed'\nexit 1\n");
   check(dir.path(), {"--bundle", "a bundle", "--out", "report", "--quick"});
-  const json report = json::parse(read_file(dir.path() + "/report/gpu-check.json"));
+  const Json report = Json::parse(read_file(dir.path() + "/report/gpu-check.json"));
   CHECK(part(report, "tests")["status"] == "failed");
   CHECK(part(report, "tests")["rows"][0]["result"] == "test cases: 3 | 1 failed");
 }

@@ -13,6 +13,7 @@
 #include "test/end_to_end/program.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
 
@@ -55,7 +56,7 @@ struct Runs {
 };
 
 std::string resolved_lanes(const std::string& run) {
-  return nlohmann::json::parse(read_file(run + "/job.json")).at("parallelism").at("lanes").dump();
+  return Json::parse(read_file(run + "/job.json")).at("parallelism").at("lanes").dump();
 }
 
 }  // namespace

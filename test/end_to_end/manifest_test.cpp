@@ -6,13 +6,14 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 
 TEST_CASE("a manifest for Kubernetes and the run that it starts fit together", "[input]") {
@@ -40,8 +41,8 @@ TEST_CASE("a manifest for Kubernetes and the run that it starts fit together", "
   const std::string run = dir.path() + "/runs/pods";
   CHECK(read_file(run + "/jobset.yaml") == made.out);
   CHECK_THAT(made.out, Catch::Contains("completions: 3") && Catch::Contains("node-$(TRAINCTL_NODE_INDEX)"));
-  const auto launcher = nlohmann::json::parse(read_file(run + "/job.json"))["launcher"];
-  CHECK(launcher["hosts"] == nlohmann::json({"node-0", "node-1", "node-2"}));
+  const auto launcher = Json::parse(read_file(run + "/job.json"))["launcher"];
+  CHECK(launcher["hosts"] == Json({"node-0", "node-1", "node-2"}));
   CHECK(launcher["shell"] == "none");
   CHECK(launcher["port"] == 7077);
   CHECK(launcher["slots"] == 2);

@@ -9,11 +9,11 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "ckpt/memory_folder.h"
 #include "ckpt/pieces.h"
+#include "runtime/base/json.h"
 #include "runtime/machine/process.h"
 #include "runtime/run/wire/environment.h"
 #include "test/end_to_end/jobs.h"
@@ -233,7 +233,7 @@ TEST_CASE("what ranks themselves kept costs at most one finished step", "[memory
   const std::string run = run_of(bench.dir.path(), "kept");
   // All ranks have reported step 9, and in it that they hold step 8.
   const auto status = [&] {
-    return nlohmann::json::parse(run_trainctl(bench.dir.path(), {"status", run, "--json"}).out);
+    return Json::parse(run_trainctl(bench.dir.path(), {"status", run, "--json"}).out);
   };
   CHECK(eventually(20, [&] { return status().value("staged_step", -1) == 8; }));
   CHECK_THAT(run_trainctl(bench.dir.path(), {"status", run}).out,

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/golden.h"
@@ -13,13 +13,14 @@
 #include "test/support/temporary_folder.h"
 #include "test/support/tolerances.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 
 namespace {
 
 double worst_loss(const std::string& run, const std::string& name) {
   const auto curve =
-      nlohmann::json::parse(std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
+      Json::parse(std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
   const std::vector<double> losses = losses_of(run);
   REQUIRE(losses.size() == curve.size());
   double worst = 0;

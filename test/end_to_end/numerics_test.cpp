@@ -5,16 +5,16 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/plan/device_model.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -42,7 +42,7 @@ std::vector<std::string> with_a_library(const std::string& folder) {
   return {};
 }
 
-json inspected(const TemporaryFolder& dir) { return json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "r"}).out); }
+Json inspected(const TemporaryFolder& dir) { return Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "r"}).out); }
 
 }  // namespace
 
@@ -60,9 +60,9 @@ TEST_CASE("a resume on another device says which bits differ and why; nothing ch
   const std::string cpu = inspected(dir)["numerics"];
   CHECK_THAT(cpu, Catch::StartsWith("cpu v") && Contains("oneDNN"));
   CHECK_THAT(born.err, Contains("✓ numerics " + cpu));
-  CHECK(json::parse(read_file(dir.path() + "/runs/r/run.json"))["numerics"] == cpu);
-  CHECK(json::parse(read_file(dir.path() + "/runs/r/job.json"))["device"] == "cpu");
-  CHECK(json::parse(read_file(dir.path() + "/runs/r/origins.json"))["device"] == "auto, decided at launch");
+  CHECK(Json::parse(read_file(dir.path() + "/runs/r/run.json"))["numerics"] == cpu);
+  CHECK(Json::parse(read_file(dir.path() + "/runs/r/job.json"))["device"] == "cpu");
+  CHECK(Json::parse(read_file(dir.path() + "/runs/r/origins.json"))["device"] == "auto, decided at launch");
 
   // Where there are GPUs it stays a run of the CPU.
   const Outcome stays = emulated({"resume", "r", "--max-steps", "4"});
@@ -76,7 +76,7 @@ TEST_CASE("a resume on another device says which bits differ and why; nothing ch
   REQUIRE(moved.status == 0);
   CHECK_THAT(moved.err, Contains("numerics    from here on the bits differ: " + cpu + " → " + cuda) && !Contains("the same bits"));
   CHECK(inspected(dir)["numerics"] == cuda);
-  CHECK(inspected(dir)["lineage"][0]["numerics"] == json{{"before", cpu}, {"now", cuda}});
+  CHECK(inspected(dir)["lineage"][0]["numerics"] == Json{{"before", cpu}, {"now", cuda}});
   CHECK_THAT(emulated({"resume", "r", "--max-steps", "8"}).err, Contains(cuda + ", as in the checkpoint"));
 
   const Outcome gone = run_trainctl(dir.path(), {"resume", "r", "--max-steps", "10"}, 120, kNoGpu);
@@ -95,7 +95,7 @@ TEST_CASE("a run that was launched where GPUs are is a run of GPUs", "[numerics]
                           with_a_library(dir.path())).wait(120);
   INFO(o.err);
   REQUIRE(o.status == 0);
-  CHECK(json::parse(read_file(dir.path() + "/runs/r/job.json"))["device"] == "cuda");
+  CHECK(Json::parse(read_file(dir.path() + "/runs/r/job.json"))["device"] == "cuda");
 }
 
 TEST_CASE("doctor and plan say the same of a GPU of this machine", "[numerics]") {
@@ -107,10 +107,10 @@ TEST_CASE("doctor and plan say the same of a GPU of this machine", "[numerics]")
     const Outcome o = Child(words, dir.path(), environment).wait(120);
     INFO(o.err);
     REQUIRE(o.status == 0);
-    return json::parse(o.out);
+    return Json::parse(o.out);
   };
-  const json gpu = said({"doctor"})["facts"]["cuda"]["gpus"][0];
-  const json plan = said({"plan", "job.json", "-s", "device=cuda", "-s", "precision.compute=bf16"});
+  const Json gpu = said({"doctor"})["facts"]["cuda"]["gpus"][0];
+  const Json plan = said({"plan", "job.json", "-s", "device=cuda", "-s", "precision.compute=bf16"});
   CHECK(gpu["name"] == "NVIDIA H100 80GB HBM3");
   CHECK(plan["verdict"]["device"] == gpu["name"]);
   CHECK(gpu["free_bytes"] > trainctl::kGpuContextBytes);

@@ -12,14 +12,15 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/tolerances.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 
 namespace {
@@ -33,7 +34,7 @@ double peak_memory_of_run(const std::string& dir, std::vector<std::string> launc
   double peak = 0;
   std::string line;
   for (std::ifstream metrics(dir + "/runs/" + id + "/metrics.jsonl"); std::getline(metrics, line);) {
-    const auto metrics_json = nlohmann::json::parse(line);
+    const auto metrics_json = Json::parse(line);
     if (metrics_json.contains("ranks"))
       peak = std::max(peak, metrics_json["ranks"]["peak_memory_bytes"]["max"].get<double>());
   }
@@ -74,7 +75,7 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     INFO(planned.err);
     REQUIRE(planned.status == 0);
     double want = 0;
-    const auto plan_json = nlohmann::json::parse(planned.out);
+    const auto plan_json = Json::parse(planned.out);
     for (const auto& stage : plan_json["memory"]) want = std::max(want, stage["total"].get<double>());
     // What the heap keeps between the pieces in use depends on the moments at which a rank's threads meet. It
     // only adds: the least of a few runs is what the plan speaks of.
@@ -86,7 +87,7 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
   }
 }
 
-TEST_CASE("memory that runs out ends a command with a sentence, not with a bug report") {
+TEST_CASE("memory that runs out ends a command with a sentence, not with a bug report", "[plan]") {
   const TemporaryFolder dir;
   // Some three million chunks: a plan of several hundred megabytes, under a limit of about 300.
   write_file(dir.path() + "/job.json", R"({"version": 1, "device": "cuda", "model": {"preset": "llama3-405b"},
@@ -101,7 +102,7 @@ TEST_CASE("memory that runs out ends a command with a sentence, not with a bug r
              Catch::Contains("error: memory ran out: this process held") && Catch::Contains("(ulimit -v)"));
 }
 
-TEST_CASE("plan ends with 4 and never advises to launch what does not fit") {
+TEST_CASE("plan ends with 4 and never advises to launch what does not fit", "[plan]") {
   const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", R"({"version": 1, "device": "cuda", "model": {"preset": "llama3-405b"},
     "data": {"train": [{"path": "none.idx"}]}, "batch": {"global_sequences": 1024}, "precision": {"compute": "bf16"},
@@ -126,7 +127,7 @@ TEST_CASE("plan ends with 4 and never advises to launch what does not fit") {
   CHECK_THAT(unknown.out, Catch::Contains("Fits     not known") && !Catch::Contains("trainctl launch"));
 }
 
-TEST_CASE("a plan for 16,384 ranks of 405 billion parameters takes little memory") {
+TEST_CASE("a plan for 16,384 ranks of 405 billion parameters takes little memory", "[plan]") {
   const TemporaryFolder dir;
   const std::string job = dir.path() + "/job.json";
   write_file(job, R"({"version": 1, "name": "wide", "device": "cuda", "model": {"preset": "llama3-405b"},
@@ -148,7 +149,7 @@ TEST_CASE("a plan for 16,384 ranks of 405 billion parameters takes little memory
   REQUIRE(::wait4(child, &status, 0, &used) == child);
   REQUIRE(WIFEXITED(status));
   REQUIRE(WEXITSTATUS(status) == 0);
-  const auto plan = nlohmann::json::parse(std::ifstream(out));
+  const auto plan = Json::parse(std::ifstream(out));
   CHECK(plan["mesh"]["world_size"] == 16384);
   CHECK(plan["verdict"]["fits"] == true);
   const double seconds = double(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +

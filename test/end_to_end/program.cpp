@@ -4,15 +4,20 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.h"
 
 namespace trainctl::test {
 
 namespace fs = std::filesystem;
 
-std::string trainctl_path() { return std::string(TRAINCTL_BINARY_DIR) + "/trainctl"; }
+std::string trainctl_path() {
+  const char* const other = std::getenv("TRAINCTL_TEST_PROGRAM");
+  return other ? other : std::string(TRAINCTL_BINARY_DIR) + "/trainctl";
+}
 
 std::string emulated_trainctl_path() { return std::string(TRAINCTL_BINARY_DIR) + "/emulated/trainctl"; }
 
@@ -38,7 +43,7 @@ std::vector<double> losses_of(const std::string& run) {
   std::vector<double> losses;
   std::ifstream file(run + "/metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     REQUIRE(j["step"].get<size_t>() == losses.size() + 1);   // each step once, in order
     losses.push_back(j["loss"].get<double>());
   }
@@ -54,12 +59,12 @@ std::string memory_of(const std::string& run) {
   return "";
 }
 
-std::vector<nlohmann::json> events_of(const std::string& run, const std::string& kind) {
-  std::vector<nlohmann::json> events;
+std::vector<Json> events_of(const std::string& run, const std::string& kind) {
+  std::vector<Json> events;
   std::ifstream file(run + "/events.jsonl");
   // The last line may be half written.
   for (std::string line; std::getline(file, line);)
-    if (const auto event = nlohmann::json::parse(line, nullptr, false);
+    if (const auto event = Json::try_parse(line);
         event.is_object() && event["kind"] == kind)
       events.push_back(event);
   return events;
@@ -67,7 +72,7 @@ std::vector<nlohmann::json> events_of(const std::string& run, const std::string&
 
 std::vector<std::string> loads_of(const std::string& run) {
   std::vector<std::string> loads;
-  for (const nlohmann::json& event : events_of(run, "loaded")) {
+  for (const Json& event : events_of(run, "loaded")) {
     const std::string tier = event["tier"];
     loads.push_back(tier + " " + event["step"].dump());
     CHECK(event["bytes"].contains(tier));

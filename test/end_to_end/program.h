@@ -2,10 +2,10 @@
 #pragma once
 #include <sys/types.h>
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "test/support/child.h"
 
 namespace trainctl::test {
@@ -23,7 +23,7 @@ std::vector<double> losses_of(const std::string& run);
 /// The folder of the run on the memory file system; "" if there is none.
 std::string memory_of(const std::string& run);
 /// The events of this kind of a run, in order.
-std::vector<nlohmann::json> events_of(const std::string& run, const std::string& kind);
+std::vector<Json> events_of(const std::string& run, const std::string& kind);
 /// The events `loaded` of a run, as "memory 9".
 std::vector<std::string> loads_of(const std::string& run);
 /// Pids of the ranks that wrote the newest heading of their log.

@@ -14,9 +14,9 @@
 #include "test/end_to_end/shown_runs.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Matchers::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -39,8 +39,8 @@ TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   INFO(made.err);
   REQUIRE(made.status == 0);
   CHECK_THAT(made.out, Contains("runs/shown/report.html"));
-  const json data = json::parse(run_trainctl(dir.path(), {"--json", "report", "shown"}).out);
-  const json shown = data["runs"][0];
+  const Json data = Json::parse(run_trainctl(dir.path(), {"--json", "report", "shown"}).out);
+  const Json shown = data["runs"][0];
   CHECK(shown["step"] == 70);
   CHECK(shown["state"] == "paused");
   REQUIRE(shown["curves"]["columns"]["step"].size() == 70);
@@ -48,7 +48,7 @@ TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   for (size_t i = 0; i < 70; ++i) {
     CHECK(shown["curves"]["columns"]["step"][i] == i + 1);
     // Seven digits are shown.
-    CHECK(shown["curves"]["columns"]["loss"][i] == json::parse(fmt::format("{:.7g}", losses[i])));
+    CHECK(shown["curves"]["columns"]["loss"][i] == Json::parse(fmt::format("{:.7g}", losses[i])));
   }
   // Three attempts; times go up within the run.
   CHECK(shown["curves"]["columns"]["attempt"].front() == 1);
@@ -57,7 +57,7 @@ TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   CHECK(shown["time"]["goodput"].get<double>() > 0);
   CHECK(shown["time"]["goodput"].get<double>() < 1);
   std::string marks;
-  for (const json& event : shown["happenings"]["events"]) marks += event["mark"].get<std::string>() + " ";
+  for (const Json& event : shown["happenings"]["events"]) marks += event["mark"].get<std::string>() + " ";
   CHECK_THAT(marks, Contains("start") && Contains("failure") && Contains("restart") &&
                         Contains("checkpoint") && Contains("end"));
   CHECK(shown["ranks"]["ranks"] == 4);
@@ -71,7 +71,7 @@ TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   REQUIRE(run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=other", "-s",
                                     "schedule.lr=1e-3", "--max-steps", "5"})
               .status == 0);
-  const json two = json::parse(run_trainctl(dir.path(), {"--json", "report", "shown", "other"}).out);
+  const Json two = Json::parse(run_trainctl(dir.path(), {"--json", "report", "shown", "other"}).out);
   REQUIRE(two["runs"].size() == 2);
   CHECK_THAT(two["differences"].dump(), Contains(R"(["schedule.lr","0.003","0.001"])"));
   CHECK(run_trainctl(dir.path(), {"report", "shown", "other", "--out", "both.html"}).status == 0);
@@ -102,7 +102,7 @@ TEST_CASE("the live page answers, asks for its token, and ends with a signal", "
   CHECK_THAT(fetched(url), Contains("report-data") && Contains("\"live\":true") && Contains("\n200"));
   const std::string report = fetched(url + "api/report");
   CHECK_THAT(report, Contains("\n200"));
-  CHECK(json::parse(report.substr(0, report.rfind('\n')))["runs"][0]["step"] == 3);
+  CHECK(Json::parse(report.substr(0, report.rfind('\n')))["runs"][0]["step"] == 3);
   CHECK_THAT(fetched(url + "api/status"), Contains("\"supervised\":false"));
   CHECK_THAT(fetched(url + "metrics"), Contains("trainctl_step{run=\"live\"} 3"));
   CHECK_THAT(fetched(url + "nothing"), Contains("404"));

@@ -14,8 +14,8 @@
 #include "test/end_to_end/shown_runs.h"
 #include "test/support/json_schema.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
-using nlohmann::json;
 
 TEST_CASE("results of runs fit their schemas", "[terminal]") {
   std::set<std::string> seen;
@@ -55,11 +55,11 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   check("error", {"compare", "hurt", "nothing"}, 2);
   check("detached", {"launch", "job.json", "-s", "observability.run_id=d", "-s",
                      "schedule.total_steps=100000", "--detach"});
-  REQUIRE(eventually(60, [&] { return json::parse(ran({"status", "d", "--json"}).out)["step"] > 0; }));
+  REQUIRE(eventually(60, [&] { return Json::parse(ran({"status", "d", "--json"}).out)["step"] > 0; }));
   check("trace", {"trace", "d", "--steps", "2"});
   check("stop", {"stop", "d", "--no-wait"});
   REQUIRE(eventually(60, [&] {
-    return json::parse(ran({"status", "d", "--json"}).out)["state"] == "stopped";
+    return Json::parse(ran({"status", "d", "--json"}).out)["state"] == "stopped";
   }));
   std::filesystem::create_directory(in + "/bin");
   write_file(in + "/bin/sbatch", "#!/bin/sh\necho 17\n");
@@ -69,7 +69,7 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
                    {"PATH=" + in + "/bin:" + std::getenv("PATH")});
   INFO(submitted.err);
   CHECK(result_error(submitted.out, "submitted") == "");
-  CHECK(json::parse(submitted.out)["slurm"]["jobs"] == json{"17"});
+  CHECK(Json::parse(submitted.out)["slurm"]["jobs"] == Json{"17"});
   Child serve({"/bin/sh", "-c", "exec " + trainctl_path() + " status hurt --serve 127.0.0.1:0 --json >url"},
               in);
   REQUIRE(eventually(20, [&] {
@@ -83,7 +83,7 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
                                    {"ranks-line", "metrics.ranks.jsonl"},
                                    {"event-line", "events.jsonl"}})
     for (const std::string& line : lines_of(read_file(run + "/" + file)))
-      CHECK(schema_errors(result_schema(kind), json::parse(line)).empty());
+      CHECK(schema_errors(result_schema(kind), Json::parse(line)).empty());
   for (const char* kind : {"submitted", "serve", "metrics-line", "ranks-line", "event-line"})
     seen.insert(kind);
   for (const std::string& kind : kinds_of_runs()) {

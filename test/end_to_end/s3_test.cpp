@@ -17,6 +17,7 @@
 #include "test/support/s3_server.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
 
@@ -64,8 +65,8 @@ struct Bench {
     return child;
   }
 
-  nlohmann::json status() const {
-    return nlohmann::json::parse(run_trainctl(folder, {"status", "r", "--json"}).out);
+  Json status() const {
+    return Json::parse(run_trainctl(folder, {"status", "r", "--json"}).out);
   }
   /// -1: none.
   int64_t newest_copied() const {
@@ -106,7 +107,7 @@ TEST_CASE("a machine that lost all processes, its memory and its disk goes on fr
   const Bench bench;
   auto child = bench.start_and_stop_in(14, {"checkpoint.memory=on"});
   // A save that came while the one before was written is left out: the newest that was written counts.
-  nlohmann::json status;
+  Json status;
   REQUIRE(eventually(30, [&] {
     status = bench.status();
     return status["saved_step"] >= 4 && status.value("uploaded_step", -1) == status["saved_step"];
@@ -162,7 +163,7 @@ TEST_CASE("a store that dies costs one alarm, and gets its copies when it is bac
   // Training went on; what follows takes the time of the retries, in which it need not burn the cores.
   REQUIRE(::kill(rank, SIGSTOP) == 0);
   REQUIRE(eventually(90, [&] { return !events_of(bench.run, "upload_failed").empty(); }));
-  const nlohmann::json alarm = events_of(bench.run, "upload_failed")[0];
+  const Json alarm = events_of(bench.run, "upload_failed")[0];
   CHECK(alarm["wait_s"] == 5);
   CHECK_THAT(alarm["reason"].get<std::string>(), Contains("no answer from " + bench.server.endpoint()));
   CHECK(bench.newest_copied() == 40);

@@ -2,12 +2,13 @@
 // program with a folder as the store, against an undisturbed run.
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
 
@@ -37,7 +38,7 @@ TEST_CASE("without its checkpoints a run goes on from the store, with the same b
   INFO(first.err);
   REQUIRE(first.status == 0);
   CHECK_THAT(first.err, Contains("checkpoint step 12 copied to " + hit.folder + "/copies/r"));
-  const auto status = nlohmann::json::parse(hit.run_program({"status", "r", "--json"}).out);
+  const auto status = Json::parse(hit.run_program({"status", "r", "--json"}).out);
   CHECK((status["saved_step"] == 12 && status["verified_step"] == 12 && status["uploaded_step"] == 12));
   CHECK_THAT(hit.run_program({"status", "r"}).out, Contains("step 12 written · 12 verified · 12 copied to "));
 

@@ -18,9 +18,9 @@
 #include "test/support/pseudo_terminal.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Matchers::Contains;
-using nlohmann::json;
 using trainctl::columns_of;
 
 namespace {
@@ -58,7 +58,7 @@ TEST_CASE("list, compare and logs of runs", "[terminal]") {
   CHECK_THAT(same.out, Contains("parallelism.data") && Contains("2 (job.json:6)") && Contains("1 (--set)"));
   const Outcome different = ran({"compare", "hurt", "other", "--json"});
   CHECK(different.status == 20);
-  const json found = json::parse(different.out);
+  const Json found = Json::parse(different.out);
   CHECK(found["steps"]["first_difference"]["step"] == 1);
   CHECK(found["steps"]["first_difference"]["number"] == "lr");
   CHECK_THAT(

@@ -19,9 +19,9 @@
 #include "test/end_to_end/program.h"
 #include "test/support/temporary_folder.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 using Catch::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -82,13 +82,13 @@ struct Running {
 struct Slice {
   std::string name, category;
   double begin_us = 0, end_us = 0;
-  json args;
+  Json args;
 };
 
 /// A trace as a viewer sees it.
 struct Viewed {
-  explicit Viewed(const std::string& text) : all(json::parse(text)) {
-    for (const json& e : all.at("traceEvents")) {
+  explicit Viewed(const std::string& text) : all(Json::parse(text)) {
+    for (const Json& e : all.at("traceEvents")) {
       const std::string kind = e.at("ph");
       if (kind == "X")
         threads[{e.at("pid"), e.at("tid")}].push_back({e.at("name"), e.at("cat"), e.at("ts"),
@@ -106,11 +106,11 @@ struct Viewed {
       if (thread.first == rank && name == "compute") return threads.at(thread);
     return {};
   }
-  json all;
+  Json all;
   std::map<std::pair<int, int>, std::vector<Slice>> threads;
   std::map<std::pair<int, int>, std::string> names;
   std::map<int, std::string> processes;
-  std::map<int, std::vector<json>> flows;
+  std::map<int, std::vector<Json>> flows;
   int counters = 0;
 };
 
@@ -151,7 +151,7 @@ void check_durations(const Viewed& trace, const std::string& run, int ranks, int
     std::map<int64_t, double> by_step;
     std::istringstream file(read_file(run + "/metrics.jsonl"));
     for (std::string line; std::getline(file, line);)
-      if (const json j = json::parse(line, nullptr, false); j.is_object())
+      if (const Json j = Json::try_parse(line); j.is_object())
         by_step[j.at("step")] = j.at("step_s");
     return by_step;
   }();
@@ -184,7 +184,7 @@ TEST_CASE("a trace has every instruction of its steps, and the run keeps its bit
   const Outcome o = run.trace({"--steps", "3", "--out", "t.json", "--json"});
   INFO(o.err);
   REQUIRE(o.status == 0);
-  const json summary = json::parse(o.out);
+  const Json summary = Json::parse(o.out);
   const int64_t first = summary.at("first_step"), last = summary.at("last_step");
   CHECK(last - first == 2);
   CHECK(summary.at("ranks").size() == 8);
@@ -247,7 +247,7 @@ TEST_CASE("a trace has every instruction of its steps, and the run keeps its bit
   check_nesting(some);
   CHECK(run_trainctl(dir.path(), {"stop", "traced"}, 60).status == 0);
   // A run that was never traced.
-  const json ended = json::parse(read_file(run.path + "/status.json"));
+  const Json ended = Json::parse(read_file(run.path + "/status.json"));
   const int64_t steps = ended.at("step");
   std::vector<std::string> plain = {"launch",      "job.json",
                                     "-s",          "observability.run_id=plain",
@@ -288,8 +288,8 @@ TEST_CASE("what cannot be traced is refused with a sentence", "[trace]") {
     const Outcome next = run.trace({"--steps", "2", "--json"});
     INFO(next.err);
     CHECK(next.status == 0);
-    CHECK(json::parse(next.out).at("last_step").get<int64_t>() -
-              json::parse(next.out).at("first_step").get<int64_t>() ==
+    CHECK(Json::parse(next.out).at("last_step").get<int64_t>() -
+              Json::parse(next.out).at("first_step").get<int64_t>() ==
           1);
     // Not within its time.
     const Outcome late = run.trace({"--steps", "1000", "--timeout", "1"});
@@ -311,7 +311,7 @@ TEST_CASE("a run that ends while it is traced gives what was recorded", "[trace]
     INFO(o.err);
     REQUIRE(o.status == 0);
     CHECK_THAT(o.err, Contains("ends with step 400: at most") && Contains("the run ended with step 400: "));
-    const json summary = json::parse(o.out);
+    const Json summary = Json::parse(o.out);
     CHECK(summary.at("last_step") == 400);
     CHECK(summary.at("overwritten_spans").get<int64_t>() > 0);
     CHECK_THAT(o.err, Contains("are left out: a rank had no room"));
@@ -358,7 +358,7 @@ TEST_CASE("a rank that dies while it is traced, and the attempt behind it", "[tr
   const Outcome next = run.trace({"--steps", "2", "--json"});
   INFO(next.err);
   REQUIRE(next.status == 0);
-  CHECK(json::parse(next.out).at("epoch") == 2);
+  CHECK(Json::parse(next.out).at("epoch") == 2);
 }
 
 TEST_CASE("a supervisor that dies while it is traced", "[trace]") {

@@ -6,10 +6,11 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "test/slurm/slurm_run.h"
 
+using trainctl::Json;
 using namespace trainctl::test;
 
 namespace {
@@ -127,7 +128,7 @@ TEST_CASE("nodes with different numbers of CPUs carry the mesh in whole tensor g
   const std::string job = run.submit({"--nodes=3 --exclusive --no-kill"});
   REQUIRE(run.job_ends(job));
   INFO(run.output(job));
-  const auto attempt = nlohmann::json::parse(run.file("attempt.json"));
+  const auto attempt = Json::parse(run.file("attempt.json"));
   std::map<std::string, int> ranks;
   for (const auto& node : attempt["nodes"]) ranks[node["name"]] = node["count"];
   CHECK(ranks == std::map<std::string, int>{{"node0", 4}, {"node1", 2}, {"node2", 2}});
@@ -145,7 +146,7 @@ TEST_CASE("salloc with GPUs gives a slot for each GPU of a node with one CPU", "
     const Child launched = run.exec({"salloc", "-N2", "--no-kill", "--gpus-per-node=1",
                                      SlurmRun::emulated_trainctl(), "launch", "job.json"});
     REQUIRE(eventually(60, [&] { return run.events("ranks_up") == 1; }));
-    const auto attempt = nlohmann::json::parse(run.file("attempt.json"));
+    const auto attempt = Json::parse(run.file("attempt.json"));
     REQUIRE(attempt["nodes"].size() == 2);
     for (const auto& node : attempt["nodes"]) CHECK(node["count"] == 2);
   }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "runtime/base/json.h"
 #include "test/support/temporary_folder.h"
 
 namespace trainctl::test {
@@ -57,12 +57,12 @@ std::string SlurmRun::emulated_trainctl() { return TRAINCTL_BINARY_DIR "/emulate
 SlurmRun::SlurmRun(FakeSlurm& slurm, const std::string& id, std::vector<std::string> settings)
     : slurm_(slurm), id_(id), directory_(slurm.nodes().folder() + "/" + id) {
   fs::create_directories(directory_);
-  auto spec = nlohmann::json::parse(spec_of(id));
+  auto spec = Json::parse(spec_of(id));
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     std::string path = "/" + setting.substr(0, equals);
     std::replace(path.begin(), path.end(), '.', '/');
-    spec[nlohmann::json::json_pointer(path)] = nlohmann::json::parse(setting.substr(equals + 1));
+    spec.make_at(path) = Json::parse(setting.substr(equals + 1));
   }
   write_file(directory_ + "/job.json", spec.dump(1));
 }
@@ -115,7 +115,7 @@ int SlurmRun::events(const std::string& kind) const {
   std::istringstream lines(file("events.jsonl"));
   int count = 0;
   for (std::string line; std::getline(lines, line);)
-    count += nlohmann::json::parse(line).value("kind", "") == kind;
+    count += Json::parse(line).value("kind", "") == kind;
   return count;
 }
 
@@ -139,7 +139,7 @@ std::string SlurmRun::left(int killed) {
     return left.empty();
   };
   eventually(10, look);
-  const auto attempt = nlohmann::json::parse(file("attempt.json"));
+  const auto attempt = Json::parse(file("attempt.json"));
   if (fs::exists(attempt.at("session_folder").get<std::string>())) left += "the session folder\n";
   if (fs::exists(path() + "/supervisor.json")) left += "supervisor.json\n";
   return left;

@@ -13,13 +13,11 @@
 namespace trainctl::test {
 namespace {
 
-using nlohmann::json;
-
 class Check {
  public:
-  Check(const json& root, std::vector<std::string>& errors) : root_(root), errors_(errors) {}
+  Check(const Json& root, std::vector<std::string>& errors) : root_(root), errors_(errors) {}
 
-  void check(const json& schema, const json& value, const std::string& place) {
+  void check(const Json& schema, const Json& value, const std::string& place) {
     if (schema.is_boolean()) {
       if (!schema.get<bool>()) error(place, "is not allowed");
       return;
@@ -44,7 +42,7 @@ class Check {
     errors_.push_back(fmt::format("{}: {}", place.empty() ? "/" : place, what.substr(0, 300)));
   }
 
-  void check_keywords(const json& schema, const std::string& place) {
+  void check_keywords(const Json& schema, const std::string& place) {
     static const std::set<std::string> known = {
         "$schema",     "$id",         "$ref",     "title",
         "description", "definitions", "type",     "const",
@@ -55,16 +53,16 @@ class Check {
         error(place, fmt::format("the schema's `{}` is not known to this check", key));
   }
 
-  const json& definition(const std::string& reference) const {
+  const Json& definition(const std::string& reference) const {
     const std::string prefix = "#/definitions/";
     if (reference == "#") return root_;
     if (!reference.starts_with(prefix)) throw std::runtime_error("no such reference: " + reference);
     return root_.at("definitions").at(reference.substr(prefix.size()));
   }
 
-  static bool has_type(const json& type, const json& value) {
+  static bool has_type(const Json& type, const Json& value) {
     if (type.is_array())
-      return std::any_of(type.begin(), type.end(), [&](const json& one) { return has_type(one, value); });
+      return std::any_of(type.begin(), type.end(), [&](const Json& one) { return has_type(one, value); });
     const bool whole = value.is_number_integer() ||
                        (value.is_number_float() && std::floor(value.get<double>()) == value.get<double>());
     return type == "object"    ? value.is_object()
@@ -77,9 +75,9 @@ class Check {
                                : false;
   }
 
-  void check_any(const json& schemas, const json& value, const std::string& place) {
+  void check_any(const Json& schemas, const Json& value, const std::string& place) {
     std::vector<std::string> all;
-    for (const json& schema : schemas) {
+    for (const Json& schema : schemas) {
       std::vector<std::string> errors;
       Check(root_, errors).check(schema, value, place);
       if (errors.empty()) return;
@@ -89,11 +87,11 @@ class Check {
     errors_.insert(errors_.end(), all.begin(), all.end());
   }
 
-  void check_object(const json& schema, const json& value, const std::string& place) {
-    static const json none = json::object();
-    const json& properties = schema.contains("properties") ? schema["properties"] : none;
+  void check_object(const Json& schema, const Json& value, const std::string& place) {
+    static const Json none = Json::object();
+    const Json& properties = schema.contains("properties") ? schema["properties"] : none;
     if (schema.contains("required"))
-      for (const json& name : schema["required"])
+      for (const Json& name : schema["required"])
         if (!value.contains(name.get<std::string>())) error(place, fmt::format("{} is missing", name.dump()));
     for (const auto& [name, item] : value.items()) {
       const std::string inner = place + "/" + name;
@@ -106,12 +104,12 @@ class Check {
     }
   }
 
-  void check_array(const json& schema, const json& value, const std::string& place) {
+  void check_array(const Json& schema, const Json& value, const std::string& place) {
     if (schema.contains("minItems") && value.size() < schema["minItems"].get<size_t>())
       error(place, fmt::format("has {} items only", value.size()));
     if (!schema.contains("items")) return;
     for (size_t i = 0; i < value.size(); ++i) {
-      const json& items = schema["items"];
+      const Json& items = schema["items"];
       if (!items.is_array())
         check(items, value[i], fmt::format("{}/{}", place, i));
       else if (i < items.size())
@@ -119,7 +117,7 @@ class Check {
     }
   }
 
-  const json& root_;
+  const Json& root_;
   std::vector<std::string>& errors_;
 };
 
@@ -128,15 +126,15 @@ constexpr const char* kEnding = ".schema.json";
 
 }  // namespace
 
-std::vector<std::string> schema_errors(const json& schema, const json& value) {
+std::vector<std::string> schema_errors(const Json& schema, const Json& value) {
   std::vector<std::string> errors;
   Check(schema, errors).check(schema, value, "");
   return errors;
 }
 
-json result_schema(const std::string& kind) {
+Json result_schema(const std::string& kind) {
   const std::string path = folder() + kind + kEnding;
-  return std::filesystem::exists(path) ? json::parse(read_file(path)) : json();
+  return std::filesystem::exists(path) ? Json::parse(read_file(path)) : json();
 }
 
 std::vector<std::string> result_kinds() {
@@ -172,11 +170,11 @@ std::vector<std::string> kinds_of_runs() {
 }
 
 std::string result_error(const std::string& text, const std::string& kind) {
-  const json value = json::parse(text, nullptr, false);
+  const Json value = Json::try_parse(text);
   if (value.is_discarded()) return "this is no JSON: " + text.substr(0, 300);
   if (!value.is_object() || value.value("v", 0) != 1 || value.value("kind", "") != kind)
     return fmt::format("this is no result of version 1 and kind {}: {}", kind, text.substr(0, 300));
-  const json schema = result_schema(kind);
+  const Json schema = result_schema(kind);
   if (schema.is_null()) return fmt::format("there is no schema of {}", kind);
   std::string all;
   for (const std::string& error : schema_errors(schema, value)) all += error + "\n";

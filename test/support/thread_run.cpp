@@ -3,12 +3,12 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/pieces.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/philox.h"
 #include "runtime/run/rank/thread_control.h"
 #include "runtime/train/rank.h"
@@ -34,7 +34,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   const std::string checkpoints = options.dir + "/ckpt";
   ThreadRun result;
   const auto on_report = [&](const StepRecord& report) {
-    const auto j = nlohmann::json::parse(report.json);
+    const auto j = Json::parse(report.json);
     result.lines.push_back(report.json);
     if (options.rank_lines && !report.ranks.empty()) options.rank_lines->push_back(report.ranks);
     if (options.on_report) options.on_report();
@@ -131,7 +131,7 @@ JobSpec tiny_job(Family family, const std::string& dir) {
 
 JobSpec golden_job(const std::string& name) {
   const std::string dir = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name;
-  const auto config = nlohmann::json::parse(std::ifstream(dir + "/config.json"));
+  const auto config = Json::parse(std::ifstream(dir + "/config.json"));
   const auto& m = config["model"];
   const auto& t = config["train"];
   JobSpec job;

@@ -15,8 +15,8 @@ constexpr double kReadEveryS = 1;
 
 }  // namespace
 
-nlohmann::ordered_json LiveContent::read() {
-  nlohmann::ordered_json data = report::report_json({&reader_.read(supervised_())}, clock_.unix_s());
+OrderedJson LiveContent::read() {
+  OrderedJson data = report::report_json({&reader_.read(supervised_())}, clock_.unix_s());
   data["live"] = true;
   return data;
 }
@@ -24,7 +24,7 @@ nlohmann::ordered_json LiveContent::read() {
 LiveContent::Report LiveContent::report() {
   const std::lock_guard lock(mutex_);
   if (clock_.monotonic_s() - read_s_ < kReadEveryS) return newest_;
-  nlohmann::ordered_json data = read();
+  OrderedJson data = read();
   newest_.json = dump_json(data);
   data.erase("made");
   newest_.tag = "\"" + sha256_hex(dump_json(data)).substr(0, 16) + "\"";
@@ -39,7 +39,7 @@ std::string LiveContent::page() {
 
 std::string LiveContent::status() {
   const auto known = status_of_run(fs_, run_);
-  nlohmann::json status = known ? parse_json(known->status.to_json()) : nlohmann::json::object();
+  Json status = known ? parse_json(known->status.to_json()) : Json::object();
   status["supervised"] = supervised_();
   return dump_json(status);
 }

@@ -28,7 +28,7 @@ class LiveContent {
   std::string metrics();
 
  private:
-  nlohmann::ordered_json read();
+  OrderedJson read();
   FileSystem& fs_;
   Clock& clock_;
   const RunDirectory run_;

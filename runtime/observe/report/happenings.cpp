@@ -12,12 +12,9 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
+double time_of(const Json& event) { return event.at("t").get<double>(); }
 
-double time_of(const json& event) { return event.at("t").get<double>(); }
-
-std::optional<EventKind> kind_of(const json& event) {
+std::optional<EventKind> kind_of(const Json& event) {
   return of_word<EventKind>(event.at("kind").get<std::string>());
 }
 
@@ -56,14 +53,14 @@ bool is_internal(EventKind kind) {
          kind == EventKind::attempt;
 }
 
-std::optional<int64_t> whole_number_at(const json& event, const char* key) {
+std::optional<int64_t> whole_number_at(const Json& event, const char* key) {
   const auto found = event.find(key);
   if (found == event.end() || !found->is_number_integer()) return std::nullopt;
   return found->get<int64_t>();
 }
 
 /// The step behind which the event lies: the one it names, else the last one that had ended.
-std::optional<int64_t> step_of(const json& event, const std::vector<StepRow>& rows) {
+std::optional<int64_t> step_of(const Json& event, const std::vector<StepRow>& rows) {
   for (const char* key : {"step", "from_step"})
     if (const auto step = whole_number_at(event, key)) return step;
   if (rows.empty() || std::isnan(rows.front().unix_s)) return std::nullopt;
@@ -72,7 +69,7 @@ std::optional<int64_t> step_of(const json& event, const std::vector<StepRow>& ro
   return after == rows.begin() ? 0 : (after - 1)->step;
 }
 
-std::string words_of(const json& event) {
+std::string words_of(const Json& event) {
   const auto kind = kind_of(event);
   if (kind == EventKind::checkpoint && event.contains("seconds") && event.contains("bytes"))
     return fmt::format("step {}: {:.3g} MB in {:.2g} s", event.value("step", 0),
@@ -82,22 +79,22 @@ std::string words_of(const json& event) {
 
 /// Which of the events are shown: all, or of the ordinary checkpoints some in even distances, of others the
 /// newest.
-std::vector<const json*> shown_events(const std::vector<json>& events, size_t most) {
-  std::vector<const json*> checkpoints, others;
-  for (const json& event : events) {
+std::vector<const Json*> shown_events(const std::vector<Json>& events, size_t most) {
+  std::vector<const Json*> checkpoints, others;
+  for (const Json& event : events) {
     const auto kind = kind_of(event);
     if (kind && is_internal(*kind)) continue;
     (kind == EventKind::checkpoint ? checkpoints : others).push_back(&event);
   }
   const size_t some = std::max<size_t>(most / 3, 1);
-  std::vector<const json*> shown;
+  std::vector<const Json*> shown;
   for (size_t i = 0; i < std::min(checkpoints.size(), some); ++i)
     shown.push_back(checkpoints[checkpoints.size() <= some ? i : checkpoints.size() * (i + 1) / some - 1]);
   const size_t rest = most - std::min(checkpoints.size(), some);
   const size_t first = others.size() > rest ? others.size() - rest : 0;
   shown.insert(shown.end(), others.begin() + ptrdiff_t(first), others.end());
   std::stable_sort(shown.begin(), shown.end(),
-                   [](const json* a, const json* b) { return time_of(*a) < time_of(*b); });
+                   [](const Json* a, const Json* b) { return time_of(*a) < time_of(*b); });
   return shown;
 }
 
@@ -110,7 +107,7 @@ double time_between(const StepRow& before, const StepRow& row) {
 }  // namespace
 
 void Happenings::take(std::string_view line) {
-  json event = try_parse_json(line);
+  Json event = try_parse_json(line);
   const bool good = event.is_object() && event.contains("kind") && event["kind"].is_string() &&
                     event.contains("t") && event["t"].is_number();
   if (good)
@@ -138,7 +135,7 @@ std::vector<Session> sessions_of(const Happenings& happenings, const std::vector
         break;
       }
   };
-  for (const json& event : happenings.events()) {
+  for (const Json& event : happenings.events()) {
     const auto kind = kind_of(event);
     const double at = time_of(event);
     if (kind == EventKind::supervisor) {
@@ -208,7 +205,7 @@ TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost,
   return use;
 }
 
-ordered_json time_use_json(const TimeUse& use) {
+OrderedJson time_use_json(const TimeUse& use) {
   return {{"supervised_s", number(use.supervised_s, 7)},
           {"training_s", number(use.training_s, 7)},
           {"evaluation_s", number(use.evaluation_s)},
@@ -219,17 +216,17 @@ ordered_json time_use_json(const TimeUse& use) {
           {"goodput", number(use.goodput())}};
 }
 
-ordered_json happenings_json(const Happenings& happenings, const std::vector<StepRow>& rows,
+OrderedJson happenings_json(const Happenings& happenings, const std::vector<StepRow>& rows,
                              double begin_unix_s, size_t most) {
-  ordered_json list = ordered_json::array();
+  OrderedJson list = OrderedJson::array();
   size_t all = 0;
-  for (const json& event : happenings.events()) {
+  for (const Json& event : happenings.events()) {
     const auto kind = kind_of(event);
     all += !kind || !is_internal(*kind);
   }
-  for (const json* event : shown_events(happenings.events(), most)) {
+  for (const Json* event : shown_events(happenings.events(), most)) {
     const auto kind = kind_of(*event);
-    ordered_json entry{{"t", number(std::round((time_of(*event) - begin_unix_s) * 100) / 100, 12)},
+    OrderedJson entry{{"t", number(std::round((time_of(*event) - begin_unix_s) * 100) / 100, 12)},
                        {"kind", event->at("kind").get<std::string>()},
                        {"mark", kind ? mark_of(*kind) : ""},
                        {"text", words_of(*event)}};

@@ -13,14 +13,14 @@ namespace trainctl::report {
 class Happenings {
  public:
   void take(std::string_view line);
-  const std::vector<nlohmann::json>& events() const { return events_; }
+  const std::vector<Json>& events() const { return events_; }
   int64_t damaged() const { return damaged_; }
   /// When the first event was; NaN: there is none.
   double begin_unix_s() const;
   double last_unix_s() const;
 
  private:
-  std::vector<nlohmann::json> events_;  // each is an object with a kind and a time
+  std::vector<Json> events_;  // each is an object with a kind and a time
   int64_t damaged_ = 0;
 };
 
@@ -62,13 +62,13 @@ struct TimeUse {
 /// where only some steps of an attempt have these, all of it is taken to be like them.
 TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost,
                  const std::vector<Session>& sessions);
-nlohmann::ordered_json time_use_json(const TimeUse& use);
+OrderedJson time_use_json(const TimeUse& use);
 
 /// The events for people: [{"t": seconds since begin_unix_s, "kind", "mark", "step", "text"}, ...]. `mark`:
 /// how it is drawn: start, failure, restart, checkpoint, warning, node, skipped, change, stop, end; "": in
 /// the table only. `step`: where on the curves, without one: nowhere. At most about `most`, of which
 /// checkpoints are at most a third; older ones are left out, the result says how many.
-nlohmann::ordered_json happenings_json(const Happenings& happenings, const std::vector<StepRow>& rows,
+OrderedJson happenings_json(const Happenings& happenings, const std::vector<StepRow>& rows,
                                        double begin_unix_s, size_t most);
 
 }  // namespace trainctl::report

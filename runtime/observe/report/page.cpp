@@ -13,8 +13,6 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::ordered_json;
-
 /// Of the bytes that `hex` names.
 std::string base64_of_hex(std::string_view hex) {
   static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -71,7 +69,7 @@ std::string html_text(std::string_view text) {
   return out;
 }
 
-std::string script_json(const ordered_json& data) {
+std::string script_json(const OrderedJson& data) {
   std::string out;
   const std::string text = dump_json(data);
   for (size_t i = 0; i < text.size(); ++i) switch (text[i]) {
@@ -91,10 +89,10 @@ std::string script_json(const ordered_json& data) {
   return out;
 }
 
-std::string page_html(const ordered_json& data) {
+std::string page_html(const OrderedJson& data) {
   const std::string script = script_text(), style(kPageStyle);
   const bool live = data.value("live", false);
-  const ordered_json& runs = data.at("runs");
+  const OrderedJson& runs = data.at("runs");
   const std::string title =
       runs.size() == 1 ? runs[0].at("id").get<std::string>() : fmt::format("{} runs", runs.size());
   return filled(kPageTemplate,

@@ -12,8 +12,6 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::ordered_json;
-
 /// A drawing of more computations shows stripes.
 constexpr int64_t kMostSpans = 3000;
 
@@ -22,10 +20,10 @@ bool is_part(const std::string& key) {
   return key != "stage" && key != "total" && key != "pinned_host" && key != "copies";
 }
 
-ordered_json memory_view(const ordered_json& plan) {
-  ordered_json list = ordered_json::array();
-  for (const ordered_json& stage : plan.value("memory", ordered_json::array())) {
-    ordered_json terms = ordered_json::array();
+OrderedJson memory_view(const OrderedJson& plan) {
+  OrderedJson list = OrderedJson::array();
+  for (const OrderedJson& stage : plan.value("memory", OrderedJson::array())) {
+    OrderedJson terms = OrderedJson::array();
     for (const auto& [key, bytes] : stage.items())
       if (is_part(key) && bytes.is_number() && bytes.get<double>() > 0) terms.push_back({key, bytes});
     list.push_back({{"stage", stage["stage"]}, {"total", stage["total"]}, {"terms", std::move(terms)}});
@@ -47,14 +45,14 @@ const char* letter_of(parallel::Op op) {
 
 }  // namespace
 
-ordered_json pipeline_view(const JobSpec& job, const DeviceModel& device) {
+OrderedJson pipeline_view(const JobSpec& job, const DeviceModel& device) {
   const int all = pipeline_shape(job, 0).micro_batches;
   const int drawn = drawn_micro_batches(pipeline_shape(job, 0));
   const PipelinePicture picture = pipeline_picture(job, device, drawn);
-  ordered_json stages = ordered_json::array();
+  OrderedJson stages = OrderedJson::array();
   const double makespan = picture.timeline.makespan;
   for (const std::vector<parallel::Span>& spans : picture.timeline.stages) {
-    ordered_json list = ordered_json::array();
+    OrderedJson list = OrderedJson::array();
     for (const parallel::Span& s : spans)
       list.push_back({letter_of(s.instruction.op), s.instruction.micro_batch, s.instruction.virtual_stage,
                       number(s.begin / makespan, 5), number(s.end / makespan, 5)});
@@ -67,11 +65,11 @@ ordered_json pipeline_view(const JobSpec& job, const DeviceModel& device) {
           {"stages", std::move(stages)}};
 }
 
-ordered_json plan_view(const ParsedJob& parsed) {
+OrderedJson plan_view(const ParsedJob& parsed) {
   const JobSpec& job = parsed.job;
   const DeviceModel device = device_of_kind(job, device_kind(job));
-  const ordered_json plan = parse_ordered_json(plan_json(make_report({}, job, device, std::nullopt)));
-  ordered_json view{{"parameters", plan["parameters"]},
+  const OrderedJson plan = parse_ordered_json(plan_json(make_report({}, job, device, std::nullopt)));
+  OrderedJson view{{"parameters", plan["parameters"]},
                     {"checkpoint_bytes", plan["checkpoint_bytes"]},
                     {"bubble", number(plan["bubble_fraction"].get<double>(), 4)},
                     {"memory", memory_view(plan)}};
@@ -79,7 +77,7 @@ ordered_json plan_view(const ParsedJob& parsed) {
   return view;
 }
 
-void add_measured_memory(ordered_json& view, const RankGrid& grid) {
+void add_measured_memory(OrderedJson& view, const RankGrid& grid) {
   if (grid.columns().empty() || !view.contains("memory") || view["memory"].empty()) return;
   const std::vector<double>& measured = grid.columns().rbegin()->second.peak_memory_bytes;
   const size_t stages = view["memory"].size(), each = measured.size() / stages;

@@ -9,14 +9,11 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
-std::vector<double> numbers_at(const json& line, const char* key) {
+std::vector<double> numbers_at(const Json& line, const char* key) {
   std::vector<double> values;
   const auto found = line.find(key);
   if (found == line.end() || !found->is_array()) return values;
-  for (const json& value : *found) values.push_back(value.is_number() ? value.get<double>() : NAN);
+  for (const Json& value : *found) values.push_back(value.is_number() ? value.get<double>() : NAN);
   return values;
 }
 
@@ -38,8 +35,8 @@ double excess(const RankColumn& column, size_t stages) {
   return most;
 }
 
-ordered_json column_json(const std::vector<double>& values, size_t ranks_a_row) {
-  ordered_json column = ordered_json::array();
+OrderedJson column_json(const std::vector<double>& values, size_t ranks_a_row) {
+  OrderedJson column = OrderedJson::array();
   for (size_t first = 0; first < values.size(); first += ranks_a_row) {
     double most = NAN;
     for (size_t r = first; r < std::min(first + ranks_a_row, values.size()); ++r)
@@ -77,7 +74,7 @@ std::vector<double> stage_medians(const std::vector<double>& values, size_t stag
 }
 
 void RankGrid::take(std::string_view text) {
-  const json line = try_parse_json(text);
+  const Json line = try_parse_json(text);
   const auto step = line.is_object() ? line.find("step") : line.end();
   if (!line.is_object() || step == line.end() || !step->is_number_integer()) {
     ++damaged_;
@@ -96,7 +93,7 @@ void RankGrid::take(std::string_view text) {
   columns_[column.step] = std::move(column);
 }
 
-ordered_json rank_grid_json(const RankGrid& grid, int stages, int64_t last_step, size_t most_cells) {
+OrderedJson rank_grid_json(const RankGrid& grid, int stages, int64_t last_step, size_t most_cells) {
   std::vector<const RankColumn*> all;
   size_t ranks = 0;
   for (const auto& [step, column] : grid.columns())
@@ -108,13 +105,13 @@ ordered_json rank_grid_json(const RankGrid& grid, int stages, int64_t last_step,
   const size_t ranks_a_row = (ranks + kMostRankRows - 1) / kMostRankRows;
   const size_t rows = (ranks + ranks_a_row - 1) / ranks_a_row;
   const size_t parts = size_t(std::max(stages, 1));
-  ordered_json j{{"rows", rows}, {"ranks", ranks}, {"ranks_a_row", ranks_a_row}, {"stages", parts}};
-  for (const char* key : {"steps", "compute_s", "wait_s", "median_s"}) j[key] = ordered_json::array();
+  OrderedJson j{{"rows", rows}, {"ranks", ranks}, {"ranks_a_row", ranks_a_row}, {"stages", parts}};
+  for (const char* key : {"steps", "compute_s", "wait_s", "median_s"}) j[key] = OrderedJson::array();
   for (const RankColumn* column : shown_columns(all, std::max<size_t>(most_cells / rows, 1), parts)) {
     j["steps"].push_back(column->step);
     j["compute_s"].push_back(column_json(column->compute_s, ranks_a_row));
     j["wait_s"].push_back(column_json(column->wait_s, ranks_a_row));
-    ordered_json middle = ordered_json::array();
+    OrderedJson middle = OrderedJson::array();
     for (const double value : stage_medians(column->compute_s, parts)) middle.push_back(number(value, 4));
     j["median_s"].push_back(std::move(middle));
   }

@@ -3,10 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/base/json.h"
 
 namespace trainctl::report {
 
@@ -40,7 +41,7 @@ std::vector<double> stage_medians(const std::vector<double>& values, size_t stag
 ///    "wait_s": ..., "median_s": [[of each stage], ...], "stages": 2, "peak_memory_bytes": [of each rank]}
 ///
 /// `stages`: each has the same number of consecutive ranks. Null if there is no line.
-nlohmann::ordered_json rank_grid_json(const RankGrid& grid, int stages, int64_t last_step, size_t most_cells);
+OrderedJson rank_grid_json(const RankGrid& grid, int stages, int64_t last_step, size_t most_cells);
 inline constexpr size_t kMostRankRows = 256;
 
 }  // namespace trainctl::report

@@ -17,9 +17,6 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 bool is_running(const RunData& run) { return run.supervised && run.status && !run.status->ended(); }
 
 std::string state_text(const RunData& run) {
@@ -52,7 +49,7 @@ std::string mesh_text(const JobSpec& job) {
 /// The nodes of the run, by what they have: "2 nodes: 8 cores, 64.0 GiB, ...".
 std::string machine_text(const RunData& run) {
   std::vector<std::pair<std::string, std::string>> nodes;  // name, facts; the newest of each name
-  for (const json& event : run.happenings.events()) {
+  for (const Json& event : run.happenings.events()) {
     if (event.at("kind") != "node_up" || !event.contains("facts")) continue;
     const std::string name = event.value("node", "");
     std::erase_if(nodes, [&](const auto& node) { return node.first == name; });
@@ -66,8 +63,8 @@ std::string machine_text(const RunData& run) {
 }
 
 /// Rows of words under the name of the run.
-ordered_json facts_json(const RunData& run) {
-  ordered_json facts = ordered_json::array();
+OrderedJson facts_json(const RunData& run) {
+  OrderedJson facts = OrderedJson::array();
   const auto add = [&](const char* name, const std::string& text) {
     if (!text.empty()) facts.push_back({name, text});
   };
@@ -93,9 +90,9 @@ ordered_json facts_json(const RunData& run) {
 }
 
 /// The numbers that a person looks for first.
-ordered_json summary_json(const RunData& run, const TimeUse& use) {
+OrderedJson summary_json(const RunData& run, const TimeUse& use) {
   const std::vector<StepRow>& rows = run.steps.rows();
-  ordered_json j;
+  OrderedJson j;
   double tokens = 0, flops = 0, peak_s = 0, timed_s = 0, best = INFINITY;
   const StepRow* last = nullptr;
   const StepRow* evaluation = nullptr;
@@ -124,7 +121,7 @@ ordered_json summary_json(const RunData& run, const TimeUse& use) {
   return j;
 }
 
-ordered_json run_json(const RunData& run, double now_unix_s, const ReportLimits& limits) {
+OrderedJson run_json(const RunData& run, double now_unix_s, const ReportLimits& limits) {
   const std::vector<StepRow>& rows = run.steps.rows();
   double begin = run.happenings.begin_unix_s();
   if (std::isnan(begin))
@@ -132,7 +129,7 @@ ordered_json run_json(const RunData& run, double now_unix_s, const ReportLimits&
   if (begin == 0 && run.identity) begin = run.identity->created_unix_s;
   const auto sessions = sessions_of(run.happenings, rows, is_running(run) ? now_unix_s : NAN);
   const TimeUse use = time_use(rows, run.lost, sessions);
-  ordered_json j;
+  OrderedJson j;
   j["id"] = run.id;
   j["name"] = run.job ? run.job->name : run.id;
   j["description"] = run.job ? run.job->description : "";
@@ -161,10 +158,10 @@ ordered_json run_json(const RunData& run, double now_unix_s, const ReportLimits&
 
 }  // namespace
 
-ordered_json report_json(const std::vector<const RunData*>& runs, double now_unix_s,
+OrderedJson report_json(const std::vector<const RunData*>& runs, double now_unix_s,
                          const ReportLimits& limits) {
-  ordered_json j{{"v", 1}, {"program", TRAINCTL_VERSION}, {"made", number(now_unix_s, 13)}};
-  j["runs"] = ordered_json::array();
+  OrderedJson j{{"v", 1}, {"program", TRAINCTL_VERSION}, {"made", number(now_unix_s, 13)}};
+  j["runs"] = OrderedJson::array();
   std::vector<std::vector<SpecRow>> specs;
   for (const RunData* run : runs) {
     j["runs"].push_back(run_json(*run, now_unix_s, limits));

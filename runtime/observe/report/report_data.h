@@ -1,8 +1,8 @@
 // The data of the report page: one JSON value from the data of one run or of several. Pure.
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/report/run_data.h"
 
 namespace trainctl::report {
@@ -17,7 +17,7 @@ struct ReportLimits {
 /// state and numbers ("summary", "time", "facts"), and what the other files of this folder make of it
 /// ("curves", "happenings", "ranks", "plan", "spec"). Times are seconds since "begin" of the run, other
 /// units are in the names; a number that is not known is null, a part without any is left out.
-nlohmann::ordered_json report_json(const std::vector<const RunData*>& runs, double now_unix_s,
+OrderedJson report_json(const std::vector<const RunData*>& runs, double now_unix_s,
                                    const ReportLimits& limits = {});
 
 }  // namespace trainctl::report

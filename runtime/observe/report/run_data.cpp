@@ -14,17 +14,15 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::ordered_json;
-
 std::string text_of(FileSystem& fs, const std::string& path) try {
   return fs.exists(path) ? fs.read_text(path) : "";
 } catch (const Error&) {
   return "";
 }
 
-ordered_json object_of(const std::string& text) try {
+OrderedJson object_of(const std::string& text) try {
   return parse_ordered_json(text);
-} catch (const nlohmann::json::exception&) {
+} catch (const JsonError&) {
   return {};
 }
 

@@ -24,7 +24,7 @@ struct RunData {
   std::optional<RunIdentity> identity;
   std::optional<JobSpec> job;  ///< nullopt: its spec cannot be used
   std::vector<SpecRow> spec;
-  nlohmann::ordered_json plan;  ///< plan_view; null: there is none
+  OrderedJson plan;  ///< plan_view; null: there is none
   StepRows steps;
   LostSteps lost;
   RankGrid ranks;

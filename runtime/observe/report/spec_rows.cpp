@@ -8,10 +8,8 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::ordered_json;
-
-void add_rows(std::vector<SpecRow>& rows, const ordered_json& value, const std::string& path,
-              const ordered_json& origins) {
+void add_rows(std::vector<SpecRow>& rows, const OrderedJson& value, const std::string& path,
+              const OrderedJson& origins) {
   const bool list_of_objects = value.is_array() && !value.empty() && value.front().is_object();
   if (list_of_objects) {
     for (size_t i = 0; i < value.size(); ++i)
@@ -38,9 +36,9 @@ bool is_name(const std::string& path) {
 
 }  // namespace
 
-std::vector<SpecRow> spec_rows(const ordered_json& spec, const ordered_json& origins) {
+std::vector<SpecRow> spec_rows(const OrderedJson& spec, const OrderedJson& origins) {
   std::vector<SpecRow> rows;
-  const ordered_json none = ordered_json::object();
+  const OrderedJson none = OrderedJson::object();
   if (spec.is_object()) add_rows(rows, spec, "", origins.is_object() ? origins : none);
   return rows;
 }
@@ -55,8 +53,8 @@ const char* kind_of_origin(const std::string& origin) {
   return "file";
 }
 
-ordered_json spec_json(const std::vector<SpecRow>& rows) {
-  ordered_json list = ordered_json::array();
+OrderedJson spec_json(const std::vector<SpecRow>& rows) {
+  OrderedJson list = OrderedJson::array();
   for (const SpecRow& row : rows)
     list.push_back({row.path, row.value, row.origin, kind_of_origin(row.origin)});
   return list;
@@ -79,10 +77,10 @@ std::vector<SpecDifference> spec_differences(const std::vector<std::vector<SpecR
   return all;
 }
 
-ordered_json differences_json(const std::vector<std::vector<SpecRow>>& runs) {
-  ordered_json list = ordered_json::array();
+OrderedJson differences_json(const std::vector<std::vector<SpecRow>>& runs) {
+  OrderedJson list = OrderedJson::array();
   for (const SpecDifference& field : spec_differences(runs)) {
-    ordered_json line{field.path};
+    OrderedJson line{field.path};
     for (const SpecRow& row : field.rows) line.push_back(row.value);
     list.push_back(std::move(line));
   }

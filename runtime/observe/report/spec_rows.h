@@ -1,8 +1,9 @@
 // The spec of a run as rows with the origin of each value, and the differences between runs. Pure.
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "runtime/base/json.h"
 
 namespace trainctl::report {
 
@@ -17,13 +18,13 @@ struct SpecRow {
 
 /// The rows of a resolved spec in its order. `origins`: path -> origin. Values of environment variables
 /// (launcher.env) are hidden: a report is made to be passed on.
-std::vector<SpecRow> spec_rows(const nlohmann::ordered_json& spec, const nlohmann::ordered_json& origins);
+std::vector<SpecRow> spec_rows(const OrderedJson& spec, const OrderedJson& origins);
 
 /// default, file, set, preset, auto, environment or "": the kind of an origin.
 const char* kind_of_origin(const std::string& origin);
 
 /// [["path", "value", "origin", "kind"], ...]
-nlohmann::ordered_json spec_json(const std::vector<SpecRow>& rows);
+OrderedJson spec_json(const std::vector<SpecRow>& rows);
 
 /// A field that is not the same everywhere: the row of each spec; without a value where one has none.
 struct SpecDifference {
@@ -34,6 +35,6 @@ struct SpecDifference {
 std::vector<SpecDifference> spec_differences(const std::vector<std::vector<SpecRow>>& specs);
 
 /// [["path", "value of run 0", "value of run 1", ...], ...] of the fields that differ; "": a run has none.
-nlohmann::ordered_json differences_json(const std::vector<std::vector<SpecRow>>& runs);
+OrderedJson differences_json(const std::vector<std::vector<SpecRow>>& runs);
 
 }  // namespace trainctl::report

@@ -11,17 +11,16 @@
 namespace trainctl::report {
 namespace {
 
-using nlohmann::ordered_json;
-using Column = std::function<ordered_json(const StepRow&)>;
+using Column = std::function<OrderedJson(const StepRow&)>;
 
 constexpr int kExact = 7;  // digits of a float
 /// Texts on numbers that are not finite: a run of many is one stretch to the eye.
 constexpr size_t kMostOdd = 200;
 
 /// Adds a column, unless all of it is null.
-void add(ordered_json& columns, const char* name, const std::vector<StepRow>& rows,
+void add(OrderedJson& columns, const char* name, const std::vector<StepRow>& rows,
          const std::vector<size_t>& shown, const Column& value) {
-  ordered_json column = ordered_json::array();
+  OrderedJson column = OrderedJson::array();
   bool known = false;
   for (const size_t i : shown) {
     column.push_back(value(rows[i]));
@@ -31,13 +30,13 @@ void add(ordered_json& columns, const char* name, const std::vector<StepRow>& ro
 }
 
 /// The columns that place a step on the axes.
-void add_axes(ordered_json& columns, const std::vector<StepRow>& rows, const std::vector<size_t>& shown,
+void add_axes(OrderedJson& columns, const std::vector<StepRow>& rows, const std::vector<size_t>& shown,
               double begin_unix_s) {
-  columns["step"] = ordered_json::array();
+  columns["step"] = OrderedJson::array();
   for (const size_t i : shown) columns["step"].push_back(rows[i].step);
   add(columns, "tokens", rows, shown, [](const StepRow& r) { return number(r.tokens, 15); });
-  add(columns, "t", rows, shown, [&](const StepRow& r) -> ordered_json {
-    return std::isnan(r.unix_s) ? ordered_json()
+  add(columns, "t", rows, shown, [&](const StepRow& r) -> OrderedJson {
+    return std::isnan(r.unix_s) ? OrderedJson()
                                 : number(std::round((r.unix_s - begin_unix_s) * 100) / 100, 12);
   });
 }
@@ -45,8 +44,8 @@ void add_axes(ordered_json& columns, const std::vector<StepRow>& rows, const std
 const char* kind_of(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
 /// Losses and gradient norms that are not finite: [[step, "loss", "nan"], ...].
-ordered_json odd_numbers(const std::vector<StepRow>& rows) {
-  ordered_json odd = ordered_json::array();
+OrderedJson odd_numbers(const std::vector<StepRow>& rows) {
+  OrderedJson odd = OrderedJson::array();
   const auto note = [&](const StepRow& row, const char* name, double value) {
     if (!std::isfinite(value) && odd.size() < kMostOdd) odd.push_back({row.step, name, kind_of(value)});
   };
@@ -58,14 +57,14 @@ ordered_json odd_numbers(const std::vector<StepRow>& rows) {
   return odd;
 }
 
-ordered_json evaluations(const std::vector<StepRow>& all, double begin_unix_s, size_t most) {
+OrderedJson evaluations(const std::vector<StepRow>& all, double begin_unix_s, size_t most) {
   std::vector<StepRow> rows;
   for (const StepRow& row : all)
     if (row.evaluated) rows.push_back(row);
   // The rule for steps looks at the training loss.
   for (StepRow& row : rows) row.loss = row.val_loss;
   const std::vector<size_t> shown = shown_rows(rows, most);
-  ordered_json columns;
+  OrderedJson columns;
   add_axes(columns, rows, shown, begin_unix_s);
   add(columns, "loss", rows, shown, [](const StepRow& r) { return number(r.val_loss, kExact); });
   return columns;
@@ -147,23 +146,23 @@ std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most) {
   return shown;
 }
 
-ordered_json number(double value, int digits) {
+OrderedJson number(double value, int digits) {
   if (!std::isfinite(value)) return {};
   const double rounded = std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
   if (rounded == std::floor(rounded) && std::abs(rounded) < 9e15) return int64_t(rounded);
   return rounded;
 }
 
-ordered_json curves_json(const StepRows& steps, double begin_unix_s, size_t most) {
+OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most) {
   const std::vector<StepRow>& rows = steps.rows();
   const std::vector<size_t> shown = shown_rows(rows, most);
-  ordered_json columns;
+  OrderedJson columns;
   add_axes(columns, rows, shown, begin_unix_s);
   const auto value = [&](const char* name, double StepRow::*member, int digits = 5) {
     add(columns, name, rows, shown, [=](const StepRow& r) { return number(r.*member, digits); });
   };
   add(columns, "attempt", rows, shown,
-      [](const StepRow& r) { return r.attempt ? ordered_json(r.attempt) : ordered_json(); });
+      [](const StepRow& r) { return r.attempt ? OrderedJson(r.attempt) : OrderedJson(); });
   value("loss", &StepRow::loss, kExact);
   value("grad_norm", &StepRow::grad_norm, kExact);
   value("lr", &StepRow::lr, kExact);
@@ -173,17 +172,17 @@ ordered_json curves_json(const StepRows& steps, double begin_unix_s, size_t most
   value("compute_median_s", &StepRow::compute_median_s);
   value("compute_max_s", &StepRow::compute_max_s);
   add(columns, "compute_max_rank", rows, shown, [](const StepRow& r) {
-    return r.compute_max_rank < 0 ? ordered_json() : ordered_json(r.compute_max_rank);
+    return r.compute_max_rank < 0 ? OrderedJson() : OrderedJson(r.compute_max_rank);
   });
   value("peak_memory_bytes", &StepRow::peak_memory_bytes, 6);
   for (size_t i = 0; i < kPhases.size(); ++i)
     add(columns, (std::string(kPhases[i].first) + "_s").c_str(), rows, shown,
         [i](const StepRow& r) { return number(r.phases[i], 4); });
-  ordered_json result{{"steps", rows.size()}, {"columns", std::move(columns)}};
-  if (ordered_json val = evaluations(rows, begin_unix_s, most); !val["step"].empty())
+  OrderedJson result{{"steps", rows.size()}, {"columns", std::move(columns)}};
+  if (OrderedJson val = evaluations(rows, begin_unix_s, most); !val["step"].empty())
     result["evaluations"] = val;
-  if (ordered_json odd = odd_numbers(rows); !odd.empty()) result["not_finite"] = std::move(odd);
-  ordered_json skipped = ordered_json::array();
+  if (OrderedJson odd = odd_numbers(rows); !odd.empty()) result["not_finite"] = std::move(odd);
+  OrderedJson skipped = OrderedJson::array();
   for (const StepRow& row : rows)
     if (row.skipped && skipped.size() < kMostOdd) skipped.push_back(row.step);
   if (!skipped.empty()) result["skipped"] = std::move(skipped);

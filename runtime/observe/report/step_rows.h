@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/train/measure/step_line.h"
 
 namespace trainctl::report {
@@ -71,11 +71,11 @@ class StepRows {
 std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most);
 
 /// A number with so many significant digits; null: not finite.
-nlohmann::ordered_json number(double value, int digits = 5);
+OrderedJson number(double value, int digits = 5);
 
 /// The curves as columns of equal length: {"step":[1,2,...],"loss":[...],...}, of at most about `most` steps,
 /// and the evaluations in columns of their own. A column without a number is left out. Times are seconds
 /// since `begin_unix_s`.
-nlohmann::ordered_json curves_json(const StepRows& steps, double begin_unix_s, size_t most);
+OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most);
 
 }  // namespace trainctl::report

@@ -17,7 +17,6 @@
 namespace trainctl::terminal {
 namespace {
 
-using nlohmann::ordered_json;
 using report::RunData;
 using report::StepRow;
 
@@ -128,7 +127,7 @@ class Curve {
   double low_ = NAN, high_ = NAN;
 };
 
-double at(const ordered_json& object, const char* key, const char* inner = nullptr) {
+double at(const OrderedJson& object, const char* key, const char* inner = nullptr) {
   const auto found = object.find(key);
   if (found == object.end()) return NAN;
   if (inner) return found->is_object() ? at(*found, inner) : NAN;
@@ -138,46 +137,46 @@ double at(const ordered_json& object, const char* key, const char* inner = nullp
 /// The rows of numbers: name, value of a run.
 struct NumberRow {
   const char* name;
-  std::string (*text)(const ordered_json& run);
+  std::string (*text)(const OrderedJson& run);
 };
 std::string or_dash(double value, std::string (*text)(double)) {
   return std::isnan(value) ? "-" : text(value);
 }
 const NumberRow kNumbers[] = {
-    {"state", [](const ordered_json& run) { return run.at("state_text").get<std::string>(); }},
+    {"state", [](const OrderedJson& run) { return run.at("state_text").get<std::string>(); }},
     {"steps",
-     [](const ordered_json& run) {
+     [](const OrderedJson& run) {
        return fmt::format("{}/{}", run.at("step").dump(), run.at("total_steps").dump());
      }},
-    {"tokens", [](const ordered_json& run) { return or_dash(at(run["summary"], "tokens"), count_text); }},
+    {"tokens", [](const OrderedJson& run) { return or_dash(at(run["summary"], "tokens"), count_text); }},
     {"loss",
-     [](const ordered_json& run) {
+     [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "loss", "value"), [](double v) { return fmt::format("{:.4f}", v); });
      }},
     {"best val loss",
-     [](const ordered_json& run) {
+     [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "best_val_loss", "value"),
                       [](double v) { return fmt::format("{:.4f}", v); });
      }},
     {"tokens/s",
-     [](const ordered_json& run) { return or_dash(at(run["summary"], "tokens_per_s"), short_number); }},
+     [](const OrderedJson& run) { return or_dash(at(run["summary"], "tokens_per_s"), short_number); }},
     {"mfu",
-     [](const ordered_json& run) {
+     [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "mfu"), [](double v) { return fmt::format("{:.1f} %", v * 100); });
      }},
     {"goodput",
-     [](const ordered_json& run) {
+     [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "goodput"),
                       [](double v) { return fmt::format("{:.1f} %", v * 100); });
      }},
     {"duration",
-     [](const ordered_json& run) { return or_dash(at(run["summary"], "duration_s"), short_duration); }},
-    {"attempts", [](const ordered_json& run) { return run.at("attempts").dump(); }},
+     [](const OrderedJson& run) { return or_dash(at(run["summary"], "duration_s"), short_duration); }},
+    {"attempts", [](const OrderedJson& run) { return run.at("attempts").dump(); }},
 };
 
 /// A fact of the report ("Mesh", "Numerics"); "-" if it has none.
-std::string fact(const ordered_json& run, const char* name) {
-  for (const ordered_json& row : run.at("facts"))
+std::string fact(const OrderedJson& run, const char* name) {
+  for (const OrderedJson& row : run.at("facts"))
     if (row.at(0) == name) return row.at(1).get<std::string>();
   return "-";
 }
@@ -188,14 +187,14 @@ void add_lines(std::string& text, const char* label, const std::vector<std::stri
 }
 
 /// null: the run has no such field.
-ordered_json value_of(const report::SpecRow& row) {
+OrderedJson value_of(const report::SpecRow& row) {
   if (row.value.empty()) return {};
   const bool hidden = try_parse_json(row.value).is_discarded();
-  return hidden ? ordered_json(row.value) : parse_ordered_json(row.value);
+  return hidden ? OrderedJson(row.value) : parse_ordered_json(row.value);
 }
 
 /// The shown data of the report: one place knows what a run's numbers are.
-ordered_json data_of(const RunData& a, const RunData& b, double now_unix_s) {
+OrderedJson data_of(const RunData& a, const RunData& b, double now_unix_s) {
   return report::report_json({&a, &b}, now_unix_s, {.steps = 2, .events = 1, .rank_cells = 1});
 }
 
@@ -203,8 +202,8 @@ ordered_json data_of(const RunData& a, const RunData& b, double now_unix_s) {
 
 std::string render_comparison(const RunData& a, const RunData& b, const RunComparison& c, double now_unix_s,
                               const ComparisonView& view) {
-  const ordered_json data = data_of(a, b, now_unix_s);
-  const ordered_json &run_a = data["runs"][0], &run_b = data["runs"][1];
+  const OrderedJson data = data_of(a, b, now_unix_s);
+  const OrderedJson &run_a = data["runs"][0], &run_b = data["runs"][1];
   const int room = view.columns > 0 ? std::max(20, view.columns - kLabel) : 0;
   std::string text;
   const int most = room > 0 ? std::max(8, (room - 17) / 2) : 0;  // the names of runs may be long
@@ -235,15 +234,15 @@ std::string render_comparison(const RunData& a, const RunData& b, const RunCompa
   return text;
 }
 
-ordered_json comparison_json(const RunData& a, const RunData& b, const RunComparison& c, double now_unix_s) {
-  const auto difference = [](const std::optional<StepDifference>& d) -> ordered_json {
+OrderedJson comparison_json(const RunData& a, const RunData& b, const RunComparison& c, double now_unix_s) {
+  const auto difference = [](const std::optional<StepDifference>& d) -> OrderedJson {
     if (!d) return {};
     return {{"step", d->step},
             {"number", d->name},
             {"values", {report::number(d->a, 17), report::number(d->b, 17)}}};
   };
-  ordered_json data = data_of(a, b, now_unix_s), runs = ordered_json::array();
-  for (const ordered_json& run : data["runs"])
+  OrderedJson data = data_of(a, b, now_unix_s), runs = OrderedJson::array();
+  for (const OrderedJson& run : data["runs"])
     runs.push_back({{"id", run["id"]},
                     {"state", run["state"]},
                     {"step", run["step"]},
@@ -251,10 +250,10 @@ ordered_json comparison_json(const RunData& a, const RunData& b, const RunCompar
                     {"attempts", run["attempts"]},
                     {"summary", run["summary"]},
                     {"time", run["time"]}});
-  ordered_json compared = ordered_json::array(), spec = ordered_json::array();
+  OrderedJson compared = OrderedJson::array(), spec = OrderedJson::array();
   for (const ComparedNumber& number : compared_numbers()) compared.push_back(number.name);
   for (const report::SpecDifference& field : c.spec) {
-    ordered_json sides = ordered_json::array();
+    OrderedJson sides = OrderedJson::array();
     for (const report::SpecRow& row : field.rows)
       sides.push_back({{"value", value_of(row)}, {"origin", row.origin}});
     spec.push_back({{"path", field.path}, {"runs", std::move(sides)}});

@@ -22,7 +22,7 @@ bool same_bits(double a, double b) {
 /// The root hash of each step, of its newest checkpoint.
 std::map<int64_t, std::string> root_hashes(const RunData& run) {
   std::map<int64_t, std::string> roots;
-  for (const nlohmann::json& event : run.happenings.events()) {
+  for (const Json& event : run.happenings.events()) {
     if (event.at("kind") != word_of(EventKind::checkpoint)) continue;
     try {
       const auto checkpoint = record_of<CheckpointEvent>(event);

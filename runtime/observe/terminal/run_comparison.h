@@ -1,11 +1,11 @@
 // The comparison of two runs: what differs in their specs, and whether they computed the same bits. Pure.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/report/run_data.h"
 
 namespace trainctl::terminal {
@@ -50,7 +50,7 @@ struct ComparisonView {
 /// A page for people.
 std::string render_comparison(const report::RunData& a, const report::RunData& b,
                               const RunComparison& comparison, double now_unix_s, const ComparisonView& view);
-nlohmann::ordered_json comparison_json(const report::RunData& a, const report::RunData& b,
+OrderedJson comparison_json(const report::RunData& a, const report::RunData& b,
                                        const RunComparison& comparison, double now_unix_s);
 
 }  // namespace trainctl::terminal

@@ -15,8 +15,6 @@
 namespace trainctl::terminal {
 namespace {
 
-using nlohmann::ordered_json;
-
 void take_status(ListedRun& run, const RunStatus& s) {
   const bool lost = !run.supervised && !s.ended() && s.state != RunState::submitted;
   run.state = lost ? "lost" : std::string(word_of(s.state));
@@ -36,7 +34,7 @@ const char* color_of(const ListedRun& run) {
   return "";
 }
 
-ordered_json known(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(); }
+OrderedJson known(double value) { return std::isfinite(value) ? OrderedJson(value) : OrderedJson(); }
 
 }  // namespace
 
@@ -99,8 +97,8 @@ std::string render_run_list(const std::vector<ListedRun>& runs, double now, int 
   return text;
 }
 
-ordered_json run_list_json(const std::vector<ListedRun>& runs) {
-  ordered_json list = ordered_json::array();
+OrderedJson run_list_json(const std::vector<ListedRun>& runs) {
+  OrderedJson list = OrderedJson::array();
   for (const ListedRun& run : runs)
     list.push_back({{"id", run.id},
                     {"directory", run.directory},

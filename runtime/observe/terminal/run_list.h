@@ -1,10 +1,10 @@
 // The runs of a folder, one row each: what `trainctl list` shows.
 #pragma once
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/run/record/run_directory.h"
 
 namespace trainctl::terminal {
@@ -29,6 +29,6 @@ std::vector<ListedRun> list_runs(FileSystem& fs, const std::string& root,
 
 /// A table for people. `columns`: the width of the terminal, 0: no limit.
 std::string render_run_list(const std::vector<ListedRun>& runs, double now_unix_s, int columns, bool color);
-nlohmann::ordered_json run_list_json(const std::vector<ListedRun>& runs);
+OrderedJson run_list_json(const std::vector<ListedRun>& runs);
 
 }  // namespace trainctl::terminal

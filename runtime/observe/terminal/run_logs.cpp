@@ -66,13 +66,13 @@ std::string record_text(const CrashRecord& record) {
 
 /// The line for an event; nullopt: it is no failure.
 std::optional<LogLine> failure_of(std::string_view line) try {
-  const nlohmann::json event = try_parse_json(line);
+  const Json event = try_parse_json(line);
   if (!event.is_object() || event.value("kind", "") != word_of(EventKind::failure)) return std::nullopt;
   const std::string effect = event.value("effect", "");
   return LogLine{.source = "failure",
                  .unix_s = event.value("t", 0.0),
                  .text = event.value("cause", "") + (effect.empty() ? "" : "; " + effect)};
-} catch (const nlohmann::json::exception&) {
+} catch (const JsonError&) {
   return std::nullopt;
 }
 

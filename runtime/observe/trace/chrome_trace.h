@@ -18,14 +18,14 @@ namespace trainctl::trace {
 struct RunEvent {
   int64_t at_ns = 0;
   std::string name;
-  nlohmann::json fields;
+  Json fields;
 };
 
 struct Trace {
   std::vector<RankTrace> ranks;  ///< by rank
   Flows flows;
   std::vector<RunEvent> events;        ///< by time
-  nlohmann::ordered_json description;  ///< becomes "otherData"
+  OrderedJson description;  ///< becomes "otherData"
 };
 
 /// Gives the text to `sink` in pieces.

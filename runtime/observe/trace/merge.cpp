@@ -13,8 +13,6 @@
 namespace trainctl::trace {
 namespace {
 
-using nlohmann::ordered_json;
-
 /// The nodes of the recorded ranks, as indices of the answer's nodes; -1: the answer names none.
 class Nodes {
  public:
@@ -81,7 +79,7 @@ std::vector<RunEvent> events_within(const std::vector<std::string>& lines, const
   const int64_t from = origin_ns(ranks), to = end_ns(ranks);
   std::vector<RunEvent> events;
   for (const std::string& line : lines) {
-    nlohmann::json fields = try_parse_json(line);
+    Json fields = try_parse_json(line);
     if (!fields.is_object() || !fields.contains("t") || !fields["t"].is_number() ||
         !fields.contains("kind") || !fields["kind"].is_string())
       continue;
@@ -99,12 +97,12 @@ std::vector<RunEvent> events_within(const std::vector<std::string>& lines, const
   return events;
 }
 
-ordered_json clocks_json(const TraceAnswer& answer, const Nodes& nodes) {
-  ordered_json list = ordered_json::array();
+OrderedJson clocks_json(const TraceAnswer& answer, const Nodes& nodes) {
+  OrderedJson list = OrderedJson::array();
   for (const int index : nodes.used()) {
     if (index < 0) continue;
     const TraceAnswer::Node& node = answer.nodes[size_t(index)];
-    ordered_json json = {{"node", node.name}};
+    OrderedJson json = {{"node", node.name}};
     for (const auto& [when, offset] : {std::pair{"before", node.before}, std::pair{"after", node.after}})
       if (offset)
         json[when] = {{"offset_us", std::round(offset->offset_s * 1e9) / 1e3},
@@ -143,7 +141,7 @@ TraceSummary summary_of(const MergeInput& input, const Trace& trace, const Nodes
   return s;
 }
 
-ordered_json description_of(const MergeInput& input, const Trace& trace, const TraceSummary& s,
+OrderedJson description_of(const MergeInput& input, const Trace& trace, const TraceSummary& s,
                             const Nodes& nodes) {
   const bool on_device = std::any_of(trace.ranks.begin(), trace.ranks.end(),
                                      [](const RankTrace& rank) { return rank.recording.on_device; });
@@ -186,7 +184,7 @@ Merged merge(MergeInput input) {
 }
 
 std::string TraceSummary::to_json(const std::string& file, uint64_t bytes) const {
-  return dump_json(ordered_json{{"run_id", run_id},
+  return dump_json(OrderedJson{{"run_id", run_id},
                                 {"epoch", epoch},
                                 {"first_step", first_step},
                                 {"last_step", last_step},

@@ -33,8 +33,8 @@ std::string action_name(const Span& span, const Recording& of) {
 }
 
 /// World ranks, or ranks of the group where only those are known.
-nlohmann::json peers_of(const Span& span, const SpanGroup& group) {
-  nlohmann::json peers = nlohmann::json::array();
+Json peers_of(const Span& span, const SpanGroup& group) {
+  Json peers = Json::array();
   for (int r = 0; r < 64; ++r)
     if (span.peers >> r & 1) peers.push_back(size_t(r) < group.members.size() ? group.members[size_t(r)] : r);
   return peers;
@@ -77,7 +77,7 @@ const char* category_of(const Span& span) {
 }
 
 std::string arguments_of(const Span& span, const Recording& of) {
-  nlohmann::ordered_json args = nlohmann::ordered_json::object();
+  OrderedJson args = OrderedJson::object();
   if (span.step >= 0) args["step"] = span.step;
   if (span.micro_batch >= 0) args["micro_batch"] = span.micro_batch;
   if (span.virtual_stage >= 0) args["virtual_stage"] = span.virtual_stage;

@@ -6,8 +6,8 @@
 
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
 #include "runtime/run/rank/thread_control.h"
+#include "runtime/base/json.h"
 #include "runtime/run/saves/save_collector.h"
 
 namespace trainctl {
@@ -35,7 +35,7 @@ struct Shared {
 
   void note(const SaveOutcome& outcome) {
     if (!on_event) return;
-    const nlohmann::json fields{{"step", outcome.step}, {outcome.ok ? "root" : "reason", outcome.message}};
+    const Json fields{{"step", outcome.step}, {outcome.ok ? "root" : "reason", outcome.message}};
     on_event(outcome.ok ? EventKind::checkpoint : EventKind::save_failed, dump_json(fields));
   }
 

@@ -9,14 +9,11 @@
 #include <cerrno>
 #include <cstring>
 
-
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
-
-using nlohmann::json;
 
 off_t size_of(int fd) {
   struct stat s;
@@ -90,8 +87,8 @@ void BoundedJournal::append(const std::string& line) try {
 }
 
 std::string event_line(double unix_s, EventKind kind, const std::string& text) {
-  json line = {{"v", 1}, {"t", unix_s}, {"kind", word_of(kind)}};
-  const json fields = try_parse_json(text.empty() ? "{}" : text);
+  Json line = {{"v", 1}, {"t", unix_s}, {"kind", word_of(kind)}};
+  const Json fields = try_parse_json(text.empty() ? "{}" : text);
   if (fields.is_object()) {
     for (const auto& [key, value] : fields.items())
       if (!line.contains(key)) line[key] = value;
@@ -119,7 +116,7 @@ int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64
   std::string kept, moved;
   int64_t count = 0, last = 0;
   for (const std::string& line : lines_of(fs, metrics_path)) {
-    const json j = try_parse_json(line);
+    const Json j = try_parse_json(line);
     const bool good = j.is_object() && j.contains("step") && j["step"].is_number_integer();
     const int64_t at = good ? j["step"].get<int64_t>() : 0;
     if (good && at <= step && at > last) {

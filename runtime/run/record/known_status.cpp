@@ -12,14 +12,12 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
-json object_of(const std::string& text) {
-  json value = try_parse_json(text);
-  return value.is_object() ? value : json::object();
+Json object_of(const std::string& text) {
+  Json value = try_parse_json(text);
+  return value.is_object() ? value : Json::object();
 }
 
-void take_event(const json& event, RunStatus& status) {
+void take_event(const Json& event, RunStatus& status) {
   status.updated_unix_s = event.value("t", status.updated_unix_s);
   const auto kind = of_word<EventKind>(event.value("kind", ""));
   if (kind == EventKind::start) {
@@ -40,10 +38,11 @@ void take_event(const json& event, RunStatus& status) {
   }
 }
 
-std::string checkpoint_folder(const RunDirectory& run, const json& job) try {
-  const std::string elsewhere = job.value("/checkpoint/dir"_json_pointer, std::string());
+std::string checkpoint_folder(const RunDirectory& run, const Json& job) try {
+  const Json* const dir = job.find_at("/checkpoint/dir");
+  const std::string elsewhere = dir ? dir->get<std::string>() : "";
   return elsewhere.empty() ? run.file("ckpt") : elsewhere;
-} catch (const json::exception&) {
+} catch (const JsonError&) {
   return run.file("ckpt");  // job.json is damaged
 }
 
@@ -52,13 +51,13 @@ RunStatus rebuild(FileSystem& fs, const RunDirectory& run, const std::vector<std
   if (const auto identity = read_identity(fs, run)) status.lineage_json = identity->lineage_json;
   for (const std::string& line : events) take_event(object_of(line), status);
   for (const std::string& line : lines_of(fs, run.metrics()))
-    if (const json step = object_of(line); step.value("step", int64_t(0)) > status.step) {
+    if (const Json step = object_of(line); step.value("step", int64_t(0)) > status.step) {
       status.step = step["step"];
       status.step_unix_s = status.updated_unix_s;
       status.last_step_json = line;
     }
-  const json job = object_of(fs.read_text(run.job()));
-  status.total_steps = job.value("/schedule/total_steps"_json_pointer, int64_t(0));
+  const Json job = object_of(fs.read_text(run.job()));
+  if (const Json* const steps = job.find_at("/schedule/total_steps")) status.total_steps = *steps;
   if (const auto newest = ckpt::open_latest(fs, checkpoint_folder(run, job), -1, nullptr)) status.saved_step = newest->state().step;
   if (status.state != RunState::finished) status.advice = "trainctl resume " + command_name(run);
   return status;
@@ -80,7 +79,7 @@ std::optional<KnownStatus> status_of_run(FileSystem& fs, const RunDirectory& run
   } catch (const BadRecord& error) {
     throw Error(ErrorCode::kIo,
                 fmt::format("{}; and its other records are damaged, too: {}", note, error.what()));
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(ErrorCode::kIo, fmt::format("{}; and its other records are damaged, too: {}", note, error.what()));
   }
 }

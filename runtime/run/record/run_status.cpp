@@ -9,17 +9,15 @@
 
 namespace trainctl {
 
-using nlohmann::json;
-
 namespace {
 
-json ranks_json(const std::vector<RankStatus>& ranks) { return RecordWriter<json>::json_of(ranks); }
+Json ranks_json(const std::vector<RankStatus>& ranks) { return RecordWriter<Json>::json_of(ranks); }
 
-std::vector<RankStatus> ranks_of(const json& list) try {
+std::vector<RankStatus> ranks_of(const Json& list) try {
   std::vector<RankStatus> ranks;
-  RecordReader<json>::read(list, ranks);
+  RecordReader<Json>::read(list, ranks);
   return ranks;
-} catch (const json::exception& error) {
+} catch (const JsonError& error) {
   throw BadRecord(error.what());
 }
 
@@ -36,11 +34,11 @@ void replace_view(FileSystem& fs, const std::string& path, const std::string& te
 }
 
 std::string RunStatus::to_json(bool with_ranks) const {
-  json j = json::object();
+  Json j = Json::object();
   RecordWriter writer(j);
   fields_but_ranks(writer, *this);
-  j["ranks"] = with_ranks ? ranks_json(ranks) : json::array();
-  if (!j["last_step"].is_object()) j["last_step"] = json::object();
+  j["ranks"] = with_ranks ? ranks_json(ranks) : Json::array();
+  if (!j["last_step"].is_object()) j["last_step"] = Json::object();
   return dump_json(j);
 }
 
@@ -73,7 +71,7 @@ std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path) tr
   if (!fs.exists(path)) return std::nullopt;
   RunStatus status = found_in(RunStatus::from_json(fs.read_text(path)), path.substr(0, path.rfind('/')));
   if (status.ranks.empty() && fs.exists(ranks_path(path))) {
-    const json list = try_parse_json(fs.read_text(ranks_path(path)));
+    const Json list = try_parse_json(fs.read_text(ranks_path(path)));
     if (list.is_array()) status.ranks = ranks_of(list);
   }
   return status;

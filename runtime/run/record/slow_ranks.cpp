@@ -7,8 +7,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 /// "rank 5", "ranks 4, 5, 6 and 3 more".
 std::string ranks_text(const Outliers& o) {
   std::string text = fmt::format("{} {}", o.count == 1 ? "rank" : "ranks", fmt::join(o.ranks, ", "));
@@ -30,7 +28,7 @@ std::vector<SlowRanks::Notice> SlowRanks::step(const StepLine& line, double unix
     if (seen.in_a_row++ == 0) seen.since_s = unix_s;
     if (seen.in_a_row < kReports || unix_s - seen.since_s < kSeconds || seen.noticed) continue;
     seen.noticed = true;
-    json fields = record_json(o);
+    Json fields = record_json(o);
     fields["step"] = line.step;
     const std::string ranks = ranks_text(o);
     notices.push_back(
@@ -53,7 +51,7 @@ std::vector<SlowRanks::Notice> SlowRanks::step(const StepLine& line, double unix
     }
     if (seen.noticed)
       notices.push_back({EventKind::slow_ranks_over,
-                         dump_json(json{{"who", it->first}, {"step", line.step}}),
+                         dump_json(Json{{"who", it->first}, {"step", line.step}}),
                          fmt::format("   {}: computing takes as long as on the others again", it->first)});
     it = seen_.erase(it);
   }

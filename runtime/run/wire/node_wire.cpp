@@ -16,8 +16,6 @@ const char* const kProgramVersion = TRAINCTL_VERSION;
 
 namespace {
 
-using nlohmann::json;
-
 constexpr std::array kNames = {"hello", "beat",   "rank",         "rank_lost", "exited",  "output",
                                "fence", "remote", "gone",         "warned",    "welcome", "refused",
                                "start", "spawn",  "remote_ended", "look",      "kill",    "end",
@@ -39,14 +37,14 @@ template <typename Read>
 auto checked(Read read) {
   try {
     return read();
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     malformed(error.what());
   }
 }
 
 /// A number of a header: an integer that T holds.
 template <typename T>
-T integer(const json& header, const char* key, T fallback) {
+T integer(const Json& header, const char* key, T fallback) {
   const auto found = header.find(key);
   if (found == header.end()) return fallback;
   const bool fits = found->is_number_unsigned()
@@ -63,8 +61,8 @@ bool is_bool(const bool& value) {
   return byte <= 1;
 }
 
-json object_of(const std::string& text) {
-  json j = try_parse_json(text);
+Json object_of(const std::string& text) {
+  Json j = try_parse_json(text);
   if (!j.is_object()) malformed("its body is no JSON object");
   return j;
 }
@@ -81,7 +79,7 @@ R body_of(const std::string& text) try {
 const char* name_of(Kind kind) { return kNames[size_t(kind)]; }
 
 std::string encode(const Message& m) {
-  json header = {{"k", name_of(m.kind)}};
+  Json header = {{"k", name_of(m.kind)}};
   if (m.epoch) header["e"] = m.epoch;
   if (m.rank >= 0) header["r"] = m.rank;
   if (m.number) header["n"] = m.number;
@@ -112,7 +110,7 @@ std::optional<Message> MessageReader::next() {
     }
     if (end - begin_ > kMaxHeaderBytes) malformed("a line that is too long");
     header_ = checked([&] {
-      const json j = object_of(buffer_.substr(begin_, end - begin_));
+      const Json j = object_of(buffer_.substr(begin_, end - begin_));
       const auto kind = kind_of(j.at("k").get<std::string>());
       if (!kind) malformed(fmt::format("a message of unknown kind {:.20}", j.at("k").get<std::string>()));
       payload_bytes_ = integer<size_t>(j, "b", 0);
@@ -144,9 +142,6 @@ NodeHello NodeHello::from_json(const std::string& text) { return body_of<NodeHel
 
 std::string Welcome::to_json() const { return record_text(*this); }
 Welcome Welcome::from_json(const std::string& text) { return body_of<Welcome>(text); }
-
-void to_json(json& j, const RankRange& range) { j = json::array({range.first, range.count}); }
-void from_json(const json& j, RankRange& range) { range = {j.at(0), j.at(1)}; }
 
 std::string OtherMemories::to_json() const { return record_text(*this); }
 OtherMemories OtherMemories::from_json(const std::string& text) { return body_of<OtherMemories>(text); }

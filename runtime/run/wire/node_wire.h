@@ -11,7 +11,6 @@
 //         keep_only  clock
 #pragma once
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 
 #include "runtime/base/activity.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/base/record_fields.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/machine/process.h"
@@ -186,9 +186,16 @@ struct Welcome {
 struct RankRange {
   int first = 0, count = 0;
 };
+}  // namespace trainctl::wire
+
 /// As a field of a record: [first, count].
-void to_json(nlohmann::json& json, const RankRange& range);
-void from_json(const nlohmann::json& json, RankRange& range);
+template <>
+struct trainctl::JsonForm<trainctl::wire::RankRange> {
+  static Json to(const wire::RankRange& range) { return Json::array({range.first, range.count}); }
+  static void read(const Json& json, wire::RankRange& range) { range = {json.at(0), json.at(1)}; }
+};
+
+namespace trainctl::wire {
 
 /// A node that holds pieces which ranks of other nodes read.
 struct PieceHolder {

@@ -58,53 +58,54 @@ struct trainctl::RecordOf<trainctl::TraceResult> {
   }
 };
 
+namespace trainctl {
+
 /// An array, in the order of the members. A number that is not known is null.
 template <>
-struct nlohmann::adl_serializer<trainctl::RankTimes> {
-  static constexpr size_t kNumbers = sizeof(trainctl::RankTimes) / sizeof(double);
+struct JsonForm<RankTimes> {
+  static constexpr size_t kNumbers = sizeof(RankTimes) / sizeof(double);
   using Numbers = std::array<double, kNumbers>;
-  static void to_json(json& j, const trainctl::RankTimes& times) {
+  static Json to(const RankTimes& times) {
+    Json j = Json::array();
     for (const double number : std::bit_cast<Numbers>(times))
-      j.push_back(std::isfinite(number) ? json(number) : json());
+      j.push_back(std::isfinite(number) ? Json(number) : Json());
+    return j;
   }
-  static void from_json(const json& j, trainctl::RankTimes& times) {
+  static void read(const Json& j, RankTimes& times) {
     Numbers numbers;
     for (size_t i = 0; i < kNumbers; ++i) numbers[i] = j.at(i).is_null() ? NAN : j.at(i).get<double>();
-    times = std::bit_cast<trainctl::RankTimes>(numbers);
+    times = std::bit_cast<RankTimes>(numbers);
   }
 };
 
 template <>
-struct nlohmann::adl_serializer<trainctl::ckpt::Tensor> {
-  static void to_json(json& j, const trainctl::ckpt::Tensor& t) {
-    j = {t.name, int(t.role), int(t.dtype), t.shape};
-  }
-  static void from_json(const json& j, trainctl::ckpt::Tensor& t) {
+struct JsonForm<ckpt::Tensor> {
+  static Json to(const ckpt::Tensor& t) { return {t.name, int(t.role), int(t.dtype), t.shape}; }
+  static void read(const Json& j, ckpt::Tensor& t) {
     const int role = j.at(1), dtype = j.at(2);
-    constexpr int kLastRole = int(trainctl::ckpt::Role::gradient), kLastType = int(trainctl::DType::u32);
+    constexpr int kLastRole = int(ckpt::Role::gradient), kLastType = int(DType::u32);
     if (role < 0 || role > kLastRole || dtype < 0 || dtype > kLastType)
-      throw trainctl::BadRecord(fmt::format("a tensor of role {} and type {}", role, dtype));
-    t = {j.at(0), trainctl::ckpt::Role(role), trainctl::DType(dtype), j.at(3)};
+      throw BadRecord(fmt::format("a tensor of role {} and type {}", role, dtype));
+    t = {j.at(0), ckpt::Role(role), DType(dtype), j.at(3)};
   }
 };
 
 /// As its own text; empty where there is no file: the rank owns nothing, or could not write.
 template <>
-struct nlohmann::adl_serializer<trainctl::ckpt::ShardReceipt> {
-  static void to_json(json& j, const trainctl::ckpt::ShardReceipt& receipt) {
-    j = receipt.file.empty() ? std::string() : receipt.to_json();
+struct JsonForm<ckpt::ShardReceipt> {
+  static Json to(const ckpt::ShardReceipt& receipt) {
+    return receipt.file.empty() ? std::string() : receipt.to_json();
   }
-  static void from_json(const json& j, trainctl::ckpt::ShardReceipt& receipt) {
+  static void read(const Json& j, ckpt::ShardReceipt& receipt) {
     const auto text = j.get<std::string>();
     try {
-      receipt = text.empty() ? trainctl::ckpt::ShardReceipt{} : trainctl::ckpt::ShardReceipt::from_json(text);
-    } catch (const trainctl::Error& error) {
-      throw trainctl::BadRecord(error.what());
+      receipt = text.empty() ? ckpt::ShardReceipt{} : ckpt::ShardReceipt::from_json(text);
+    } catch (const Error& error) {
+      throw BadRecord(error.what());
     }
   }
 };
 
-namespace trainctl {
 namespace protocol {
 namespace {
 
@@ -127,18 +128,16 @@ struct Words<protocol::Down::Kind> {
 namespace trainctl::protocol {
 namespace {
 
-using nlohmann::json;
-
 /// One line, with the kind under "k". Invalid UTF-8 (a file name in an error message) is replaced, not thrown
 /// over.
 template <typename Kind>
-std::string line_of(Kind kind, json body = json::object()) {
+std::string line_of(Kind kind, Json body = Json::object()) {
   body["k"] = word_of(kind);
   return dump_json(body) + "\n";
 }
 
-json parse_line(std::string_view line) {
-  json message = try_parse_json(line);
+Json parse_line(std::string_view line) {
+  Json message = try_parse_json(line);
   if (!message.is_object() || !message.contains("k"))
     throw Error(ErrorCode::kLauncher,
                 fmt::format("the control channel carried a line that is no message: {:.80}", line));
@@ -151,7 +150,7 @@ json parse_line(std::string_view line) {
 }
 
 template <typename Kind>
-Kind kind_of(const json& message) {
+Kind kind_of(const Json& message) {
   const auto word = message.at("k").get<std::string>();
   if (const auto kind = of_word<Kind>(word)) return *kind;
   throw Error(ErrorCode::kLauncher,
@@ -177,7 +176,7 @@ std::string encode(const Down& m) {
     case Down::welcome:
     case Down::alive: return line_of(m.kind);
     case Down::stop: {
-      json body{{"level", int(m.level)}};
+      Json body{{"level", int(m.level)}};
       if (std::isfinite(m.left_s)) body["left_s"] = m.left_s;
       return line_of(m.kind, std::move(body));
     }
@@ -205,7 +204,7 @@ std::optional<int64_t> shard_number(std::string_view line) {
 }
 
 Up decode_up(std::string_view line) try {
-  const json j = parse_line(line);
+  const Json j = parse_line(line);
   Up up;
   switch (kind_of<UpKind>(j)) {
     case UpKind::hello: up.hello = record_of<Hello>(j); break;
@@ -224,14 +223,14 @@ Up decode_up(std::string_view line) try {
     case UpKind::done: up.done = true; break;
   }
   return up;
-} catch (const json::exception& error) {
+} catch (const JsonError& error) {
   malformed(error);
 } catch (const BadRecord& error) {
   malformed(error);
 }
 
 Down decode_down(std::string_view line) try {
-  const json j = parse_line(line);
+  const Json j = parse_line(line);
   Down down{.kind = kind_of<Down::Kind>(j), .message = ""};
   if (down.kind == Down::stop) {
     const int level = j.at("level");
@@ -247,7 +246,7 @@ Down decode_down(std::string_view line) try {
   }
   if (down.kind == Down::trace) down.order = record_of<TraceOrder>(j);
   return down;
-} catch (const json::exception& error) {
+} catch (const JsonError& error) {
   malformed(error);
 } catch (const BadRecord& error) {
   malformed(error);

@@ -93,10 +93,10 @@ const char* path_rule(Names names) {
 
 std::string json_of(const Setting& setting) {
   const auto strict = [](const auto& value) {
-    return dump_json(nlohmann::ordered_json(value));
+    return dump_json(OrderedJson(value));
   };
   if (const TextMap* map = std::get_if<TextMap>(&setting)) {
-    nlohmann::ordered_json object = nlohmann::ordered_json::object();
+    OrderedJson object = OrderedJson::object();
     for (const auto& [key, value] : *map) object[key] = value;
     return strict(object);
   }

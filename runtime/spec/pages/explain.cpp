@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
 #include "runtime/spec/pages/codes.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/parse.h"
@@ -169,7 +169,7 @@ std::string grouped(int64_t number) {
 }
 
 std::string preset_page(const spec::Preset& preset) {
-  const nlohmann::ordered_json model = parse_ordered_json(preset.model_json());
+  const OrderedJson model = parse_ordered_json(preset.model_json());
   return fmt::format("preset {}: {}, {} parameters\n\n{}\n\n  a starter spec: trainctl init {}\n",
                      preset.name, preset.summary, grouped(preset.parameters), dump_json(model, 2), preset.name);
 }
@@ -220,7 +220,7 @@ namespace {
 
 /// What a starter spec says beyond the defaults, in order.
 std::vector<std::pair<std::string, std::string>> starter_values(const spec::Preset& preset) {
-  const nlohmann::json model = parse_json(preset.model_json());
+  const Json model = parse_json(preset.model_json());
   const int64_t seq_len = model.at("max_seq_len");
   constexpr int64_t kSmall = 50'000'000;
   const bool small = preset.parameters < kSmall;

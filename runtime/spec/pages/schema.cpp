@@ -3,10 +3,10 @@
 
 #include <cmath>
 
+#include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/fields/fields.h"
-#include "runtime/base/json.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
 
@@ -14,7 +14,6 @@ namespace trainctl {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using spec::Field;
 using spec::json_of;
 using spec::Type;
@@ -33,40 +32,40 @@ const char* pattern_of(Unit unit) {
   return "";
 }
 
-Json exact(double value) {
+OrderedJson exact(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
   return value;
 }
 
-Json quantity_schema(const Field& field) {
-  Json number = {{"type", field.type == Type::integer ? "integer" : "number"}};
+OrderedJson quantity_schema(const Field& field) {
+  OrderedJson number = {{"type", field.type == Type::integer ? "integer" : "number"}};
   if (std::isfinite(field.min)) number[field.above_min ? "exclusiveMinimum" : "minimum"] = exact(field.min);
   if (std::isfinite(field.max)) number["maximum"] = exact(field.max);
-  Json forms = Json::array({number});
+  OrderedJson forms = OrderedJson::array({number});
   if (field.unit != Unit::none) forms.push_back({{"type", "string"}, {"pattern", pattern_of(field.unit)}});
   if (field.accepts_auto) forms.push_back({{"const", "auto"}});
   forms.push_back({{"type", "null"}});
   return {{"anyOf", forms}};
 }
 
-Json whole_number_schema(const Field& field) {
-  Json number = {{"type", "integer"}};
+OrderedJson whole_number_schema(const Field& field) {
+  OrderedJson number = {{"type", "integer"}};
   if (std::isfinite(field.min)) number["minimum"] = exact(field.min);
   if (std::isfinite(field.max)) number["maximum"] = exact(field.max);
   return number;
 }
 
-Json object_schema(const std::string& section);
+OrderedJson object_schema(const std::string& section);
 
-Json type_schema(const Field& field) {
-  Json words = Json::array();
+OrderedJson type_schema(const Field& field) {
+  OrderedJson words = OrderedJson::array();
   for (const std::string& word : field.choices) words.push_back(word);
   switch (field.type) {
     case Type::boolean: return {{"type", {"boolean", "null"}}};
     case Type::integer:
     case Type::number: return quantity_schema(field);
     case Type::text: {
-      Json schema = {{"type", {"string", "null"}}};
+      OrderedJson schema = {{"type", {"string", "null"}}};
       if (field.identifier) schema["pattern"] = "^([A-Za-z0-9_][A-Za-z0-9._-]*)?$";
       if (field.path == "model.preset") {
         schema["enum"] = preset_names();
@@ -79,22 +78,22 @@ Json type_schema(const Field& field) {
       if (field.alias) words.push_back(field.alias->first);
       words.push_back(nullptr);
       if (field.accepts_count)
-        return {{"anyOf", Json::array({Json{{"enum", words}}, whole_number_schema(field)})}};
+        return {{"anyOf", OrderedJson::array({OrderedJson{{"enum", words}}, whole_number_schema(field)})}};
       return {{"enum", words}};
     case Type::text_list: {
-      Json items = {{"type", "string"}};
+      OrderedJson items = {{"type", "string"}};
       if (!field.choices.empty()) items = {{"enum", words}};
       return {{"type", {"array", "null"}}, {"items", items}};
     }
     case Type::integer_list: {
-      Json forms = Json::array({Json{{"type", {"array", "null"}}, {"items", whole_number_schema(field)}}});
+      OrderedJson forms = OrderedJson::array({OrderedJson{{"type", {"array", "null"}}, {"items", whole_number_schema(field)}}});
       if (field.accepts_auto) forms.push_back({{"const", "auto"}});
       return {{"anyOf", forms}};
     }
     case Type::text_map:
       return {{"type", {"object", "null"}}, {"additionalProperties", {{"type", {"string", "null"}}}}};
     case Type::source_list: {
-      Json schema = {{"type", {"array", "null"}}, {"items", object_schema(field.path + "[]")}};
+      OrderedJson schema = {{"type", {"array", "null"}}, {"items", object_schema(field.path + "[]")}};
       if (field.required) schema["minItems"] = 1;
       return schema;
     }
@@ -102,8 +101,8 @@ Json type_schema(const Field& field) {
   return {};
 }
 
-Json field_schema(const Field& field) {
-  Json schema = type_schema(field);
+OrderedJson field_schema(const Field& field) {
+  OrderedJson schema = type_schema(field);
   std::string plain = field.text;
   if (field.names != spec::Names::no_file) plain += fmt::format(" ({})", path_rule(field.names));
   std::erase(plain, '`');
@@ -111,15 +110,15 @@ Json field_schema(const Field& field) {
   schema["markdownDescription"] =
       fmt::format("{}\n\n`{}`: {}", field.text, field.path, describe_type(field));
   if (field.fallback) schema["default"] = parse_ordered_json(json_of(*field.fallback));
-  if (!field.example.empty()) schema["examples"] = Json::array({parse_ordered_json(field.example)});
+  if (!field.example.empty()) schema["examples"] = OrderedJson::array({parse_ordered_json(field.example)});
   if (field.unit != Unit::none) schema["x-unit"] = name_of(field.unit);
   schema["x-since"] = "0.1.0";
   return schema;
 }
 
-Json object_schema(const std::string& section) {
-  Json properties = Json::object();
-  Json required = Json::array();
+OrderedJson object_schema(const std::string& section) {
+  OrderedJson properties = OrderedJson::object();
+  OrderedJson required = OrderedJson::array();
   for (const Field& field : spec::fields())
     if (field.section() == section) {
       properties[field.leaf()] = field_schema(field);
@@ -128,15 +127,15 @@ Json object_schema(const std::string& section) {
   for (const spec::Section& child : spec::sections()) {
     const size_t dot = child.path.rfind('.');
     if ((dot == std::string::npos ? "" : child.path.substr(0, dot)) != section) continue;
-    Json inner = object_schema(child.path);
+    OrderedJson inner = object_schema(child.path);
     inner["description"] = child.text;
     inner["markdownDescription"] = child.text;
     properties[dot == std::string::npos ? child.path : child.path.substr(dot + 1)] = std::move(inner);
   }
   const bool is_entry = section.find("[]") != std::string::npos;
-  Json schema = {{"type", section.empty() || is_entry ? Json("object") : Json({"object", "null"})},
+  OrderedJson schema = {{"type", section.empty() || is_entry ? OrderedJson("object") : OrderedJson({"object", "null"})},
                  {"properties", properties},
-                 {"patternProperties", {{"^x-", Json::object()}}},
+                 {"patternProperties", {{"^x-", OrderedJson::object()}}},
                  {"additionalProperties", false}};
   if (!required.empty()) schema["required"] = required;
   return schema;
@@ -145,7 +144,7 @@ Json object_schema(const std::string& section) {
 }  // namespace
 
 std::string job_schema() {
-  Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+  OrderedJson schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
                  {"title", "trainctl job spec"},
                  {"description", "A training job of trainctl. Comments (//) are allowed in the file."}};
   schema.update(object_schema(""));

@@ -306,7 +306,7 @@ class Attempt {
 
   void lose(int index, const std::string& why) {
     const std::string& node = fleet_.name(options_.nodes[size_t(index)].node);
-    log_.event(EventKind::node_lost, dump_json(nlohmann::json{
+    log_.event(EventKind::node_lost, dump_json(Json{
                                 {"epoch", options_.file.epoch}, {"node", node}, {"reason", why}}));
     if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
     gone_[size_t(index)] = true;

@@ -97,7 +97,7 @@ void AttemptSaves::give_up_oldest() {
   }
   const std::string why =
       fmt::format("{} newer saves are not published yet", protocol::kMostUnpublishedSaves);
-  log_.event(EventKind::save_superseded, dump_json(nlohmann::json{{"step", save.state.step},
+  log_.event(EventKind::save_superseded, dump_json(Json{{"step", save.state.step},
                                                                   {"tier", "directory"},
                                                                   {"reason", why}}));
   // The end of the attempt removes the files of the others.

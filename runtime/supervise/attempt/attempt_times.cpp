@@ -6,8 +6,6 @@
 
 namespace trainctl {
 
-using nlohmann::json;
-
 AttemptTimes::AttemptTimes(RunLog& log, Clock& clock) : log_(log), clock_(clock) {
   times_.free_s = clock.monotonic_s();
 }
@@ -25,7 +23,7 @@ void AttemptTimes::stepped() {
 
 void AttemptTimes::recovered(double now_s) {
   if (outage_.cause.empty()) return;
-  log_.event(EventKind::recovered, dump_json(json{{"epoch", log_.status().epoch},
+  log_.event(EventKind::recovered, dump_json(Json{{"epoch", log_.status().epoch},
                                          {"cause", outage_.cause},
                                          {"ending_s", outage_.ended_s - outage_.evidence_s},
                                          {"deciding_s", times_.begun_s - outage_.ended_s},
@@ -41,7 +39,7 @@ void AttemptTimes::ended(const Verdict& v, const AttemptResult& result) {
   // After an attach steps may have come before the last rank.
   const double up_s = or_end(times_.up_s), first_s = std::max(up_s, or_end(times_.first_s));
   const double last_s = times_.first_s > 0 ? std::max(first_s, or_end(times_.last_s)) : first_s;
-  log_.event(EventKind::attempt, dump_json(json{{"epoch", log_.status().epoch},
+  log_.event(EventKind::attempt, dump_json(Json{{"epoch", log_.status().epoch},
                                        {"outcome", v.outcome == Verdict::failed ? name_of(v.code) : "ended"},
                                        {"deciding_s", times_.begun_s - times_.free_s},
                                        {"starting_s", up_s - times_.begun_s},

@@ -56,7 +56,7 @@ void AttemptTrace::go_on() {
   if (!session_->is_over()) return;
   const TraceAnswer& answer = session_->answer();
   if (answer.state == TraceState::complete) {
-    log_.event(EventKind::traced, dump_json(nlohmann::json{{"first_step", answer.first_step},
+    log_.event(EventKind::traced, dump_json(Json{{"first_step", answer.first_step},
                                                            {"last_step", answer.last_step},
                                                            {"ranks", session_->request().ranks.size()}}));
     log_.console().note(

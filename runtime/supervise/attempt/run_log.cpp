@@ -50,17 +50,17 @@ void RunLog::event(EventKind kind, const std::string& json) {
 void RunLog::supervisor_begins(const std::string& take_over, const std::string& before) {
   char host[256] = "?";
   ::gethostname(host, sizeof host - 1);
-  event(EventKind::supervisor, dump_json(nlohmann::json{{"pid", ::getpid()}, {"host", host}}));
+  event(EventKind::supervisor, dump_json(Json{{"pid", ::getpid()}, {"host", host}}));
   if (take_over.empty()) return;
   event(EventKind::takeover,
-        dump_json(nlohmann::json{{"host", host}, {"reason", take_over}, {"before", before}}));
+        dump_json(Json{{"host", host}, {"reason", take_over}, {"before", before}}));
   console_.note(fmt::format("  {}: this supervisor takes the place of the one before{}", take_over,
                             before.empty() ? "" : " (" + before + ")"));
 }
 
 void RunLog::rank_event(EventKind kind, const std::string& json) {
   event(kind, json);
-  const nlohmann::json fields = try_parse_json(json);
+  const Json fields = try_parse_json(json);
   if (!fields.is_object()) return;
   if (kind == EventKind::interval) return save_interval(record_of<SaveInterval>(fields));
   if (kind == EventKind::interval_short)
@@ -132,7 +132,7 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
   if (!outcome.ok) {
     save_failed_step_ = outcome.step;
     save_failure_ = outcome.message;
-    event(EventKind::save_failed, dump_json(nlohmann::json{{"step", outcome.step},
+    event(EventKind::save_failed, dump_json(Json{{"step", outcome.step},
                                                            {"seconds", seconds},
                                                            {"bytes", outcome.bytes},
                                                            {"reason", outcome.message}}));
@@ -157,7 +157,7 @@ void RunLog::saved_before(const SaveOutcome& outcome) {
   const std::vector<std::string> lines = lines_of(fs_, run_.events());
   // Of this attempt: one before it may have saved that step, too.
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    const nlohmann::json event = try_parse_json(*line);
+    const Json event = try_parse_json(*line);
     const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : EventKind::start;
     if (kind == EventKind::start) break;
     if (kind != EventKind::checkpoint || record_of<CheckpointEvent>(event).step != outcome.step) continue;
@@ -168,7 +168,7 @@ void RunLog::saved_before(const SaveOutcome& outcome) {
 }
 
 void RunLog::publishing_hangs(const std::string& text) {
-  event(EventKind::save_hangs, dump_json(nlohmann::json{{"reason", text}}));
+  event(EventKind::save_hangs, dump_json(Json{{"reason", text}}));
   console_.note(" ! " + text);
 }
 

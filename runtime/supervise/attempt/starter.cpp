@@ -64,10 +64,10 @@ Problem pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::st
   if (const Problem problem = pmix_problem(); problem.exists()) return problem;
   const std::string key =
       fmt::format("{}, {}, {}", TRAINCTL_VERSION, stamp(rank.argv[0]), stamp(library_of("MPI_Init")));
-  nlohmann::json known = nlohmann::json::object();
+  Json known = Json::object();
   try {
     if (!cache.empty() && fs.exists(cache))
-      if (nlohmann::json read = try_parse_json(fs.read_text(cache)); read.is_object()) known = read;
+      if (Json read = try_parse_json(fs.read_text(cache)); read.is_object()) known = read;
     if (known.contains(key) && known[key].is_string()) return Problem::of(known[key]);
   } catch (const Error&) {
     // As if nothing were known.
@@ -103,7 +103,7 @@ bool Starter::by_pmix(const LaunchInput& input) {
       throw Error(ErrorCode::kPreflight, fmt::format("{}: {}; install OpenMPI there, or leave the node out",
                                                      fleet_.name(i), hello->mpirun_problem));
   log_.event(EventKind::starter,
-             dump_json(nlohmann::json{{"start", *pmix_ ? "pmix" : "mpirun"}, {"reason", problem}}));
+             dump_json(Json{{"start", *pmix_ ? "pmix" : "mpirun"}, {"reason", problem}}));
   return *pmix_;
 }
 
@@ -113,7 +113,7 @@ void Starter::doubt(const Verdict& v, bool by_pmix) {
     return;
   if (v.outcome != Verdict::failed || (v.code != ErrorCode::kWorker && v.code != ErrorCode::kHang)) return;
   pmix_ = false;
-  log_.event(EventKind::starter, dump_json(nlohmann::json{{"start", "mpirun"}, {"reason", v.cause}}));
+  log_.event(EventKind::starter, dump_json(Json{{"start", "mpirun"}, {"reason", v.cause}}));
 }
 
 }  // namespace trainctl

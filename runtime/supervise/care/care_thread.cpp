@@ -142,7 +142,7 @@ struct CareThread::Thread final : Clock {
   }
 
   static CareReport failure(const std::string& why, const char* what_now) {
-    return {EventKind::care_failed, dump_json(nlohmann::json{{"reason", why}}),
+    return {EventKind::care_failed, dump_json(Json{{"reason", why}}),
             fmt::format(" ! {}; {}", why, what_now)};
   }
 

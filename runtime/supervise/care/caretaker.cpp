@@ -14,8 +14,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 constexpr double kFirstRetryS = 5, kLongestRetryS = 600, kLeastPauseS = 0.01;
 
 /// Identifies a checkpoint that cannot be identified by its COMMIT.
@@ -215,7 +213,7 @@ void Caretaker::scrub(int64_t step) {
   mark(marks_.folder, *files);
   retain_due_ = true;
   const double seconds = clock_.monotonic_s() - begin_s;
-  json fields{{"step", step}, {"bytes", report.bytes}, {"chunks", report.chunks}, {"seconds", seconds}};
+  Json fields{{"step", step}, {"bytes", report.bytes}, {"chunks", report.chunks}, {"seconds", seconds}};
   const uint64_t bad = report.nan_values + report.infinite_values;
   if (bad > 0) fields["not_finite"] = bad;
   options_.report(
@@ -232,7 +230,7 @@ void Caretaker::note_unread(int64_t step, const std::string& why) {
   unread.again_s = clock_.monotonic_s() + care_retry_s(++unread.failures);
   if (unread.failures > 1) return;
   options_.report(
-      {EventKind::care_failed, dump_json(json{{"step", step}, {"reason", why}}),
+      {EventKind::care_failed, dump_json(Json{{"step", step}, {"reason", why}}),
        fmt::format(" ! checkpoint step {} cannot be read again, which is tried until it can: {}", step,
                    why)});
 }
@@ -261,7 +259,7 @@ Caretaker::Repaired Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::Ve
   const bool is_good = reason.empty() && repair.is_good();
   if (is_good && repair.found.empty()) return Repaired::yes;  // files that are no part of it
   if (!is_good && reason.empty() && repair.is_unread()) return Repaired::unread;
-  json fields = repair_fields(step, repair, clock_.monotonic_s() - begin_s);
+  Json fields = repair_fields(step, repair, clock_.monotonic_s() - begin_s);
   if (repair.found.empty()) {
     fields["found"] = damage.findings.size();
     fields["first"] = finding_text(damage.findings[0]);
@@ -296,7 +294,7 @@ void Caretaker::retain_folder() {
   const std::vector<int64_t> removed = ckpt::retain(*folder_, retention(marks_.folder));
   retain_due_ = false;
   if (!removed.empty())
-    options_.report({EventKind::checkpoints_removed, dump_json(json{{"steps", removed}}), ""});
+    options_.report({EventKind::checkpoints_removed, dump_json(Json{{"steps", removed}}), ""});
 }
 
 void Caretaker::mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files) {
@@ -325,7 +323,7 @@ void Caretaker::failed(const std::string& what) {
   again_s_ = clock_.monotonic_s() + care_retry_s(++failures_);
   if (failures_ > 1) return;
   options_.report(
-      {EventKind::care_failed, dump_json(json{{"reason", what}}),
+      {EventKind::care_failed, dump_json(Json{{"reason", what}}),
        fmt::format(" ! saved checkpoints cannot be checked or removed, training goes on: {}", what)});
 }
 
@@ -381,7 +379,7 @@ void Caretaker::copy(int64_t step) {
   const double seconds = clock_.monotonic_s() - begin_s;
   if (options_.store_rests) store_rests_until_s_ = clock_.monotonic_s() + store_rest_s(seconds);
   options_.report({EventKind::checkpoint_uploaded,
-                   dump_json(json{{"step", step},
+                   dump_json(Json{{"step", step},
                                   {"store", options_.store},
                                   {"bytes", copied.bytes},
                                   {"seconds", seconds},
@@ -411,7 +409,7 @@ void Caretaker::store_failed(const std::string& what) {
   if (store_failures_ > 1) return;
   options_.report(
       {EventKind::upload_failed,
-       dump_json(json{{"store", options_.store}, {"reason", what}, {"wait_s", wait_s}}),
+       dump_json(Json{{"store", options_.store}, {"reason", what}, {"wait_s", wait_s}}),
        fmt::format(" ! checkpoints cannot be copied to {}, training goes on and it is tried again: {}",
                    options_.store, what)});
 }

@@ -13,8 +13,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 std::string origins_text(const ckpt::RepairReport& report) {
   std::string text;
   for (const auto& origin : report.origins)
@@ -59,8 +57,8 @@ std::string finding_text(const ckpt::VerifyFinding& finding) {
                      finding.message);
 }
 
-json repair_fields(int64_t step, const ckpt::RepairReport& report, double seconds) {
-  json fields{{"step", step}, {"found", report.found.size()}, {"seconds", seconds}};
+Json repair_fields(int64_t step, const ckpt::RepairReport& report, double seconds) {
+  Json fields{{"step", step}, {"found", report.found.size()}, {"seconds", seconds}};
   if (!report.found.empty()) fields["first"] = finding_text(report.found[0]);
   if (!report.is_good()) return fields;
   fields["from"] = origins_text(report);

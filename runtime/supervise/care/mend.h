@@ -3,17 +3,17 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
 #include "ckpt/repair.h"
+#include "runtime/base/json.h"
 #include "runtime/supervise/care/run_store.h"
 
 namespace trainctl {
 
 /// Fields of an event about a repair: what was found, what was rewritten, and from where.
-nlohmann::json repair_fields(int64_t step, const ckpt::RepairReport& report, double seconds);
+Json repair_fields(int64_t step, const ckpt::RepairReport& report, double seconds);
 /// "shard-00001-of-00003.safetensors: w master [0:4, 0:8]: these 128 bytes are not those of the manifest"
 std::string finding_text(const ckpt::VerifyFinding& finding);
 

@@ -171,7 +171,7 @@ StoreCheck check_store(const StoreAccess& access, const std::string& place, cons
 }
 
 std::string Fetched::event_json() const {
-  return dump_json(nlohmann::json{{"step", step}, {"from", from}, {"bytes", bytes}, {"seconds", seconds}});
+  return dump_json(Json{{"step", step}, {"from", from}, {"bytes", bytes}, {"seconds", seconds}});
 }
 
 std::optional<Fetched> fetch_checkpoint(const StoreAccess& access, const FetchRequest& request) {

@@ -13,8 +13,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMostEvidence = 16;
 constexpr double kLongestCoolDown = 16;  // times the first
 
@@ -98,14 +96,14 @@ std::string QuarantineList::to_json() const { return record_text(*this, 1) + "\n
 
 QuarantineList QuarantineList::from_json(const std::string& text) {
   try {
-    const json j = parse_json(text);
+    const Json j = parse_json(text);
     if (const int version = j.at("v"); version != kVersion)
       throw Error(ErrorCode::kUsage,
                   fmt::format("it has version {}, and this program knows {}", version, kVersion));
     return record_of<QuarantineList>(j);
   } catch (const BadRecord& error) {
     throw Error(ErrorCode::kUsage, fmt::format("it is no list of quarantined nodes ({})", error.what()));
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw Error(ErrorCode::kUsage, fmt::format("it is no list of quarantined nodes ({})", error.what()));
   }
 }

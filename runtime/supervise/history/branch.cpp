@@ -14,8 +14,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 struct RunAndStep {
   std::string run;
   std::optional<int64_t> step;
@@ -60,9 +58,9 @@ std::unique_ptr<ckpt::Checkpoint> open_branch_point(FileSystem& fs, const std::s
 bool same_data(const BranchPoint& from, const std::vector<FieldChange>& changes, const std::string& data_json) {
   for (const FieldChange& change : changes)
     if (change.part == SpecPart::data && change.change >= Change::numerics) return false;
-  const json extra = try_parse_json(from.state.extra_json);
+  const Json extra = try_parse_json(from.state.extra_json);
   if (!extra.is_object() || !extra.contains("data")) return false;
-  return changed_data(dump_json(json{{"train", extra["data"]}}), data_json).is_none();
+  return changed_data(dump_json(Json{{"train", extra["data"]}}), data_json).is_none();
 }
 
 }  // namespace
@@ -81,7 +79,7 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
                               const std::function<void(const std::string&, const std::string&)>& skipped) {
   const auto checkpoint = open_branch_point(fs, name, run_root, skipped);
   BranchPoint from{.checkpoint = checkpoint->path(), .root_hash = checkpoint->root_hash(), .state = checkpoint->state(), .job = {}};
-  const json extra = try_parse_json(from.state.extra_json);
+  const Json extra = try_parse_json(from.state.extra_json);
   from.imported = extra.is_object() && extra.contains("imported_from");
   from.job = parse_job({.text = from.state.resolved_spec_json, .file = from.checkpoint, .overrides = {}, .environment = {}});
   if (!from.job.ok())

@@ -18,7 +18,7 @@ namespace trainctl {
 namespace {
 
 double recorded_loss(const ckpt::StateInfo& state) {
-  const nlohmann::json extra = try_parse_json(state.extra_json);
+  const Json extra = try_parse_json(state.extra_json);
   return extra.is_object() && extra.contains("loss") && extra["loss"].is_number() ? extra["loss"].get<double>() : NAN;
 }
 

@@ -55,7 +55,7 @@ PastSaves past_saves(const std::vector<std::string>& lines) {
   Attempts attempts;
   PastSaves past;
   for (const std::string& line : lines) {
-    const nlohmann::json event = try_parse_json(line);
+    const Json event = try_parse_json(line);
     if (!event.is_object() || !event.contains("kind") || !event["kind"].is_string()) continue;
     const auto kind = of_word<EventKind>(event["kind"].get<std::string>());
     const auto time = event.find("t");

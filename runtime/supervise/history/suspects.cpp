@@ -18,7 +18,7 @@ namespace {
 /// The attempt of an event, and what speaks against the checkpoint that it loaded.
 class Reader {
  public:
-  void read(const nlohmann::json& event) {
+  void read(const Json& event) {
     const auto kind = of_word<EventKind>(event.value("kind", ""));
     if (!kind) return;
     const auto step = event.contains("step") && event["step"].is_number_integer()
@@ -67,13 +67,13 @@ std::string Suspect::text() const {
 DoubtedState Suspect::doubted() const { return {.step = step, .epoch = epochs.back(), .why = text()}; }
 
 std::string Suspect::event_json() const {
-  return dump_json(nlohmann::json{{"step", step}, {"epochs", epochs}, {"reason", text()}});
+  return dump_json(Json{{"step", step}, {"epochs", epochs}, {"reason", text()}});
 }
 
 std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events) {
   Reader reader;
   for (const std::string& line : events) {
-    const nlohmann::json event = try_parse_json(line);
+    const Json event = try_parse_json(line);
     if (!event.is_object()) continue;
     try {
       reader.read(event);

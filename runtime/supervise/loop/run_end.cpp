@@ -126,7 +126,7 @@ RunResult RunEnd::conclude_idle(int exit_code, const std::string& why) {
 }
 
 std::string RunEnd::record_failure(const Verdict& v) {
-  const nlohmann::json fields = {{"epoch", log_.status().epoch},
+  const Json fields = {{"epoch", log_.status().epoch},
                        {"step", log_.status().step},
                        {"code", exit_status(v.code)},
                        {"code_name", name_of(v.code)},

@@ -17,8 +17,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 constexpr double kEndAgentsS = 3;
 /// For the answer of an agent, which reads a few pages of memory for it.
 constexpr double kPiecesS = 2;
@@ -56,7 +54,7 @@ Fleet::Options fleet_options(const SupervisePlan& plan, const std::string& run_d
 /// The fields of the event node_up: address and facts of the node, offset of its clock.
 std::string node_up_json(const Fleet& fleet, int node) {
   const wire::NodeHello& hello = *fleet.hello(node);
-  json fields = {
+  Json fields = {
       {"node", fleet.name(node)}, {"address", hello.address}, {"facts", parse_json(hello.facts.to_json())}};
   if (const auto offset_s = fleet.clock_offset_s(node)) fields["clock_offset_s"] = *offset_s;
   return dump_json(fields);
@@ -151,7 +149,7 @@ void RunFleet::node_lost(int node, const std::string& why, bool is_recorded) {
   is_up_.erase(node);
   recovery_.node_lost(fleet_->name(node), why, run_.clock.monotonic_s());
   if (!is_recorded)
-    run_.log.event(EventKind::node_lost, dump_json(json{{"node", fleet_->name(node)}, {"reason", why}}));
+    run_.log.event(EventKind::node_lost, dump_json(Json{{"node", fleet_->name(node)}, {"reason", why}}));
   run_.log.console().note(fmt::format(" ! {}: {}", fleet_->name(node), why));
 }
 
@@ -160,7 +158,7 @@ void RunFleet::start_failed(int node, const std::string& why) {
   recovery_.node_lost(fleet_->name(node), why, run_.clock.monotonic_s());
   if (std::exchange(start_problems_[node], why) == why) return;
   run_.log.console().note(fmt::format(" ! {}: {}", fleet_->name(node), why));
-  run_.log.event(EventKind::node_failed, dump_json(json{{"node", fleet_->name(node)}, {"reason", why}}));
+  run_.log.event(EventKind::node_failed, dump_json(Json{{"node", fleet_->name(node)}, {"reason", why}}));
 }
 
 std::vector<NodeStatus> RunFleet::statuses(const std::vector<AttemptOptions::Node>& places) const {

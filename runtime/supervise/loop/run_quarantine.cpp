@@ -29,7 +29,7 @@ void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Re
 void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery, RunLog& log,
                      const std::string& cause) {
   for (const std::string& name : recovery.take_quarantined()) {
-    log.event(EventKind::quarantine, dump_json(nlohmann::json{{"node", name}, {"cause", cause}}));
+    log.event(EventKind::quarantine, dump_json(Json{{"node", name}, {"cause", cause}}));
     try {
       QuarantineFile(fs, clock, quarantine_path("")).update([&](QuarantineList& list) {
         list.add(name, -1,

@@ -25,8 +25,6 @@
 namespace trainctl {
 namespace {
 
-using nlohmann::json;
-
 /// OpenMPI's shared-memory transport maps one 4 MiB segment a rank, and a little more for queues.
 constexpr uint64_t kSharedBytesPerRank = 5u << 20;
 
@@ -238,7 +236,7 @@ std::string check_gpus(const JobSpec& job) {
 void check_data(const JobSpec& job, Preflight& result) {
   const auto train = data::open_dataset(dataset_options(job, false));
   result.train_tokens = train->token_count();
-  json fingerprints = {{"train", parse_json(train->fingerprints_json())}, {"val", json::array()}};
+  Json fingerprints = {{"train", parse_json(train->fingerprints_json())}, {"val", Json::array()}};
   if (!job.data.val.empty()) {
     const auto val = data::open_dataset(dataset_options(job, true));
     result.val_tokens = val->token_count();
@@ -291,11 +289,11 @@ void check_writable(FileSystem& fs, const std::string& directory) try {
 }
 
 Problem changed_data(const std::string& run_data_json, const std::string& now_data_json) {
-  const json run = try_parse_json(run_data_json), now = try_parse_json(now_data_json);
+  const Json run = try_parse_json(run_data_json), now = try_parse_json(now_data_json);
   // Only what is trained on decides what comes next; validation files may be added.
   if (!run.is_object() || !now.is_object() || !run.contains("train") || !now.contains("train"))
     return Problem("the record of the run's data (data.json) is damaged");
-  const json &before = run["train"], &after = now["train"];
+  const Json &before = run["train"], &after = now["train"];
   if (before.size() != after.size())
     return Problem(fmt::format("data.train had {} sources and has {} now", before.size(), after.size()));
   for (size_t i = 0; i < before.size(); ++i) {

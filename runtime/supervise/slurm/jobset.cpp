@@ -12,8 +12,6 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr const char* kIndex = "TRAINCTL_NODE_INDEX";
 /// Of an Indexed Job, kept when a pod is made again (https://kubernetes.io/docs/concepts/workloads/controllers/job).
 constexpr const char* kIndexField = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
@@ -30,8 +28,8 @@ std::string literal(const std::string& word) {
   return result;
 }
 
-Json words(std::initializer_list<std::string> fixed, const std::vector<std::string>& options) {
-  Json list = Json::array();
+OrderedJson words(std::initializer_list<std::string> fixed, const std::vector<std::string>& options) {
+  OrderedJson list = OrderedJson::array();
   for (const std::string& word : fixed) list.push_back(word);
   for (const std::string& word : options) list.push_back(literal(word));
   return list;
@@ -64,84 +62,84 @@ std::vector<std::string> problems(const SlurmRequest& r, const PodRequest& pods,
   return found;
 }
 
-Json affinity(const SlurmRequest& r, const std::string& name) {
-  const Json alone = {
+OrderedJson affinity(const SlurmRequest& r, const std::string& name) {
+  const OrderedJson alone = {
       {"labelSelector",
        {{"matchLabels",
          {{"jobset.sigs.k8s.io/jobset-name", name}, {"jobset.sigs.k8s.io/replicatedjob-name", "node"}}}}},
       {"topologyKey", "kubernetes.io/hostname"}};
-  Json result = {
-      {"podAntiAffinity", {{"requiredDuringSchedulingIgnoredDuringExecution", Json::array({alone})}}}};
+  OrderedJson result = {
+      {"podAntiAffinity", {{"requiredDuringSchedulingIgnoredDuringExecution", OrderedJson::array({alone})}}}};
   if (!r.exclude.empty()) {
-    const Json elsewhere = {{"key", "kubernetes.io/hostname"}, {"operator", "NotIn"}, {"values", r.exclude}};
-    const Json term = {{"matchExpressions", Json::array({elsewhere})}};
+    const OrderedJson elsewhere = {{"key", "kubernetes.io/hostname"}, {"operator", "NotIn"}, {"values", r.exclude}};
+    const OrderedJson term = {{"matchExpressions", OrderedJson::array({elsewhere})}};
     result["nodeAffinity"] = {
-        {"requiredDuringSchedulingIgnoredDuringExecution", {{"nodeSelectorTerms", Json::array({term})}}}};
+        {"requiredDuringSchedulingIgnoredDuringExecution", {{"nodeSelectorTerms", OrderedJson::array({term})}}}};
   }
   return result;
 }
 
-Json container(const PodRequest& pods, const char* name, Json command) {
+OrderedJson container(const PodRequest& pods, const char* name, OrderedJson command) {
   return {{"name", name},
           {"image", pods.image},
           {"command", std::move(command)},
-          {"volumeMounts", Json::array({{{"name", "runs"}, {"mountPath", pods.mount}}})}};
+          {"volumeMounts", OrderedJson::array({{{"name", "runs"}, {"mountPath", pods.mount}}})}};
 }
 
-Json pod_spec(const SlurmRequest& r, const PodRequest& pods, Json main) {
-  Json spec = {
+OrderedJson pod_spec(const SlurmRequest& r, const PodRequest& pods, OrderedJson main) {
+  OrderedJson spec = {
       {"restartPolicy", "Never"},
       {"terminationGracePeriodSeconds", r.signal_s},
       {"enableServiceLinks", false},
-      {"containers", Json::array({std::move(main)})},
-      {"volumes", Json::array({{{"name", "runs"}, {"persistentVolumeClaim", {{"claimName", pods.claim}}}}})}};
+      {"containers", OrderedJson::array({std::move(main)})},
+      {"volumes", OrderedJson::array({{{"name", "runs"}, {"persistentVolumeClaim", {{"claimName", pods.claim}}}}})}};
   if (!r.qos.empty()) spec["priorityClassName"] = r.qos;
   return spec;
 }
 
-Json supervisor_job(const SlurmRequest& r, const PodRequest& pods, const std::string& program,
+OrderedJson supervisor_job(const SlurmRequest& r, const PodRequest& pods, const std::string& program,
                     const std::string& run) {
-  Json main = container(
+  OrderedJson main = container(
       pods, "supervisor",
       words({literal(program), "resume", literal(run)}, pods.supervisor_options));
-  main["ports"] = Json::array({{{"name", "agents"}, {"containerPort", pods.port}}});
-  const Json hopeless = {{"action", "FailJob"}, {"onExitCodes", {{"operator", "In"}, {"values", kHopeless}}}};
-  const Json disrupted = {
+  main["ports"] = OrderedJson::array({{{"name", "agents"}, {"containerPort", pods.port}}});
+  const OrderedJson hopeless = {{"action", "FailJob"}, {"onExitCodes", {{"operator", "In"}, {"values", kHopeless}}}};
+  const OrderedJson disrupted = {
       {"action", "Ignore"},
-      {"onPodConditions", Json::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
-  Json job = {{"backoffLimit", r.requeue ? kSupervisorRetries : 0},
+      {"onPodConditions", OrderedJson::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
+  OrderedJson job = {{"backoffLimit", r.requeue ? kSupervisorRetries : 0},
               {"completions", 1},
               {"parallelism", 1},
-              {"podFailurePolicy", {{"rules", Json::array({hopeless, disrupted})}}},
+              {"podFailurePolicy", {{"rules", OrderedJson::array({hopeless, disrupted})}}},
               {"template", {{"spec", pod_spec(r, pods, std::move(main))}}}};
   if (const auto limit_s = parse_time_limit(r.time_limit)) job["activeDeadlineSeconds"] = int64_t(*limit_s);
   return job;
 }
 
-Json node_job(const SlurmRequest& r, const PodRequest& pods, const std::string& name,
+OrderedJson node_job(const SlurmRequest& r, const PodRequest& pods, const std::string& name,
               const std::string& program, const std::string& run) {
   const std::string address = fmt::format("{0}-supervisor-0-0.{0}:{1}", name, pods.port);
-  Json main =
+  OrderedJson main =
       container(pods, "node",
                 words({literal(program), "node", literal(run), "--connect", address, "--name",
                        fmt::format("{}$({})", kPodPrefix, kIndex)},
                       pods.agent_options));
   main["env"] =
-      Json::array({{{"name", kIndex}, {"valueFrom", {{"fieldRef", {{"fieldPath", kIndexField}}}}}}});
+      OrderedJson::array({{{"name", kIndex}, {"valueFrom", {{"fieldRef", {{"fieldPath", kIndexField}}}}}}});
   main["volumeMounts"].push_back({{"name", "shm"}, {"mountPath", "/dev/shm"}});
-  Json resources = Json::object();
+  OrderedJson resources = OrderedJson::object();
   if (r.gpus_per_node > 0) resources["limits"]["nvidia.com/gpu"] = std::to_string(r.gpus_per_node);
   if (r.cpus_per_node > 0) resources["requests"]["cpu"] = std::to_string(r.cpus_per_node);
   if (!pods.memory.empty()) resources["requests"]["memory"] = pods.memory;
   if (!resources.empty()) main["resources"] = resources;
-  Json spec = pod_spec(r, pods, std::move(main));
+  OrderedJson spec = pod_spec(r, pods, std::move(main));
   spec["volumes"].push_back(
       {{"name", "shm"}, {"emptyDir", {{"medium", "Memory"}, {"sizeLimit", pods.shared_memory}}}});
   spec["affinity"] = affinity(r, name);
   if (!r.gpu_type.empty()) spec["nodeSelector"]["nvidia.com/gpu.product"] = r.gpu_type;
   if (r.gpus_per_node > 0)
     spec["tolerations"] =
-        Json::array({{{"key", "nvidia.com/gpu"}, {"operator", "Exists"}, {"effect", "NoSchedule"}}});
+        OrderedJson::array({{{"key", "nvidia.com/gpu"}, {"operator", "Exists"}, {"effect", "NoSchedule"}}});
   const int count = r.nodes + r.spares;
   return {{"backoffLimit", kAgentRetries},
           {"completionMode", "Indexed"},
@@ -150,7 +148,7 @@ Json node_job(const SlurmRequest& r, const PodRequest& pods, const std::string& 
           {"template", {{"spec", std::move(spec)}}}};
 }
 
-Json replicated(const char* name, Json job) {
+OrderedJson replicated(const char* name, OrderedJson job) {
   return {{"name", name}, {"replicas", 1}, {"template", {{"spec", std::move(job)}}}};
 }
 
@@ -177,13 +175,13 @@ std::string kubernetes_name(const std::string& text) {
   return name;
 }
 
-nlohmann::ordered_json jobset(const SlurmRequest& request, const PodRequest& pods, const std::string& program,
+OrderedJson jobset(const SlurmRequest& request, const PodRequest& pods, const std::string& program,
                               const std::string& run) {
   const std::vector<std::string> found = problems(request, pods, program, run);
   if (!found.empty())
     throw Error(ErrorCode::kUsage, fmt::format("no manifest can be written: {}", fmt::join(found, "; ")));
   const std::string name = kubernetes_name(request.job_name);
-  Json metadata = {{"name", name}};
+  OrderedJson metadata = {{"name", name}};
   if (!pods.name_space.empty()) metadata["namespace"] = pods.name_space;
   if (!request.partition.empty()) metadata["labels"]["kueue.x-k8s.io/queue-name"] = request.partition;
   return {
@@ -192,8 +190,8 @@ nlohmann::ordered_json jobset(const SlurmRequest& request, const PodRequest& pod
       {"metadata", std::move(metadata)},
       {"spec",
        {{"network", {{"enableDNSHostnames", true}, {"publishNotReadyAddresses", true}}},
-        {"successPolicy", {{"operator", "All"}, {"targetReplicatedJobs", Json::array({"supervisor"})}}},
-        {"replicatedJobs", Json::array({replicated("supervisor", supervisor_job(request, pods, program, run)),
+        {"successPolicy", {{"operator", "All"}, {"targetReplicatedJobs", OrderedJson::array({"supervisor"})}}},
+        {"replicatedJobs", OrderedJson::array({replicated("supervisor", supervisor_job(request, pods, program, run)),
                                         replicated("node", node_job(request, pods, name, program, run))})}}}};
 }
 

@@ -8,10 +8,10 @@
 // mount. Kubernetes replaces a lost pod on another machine; its agent then joins the run as a returned node.
 // Source: jobset.x-k8s.io/v1alpha2 and batch/v1, https://jobset.sigs.k8s.io.
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/supervise/slurm/slurm_script.h"
 
 namespace trainctl {
@@ -37,7 +37,7 @@ std::string kubernetes_name(const std::string& text);
 
 /// The JobSet. Error(kUsage) with all problems: those of the request, and fields that have no meaning on
 /// Kubernetes (account, reservation, constraint, extra, setup, chain).
-nlohmann::ordered_json jobset(const SlurmRequest& request, const PodRequest& pods, const std::string& program,
+OrderedJson jobset(const SlurmRequest& request, const PodRequest& pods, const std::string& program,
                               const std::string& run);
 /// The JobSet as text for `kubectl apply -f -`.
 std::string jobset_manifest(const SlurmRequest& request, const PodRequest& pods, const std::string& program,

@@ -25,7 +25,7 @@ bool is_plain(std::string_view text) {
   return std::find(std::begin(kWords), std::end(kWords), lower) == std::end(kWords);
 }
 
-std::string scalar(const nlohmann::ordered_json& value) {
+std::string scalar(const OrderedJson& value) {
   if (!value.is_string()) return dump_json(value);
   const std::string text = value.get<std::string>();
   return is_plain(text) ? text : json_string(text);
@@ -33,10 +33,10 @@ std::string scalar(const nlohmann::ordered_json& value) {
 
 std::string key_text(const std::string& key) { return is_plain(key) ? key : json_string(key); }
 
-bool nested(const nlohmann::ordered_json& value) { return value.is_structured() && !value.empty(); }
+bool nested(const OrderedJson& value) { return value.is_structured() && !value.empty(); }
 
 /// `value` as lines that begin at `column`; the first begins where the caller's line ends.
-void write(const nlohmann::ordered_json& value, size_t column, std::string& out) {
+void write(const OrderedJson& value, size_t column, std::string& out) {
   if (!nested(value)) {
     out += (value.is_structured() ? (value.is_array() ? "[]" : "{}") : scalar(value)) + "\n";
     return;
@@ -70,7 +70,7 @@ void write(const nlohmann::ordered_json& value, size_t column, std::string& out)
 
 }  // namespace
 
-std::string to_yaml(const nlohmann::ordered_json& value) {
+std::string to_yaml(const OrderedJson& value) {
   std::string out;
   write(value, 0, out);
   return out;

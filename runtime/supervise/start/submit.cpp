@@ -169,7 +169,7 @@ ParsedJob in_pods(const ManifestRequest& request, const SlurmRequest& slurm) {
                     : job.launcher.slots > 0 ? job.launcher.slots
                                              : even_slots(job, slurm.nodes);
   return with_decided(request.submit.job,
-                      {"launcher.hosts=" + dump_json(nlohmann::json(jobset_nodes(slurm))), "launcher.shell=none",
+                      {"launcher.hosts=" + dump_json(Json(jobset_nodes(slurm))), "launcher.shell=none",
                        fmt::format("launcher.port={}", request.pods.port), fmt::format("launcher.slots={}", slots)},
                       "--manifest");
 }

@@ -4,7 +4,7 @@
 namespace trainctl {
 
 std::string step_line_text(const StepLine& line) {
-  return dump_json(record_json<nlohmann::ordered_json>(line));
+  return dump_json(record_json<OrderedJson>(line));
 }
 
 StepLine step_view(std::string_view text) try {

@@ -125,7 +125,7 @@ struct Saver::Shared {
                      .cpu_s = cpu_s});
   }
   void report(EventKind kind, int64_t step, const char* tier, const std::string& reason) {
-    control.event(kind, dump_json(nlohmann::json{
+    control.event(kind, dump_json(Json{
                             {"step", step}, {"rank", options.rank}, {"tier", tier}, {"reason", reason}}));
   }
   /// The write that is under way has failed: nothing waits for it any more.

@@ -6,12 +6,12 @@
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "data/clean/cleaning_output.h"
 #include "data/corpus/byte_stream.h"
 #include "data/ordered_work.h"
+#include "runtime/base/json.h"
 #include "test/data/clean/texts.h"
 #include "test/data/corpus/pack.h"
 #include "test/data/token_fixtures.h"
@@ -29,12 +29,12 @@ using trainctl::test::Survival;
 
 namespace {
 
-std::string line_of(const std::string& text) { return nlohmann::json{{"text", text}}.dump() + "\n"; }
+std::string line_of(const std::string& text) { return Json{{"text", text}}.dump() + "\n"; }
 
-std::vector<nlohmann::json> json_lines(const std::string& text) {
-  std::vector<nlohmann::json> values;
+std::vector<Json> json_lines(const std::string& text) {
+  std::vector<Json> values;
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) values.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(lines, line);) values.push_back(Json::parse(line));
   return values;
 }
 
@@ -89,13 +89,13 @@ TEST_CASE("dedup: kept lines are the bytes of the input, the rest is named", "[c
         line_of("four\n") + line_of("five \"\xef\xbf\xbd\"\n") + line_of("five \"\xef\xbf\xbd\""));
   const auto removed = json_lines(read_bytes(folder / "out/removed.jsonl"));
   REQUIRE(removed.size() == 2);
-  CHECK(removed[0] == nlohmann::json{{"file", folder / "a.jsonl"},
+  CHECK(removed[0] == Json{{"file", folder / "a.jsonl"},
                                      {"line", 3},
                                      {"offset", first.size() + 2},
                                      {"reason", "exact"},
                                      {"kept", {{"file", folder / "a.jsonl"}, {"record", 1}}}});
   CHECK(removed[1]["file"] == folder / "b.jsonl.gz");
-  CHECK(removed[1]["kept"] == nlohmann::json{{"file", folder / "a.jsonl"}, {"record", 5}});
+  CHECK(removed[1]["kept"] == Json{{"file", folder / "a.jsonl"}, {"record", 5}});
   CHECK(result.documents == 9);
   CHECK(result.kept == 7);
   CHECK(result.empty_documents == 1);
@@ -168,7 +168,7 @@ TEST_CASE("dedup: near ones are removed as their similarity says, the same for a
       dedup(options);
       CHECK(files_in(options.cleaning.out) == expected);
     }
-    std::map<size_t, nlohmann::json> removed;
+    std::map<size_t, Json> removed;
     for (const auto& record : json_lines(expected.at("removed.jsonl")))
       removed[record["line"].get<size_t>() - 1] = record;
     int right = 0, wrong = 0, missed = 0, found = 0;

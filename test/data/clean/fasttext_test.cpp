@@ -3,9 +3,8 @@
 // many lengths, and with parts of its header changed.
 #include "data/clean/fasttext.h"
 
-#include <nlohmann/json.hpp>
-
 #include "data/clean/filter.h"
+#include "runtime/base/json.h"
 #include "test/data/token_fixtures.h"
 
 using namespace trainctl;
@@ -25,7 +24,7 @@ constexpr double kFloats = 0.0001;
 
 TEST_CASE("fasttext: the probabilities are those of fastText", "[clean][fasttext]") {
   int compared = 0;
-  for (const auto& model : nlohmann::json::parse(read_bytes(kFolder + "expected.json"))) {
+  for (const auto& model : Json::parse(read_bytes(kFolder + "expected.json"))) {
     const std::string name = model["model"];
     const bool uses_tables = name == "hs" || name == "ova";
     const FastTextModel loaded = FastTextModel::load(real_file_system(), kFolder + name + ".bin");
@@ -87,7 +86,7 @@ TEST_CASE("filter: labels of a model", "[clean][filter][fasttext]") {
   CHECK(read_bytes(folder / "out/a.jsonl") == "{\"text\":\"the dog runs\"}\n{\"text\":\"le chien\"}\n");
   REQUIRE(result.reasons.size() == 1);
   CHECK(result.reasons[0].name == "min_label_probability");
-  const auto removed = nlohmann::json::parse(read_bytes(folder / "out/removed.jsonl"));
+  const auto removed = Json::parse(read_bytes(folder / "out/removed.jsonl"));
   CHECK(removed["label"] == "de");
   CHECK(removed["value"].get<double>() < 0.5);
 }

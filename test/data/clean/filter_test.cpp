@@ -4,12 +4,12 @@
 #include "data/clean/filter.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "data/clean/language.h"
 #include "data/clean/text_measures.h"
 #include "data/clean/word_list.h"
+#include "runtime/base/json.h"
 #include "test/data/token_fixtures.h"
 
 using namespace trainctl;
@@ -26,7 +26,7 @@ double measured(R rule, const std::string& text) {
   return measures.value(rule);
 }
 
-std::string line_of(const std::string& text) { return nlohmann::json{{"text", text}}.dump() + "\n"; }
+std::string line_of(const std::string& text) { return Json{{"text", text}}.dump() + "\n"; }
 
 /// n different words of 4 letters, with spaces.
 std::string words(int n) {
@@ -36,10 +36,10 @@ std::string words(int n) {
   return text;
 }
 
-std::vector<nlohmann::json> removed_in(const std::string& folder) {
-  std::vector<nlohmann::json> values;
+std::vector<Json> removed_in(const std::string& folder) {
+  std::vector<Json> values;
   std::istringstream lines(read_bytes(folder + "/removed.jsonl"));
-  for (std::string line; std::getline(lines, line);) values.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(lines, line);) values.push_back(Json::parse(line));
   return values;
 }
 

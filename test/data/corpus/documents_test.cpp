@@ -27,7 +27,7 @@ std::vector<std::string> some_texts() {
 }
 
 std::string line_of(const std::string& text) {
-  nlohmann::json object;
+  Json object;
   object["id"] = text.size();
   object["text"] = text;
   return dump_json(object) + "\n";

@@ -89,7 +89,7 @@ void must_be_as_parsed(std::string_view line) {
   if (result == data::LineText::no_object) return must(line.size() > 1000, "an object that is refused");
   const auto field = object.find("text");
   if (field != object.end() && field->is_string())
-    must(result == data::LineText::found && text == field->get_ref<const std::string&>(), "another text");
+    must(result == data::LineText::found && text == field->text(), "another text");
   else if (field == object.end() || !field->is_array())
     must(result == data::LineText::no_string, "a text where there is none");
 }

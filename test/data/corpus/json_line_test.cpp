@@ -1,7 +1,7 @@
 // Goal: the text of a line of JSON is what a complete parser says, and a line is refused exactly where it
 // refuses it.
 // Method: lines by hand; seeded lines of all kinds of values and seeded edits of them, against
-// nlohmann/json.
+// the JSON library.
 #include "data/corpus/json_line.h"
 
 #include <random>
@@ -12,13 +12,12 @@
 
 using namespace trainctl;
 using namespace trainctl::data;
-using nlohmann::json;
 
 namespace {
 
 /// The same by a complete parser.
 LineText by_parser(const std::string& line, std::string& text) {
-  const json object = try_parse_json(line);
+  const Json object = try_parse_json(line);
   if (!object.is_object()) return LineText::no_object;
   const auto field = object.find("text");
   if (field == object.end()) return LineText::no_string;
@@ -29,7 +28,7 @@ LineText by_parser(const std::string& line, std::string& text) {
   if (!field->is_array()) return LineText::no_string;
   text.clear();
   bool is_first = true;
-  for (const json& element : *field) {
+  for (const Json& element : *field) {
     if (element.is_null()) continue;
     if (!element.is_string()) return LineText::no_string;
     text += (is_first ? "" : "\n") + element.get<std::string>();
@@ -38,7 +37,7 @@ LineText by_parser(const std::string& line, std::string& text) {
   return LineText::found;
 }
 
-json any_value(std::mt19937& random, int depth) {
+Json any_value(std::mt19937& random, int depth) {
   static const std::vector<std::string> texts{"",
                                               "plain",
                                               "a longer text with spaces and more",
@@ -58,12 +57,12 @@ json any_value(std::mt19937& random, int depth) {
     case 3: return random() % 2 == 0;
     case 4: return nullptr;
     case 5: {
-      json list = json::array();
+      Json list = Json::array();
       for (int n = int(random() % 4); n > 0; --n) list.push_back(any_value(random, depth + 1));
       return list;
     }
     default: {
-      json object = json::object();
+      Json object = Json::object();
       for (int n = int(random() % 4); n > 0; --n)
         object[texts[random() % texts.size()]] = any_value(random, depth + 1);
       return object;
@@ -132,11 +131,11 @@ TEST_CASE("JSON lines: any line is read as a complete parser reads it", "[corpus
   std::mt19937 random{uint32_t(seed)};
   constexpr std::string_view kBytes = "\"\\{}[]:,0-.eE+ntfu \x01\x80\xc3\xa9\xed\xff";
   for (int round = 0; round < 20'000; ++round) {
-    json object = json::object();
+    Json object = Json::object();
     for (int n = int(random() % 3); n > 0; --n) object["k" + std::to_string(n)] = any_value(random, 0);
     if (random() % 8 != 0) object[random() % 2 ? "text" : "text2"] = any_value(random, 0);
     if (random() % 2 != 0) object["text"] = any_value(random, 3);
-    std::string line = object.dump(-1, ' ', random() % 2 != 0);
+    std::string line = object.dump(-1, random() % 2 != 0);
     for (int edits = int(random() % 4); edits > 1; --edits) {
       const size_t at = random() % line.size();
       const char byte = kBytes[random() % kBytes.size()];

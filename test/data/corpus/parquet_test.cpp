@@ -20,7 +20,7 @@ namespace {
 
 const std::string kFolder = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/parquet/";
 
-nlohmann::json golden(const std::string& name) { return parse_json(read_bytes(kFolder + name + ".json")); }
+Json golden(const std::string& name) { return parse_json(read_bytes(kFolder + name + ".json")); }
 
 /// The rows of a file; a null is an empty text.
 std::vector<std::string> rows_of(const std::string& path, const std::string& column, uint64_t from = 0) {
@@ -32,7 +32,7 @@ std::vector<std::string> rows_of(const std::string& path, const std::string& col
   return rows;
 }
 
-std::vector<std::string> expected_rows(const nlohmann::json& file) {
+std::vector<std::string> expected_rows(const Json& file) {
   std::vector<std::string> rows;
   for (const auto& row : file.at("rows")) rows.push_back(row.is_null() ? "" : row.get<std::string>());
   return rows;
@@ -61,7 +61,7 @@ TEST_CASE("parquet: the same documents as JSON lines of the same texts", "[corpu
     const std::string column = file.at("column");
     std::string lines;
     for (const auto& row : file.at("rows")) {
-      nlohmann::json object;
+      Json object;
       object[column] = row.is_null() ? "" : row.get<std::string>();
       lines += dump_json(object) + "\n";
     }

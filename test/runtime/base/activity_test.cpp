@@ -4,10 +4,10 @@
 // keeps others waiting is found from the fields alone. Method: each phase and kind goes through JSON and back; texts of broken UTF-8,
 // too long, with quotes; two threads on one slot; small wait-for graphs.
 #include "runtime/base/activity.h"
+#include "runtime/base/json.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
@@ -62,7 +62,7 @@ TEST_CASE("JSON gives back what was written, for every phase") {
 
 TEST_CASE("any text becomes valid JSON and is cut between two characters") {
   const auto detail = [](const std::string& text) {
-    const auto j = nlohmann::json::parse(to_json({.detail = text}));   // throws on broken UTF-8
+    const auto j = Json::parse(to_json({.detail = text}));   // throws on broken UTF-8
     return j.at("detail").get<std::string>();
   };
   CHECK(detail("a \"b\" \\ µ 空 😀") == "a \"b\" \\ µ 空 😀");

@@ -85,7 +85,7 @@ TEST_CASE("a record comes back as it was", "[record]") {
 }
 
 TEST_CASE("the order of the fields is kept where it is wanted", "[record]") {
-  CHECK(dump_json(record_json<nlohmann::ordered_json>(Turned{})) == R"({"b":1,"a":2})");
+  CHECK(dump_json(record_json<OrderedJson>(Turned{})) == R"({"b":1,"a":2})");
   CHECK(dump_json(record_json(Turned{})) == R"({"a":2,"b":1})");
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("a number that its field cannot hold is refused", "[record]") {
   CHECK(record_of_text<Leaf>(R"({"name":"a","size":-9223372036854775808})").size == INT64_MIN);
   for (const char* b : {"2147483648", "-2147483649"})
     CHECK_THROWS_AS(record_of_text<Turned>(fmt::format(R"({{"a":1,"b":{}}})", b)), BadRecord);
-  nlohmann::json negative = record_json(example());
+  Json negative = record_json(example());
   negative["epoch"] = -1;
   CHECK_THROWS_AS(record_of<Tree>(negative), BadRecord);
 }
@@ -108,7 +108,7 @@ TEST_CASE("a number that is not finite comes back", "[record]") {
 }
 
 TEST_CASE("what an older version did not write keeps its default", "[record]") {
-  nlohmann::json old = record_json(example());
+  Json old = record_json(example());
   old.erase("newer");
   old.erase("heat");
   old.erase("v");
@@ -119,21 +119,21 @@ TEST_CASE("what an older version did not write keeps its default", "[record]") {
 }
 
 TEST_CASE("a record that lacks a field, or has another kind of value, is refused", "[record]") {
-  const nlohmann::json whole = record_json(example());
+  const Json whole = record_json(example());
   for (const auto& [name, value] : whole.items()) {
     INFO(name);
-    nlohmann::json damaged = whole;
+    Json damaged = whole;
     if (name != "newer" && name != "heat" && name != "v") {
       damaged.erase(name);
       CHECK_THROWS_AS(record_of<Tree>(damaged), BadRecord);
     }
     if (name == "history" || name == "v") continue;  // any JSON; not read
     damaged = whole;
-    damaged[name] = value.is_string() ? nlohmann::json(5) : nlohmann::json("text");
+    damaged[name] = value.is_string() ? Json(5) : Json("text");
     if (name == "leaves" || name == "words") damaged[name] = {true};
     CHECK_THROWS_AS(record_of<Tree>(damaged), BadRecord);
   }
-  nlohmann::json blue = whole;
+  Json blue = whole;
   blue["colour"] = "blue";
   CHECK_THROWS_AS(record_of<Tree>(blue), BadRecord);
   CHECK_THROWS_AS(record_of_text<Tree>("{"), BadRecord);

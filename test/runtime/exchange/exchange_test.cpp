@@ -21,7 +21,6 @@
 using namespace trainctl;
 using namespace trainctl::test;
 using Catch::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -134,7 +133,7 @@ TEST_CASE("an export in several files names every tensor once") {
   const ExportReport report =
       export_checkpoint(*fs, {.checkpoint = "/c", .out = "/out", .dtype = DType::f32, .shard_bytes = limit});
   CHECK(report.shards > 2);
-  const json index = json::parse(fs->read_text("/out/model.safetensors.index.json"));
+  const Json index = Json::parse(fs->read_text("/out/model.safetensors.index.json"));
   CHECK(index["metadata"]["total_size"] == report.bytes);
   CHECK(tensors_of(*fs, "/out", "F32") == tensors_of(*fs, "/hub", "F32"));
   std::map<std::string, uint64_t> bytes_of_file, tensors_of_file;

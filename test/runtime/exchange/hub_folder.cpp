@@ -9,8 +9,6 @@
 namespace trainctl::test {
 namespace {
 
-using nlohmann::json;
-
 constexpr int64_t kVocabulary = 61, kPositions = 16, kHidden = 32, kLayers = 2, kHeads = 4;
 
 class Weights {
@@ -36,7 +34,7 @@ uint64_t number_of(const std::string& bytes) {
 
 void write_file(FileSystem& fs, const std::string& path, const std::vector<std::string>& names,
                 const HubModel& model, DType dtype) {
-  json header{{"__metadata__", {{"format", "pt"}}}};
+  Json header{{"__metadata__", {{"format", "pt"}}}};
   std::string data;
   for (const std::string& name : names) {
     const HubTensor& tensor = model.tensors.at(name);
@@ -147,7 +145,7 @@ void write_hub_folder(FileSystem& fs, const std::string& folder, const HubModel&
   fs.make_directories(folder);
   fs.write_new_text(folder + "/config.json", model.config.dump());
   std::vector<std::vector<std::string>> names(files);
-  json index{{"metadata", json::object()}, {"weight_map", json::object()}};
+  Json index{{"metadata", Json::object()}, {"weight_map", Json::object()}};
   size_t n = 0;
   for (const auto& [name, tensor] : model.tensors) {
     const size_t file = n++ % files;
@@ -168,7 +166,7 @@ std::map<std::string, std::pair<std::vector<int64_t>, std::string>> tensors_of(F
     if (!name.ends_with(".safetensors")) continue;
     const std::string text = fs.read_text(folder + "/" + name);
     const uint64_t length = number_of(text);
-    const json header = json::parse(text.substr(8, length));
+    const Json header = Json::parse(text.substr(8, length));
     for (const auto& [tensor, entry] : header.items()) {
       if (tensor == "__metadata__") continue;
       INFO(tensor);

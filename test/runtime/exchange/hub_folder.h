@@ -3,12 +3,12 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "runtime/base/dtype.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 
 namespace trainctl::test {
 
@@ -20,7 +20,7 @@ struct HubTensor {
 
 /// The model that a test changes before it is written.
 struct HubModel {
-  nlohmann::json config;
+  Json config;
   std::map<std::string, HubTensor> tensors;
 };
 HubModel gpt2_model(bool tied);

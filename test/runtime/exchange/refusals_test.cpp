@@ -17,7 +17,6 @@
 using namespace trainctl;
 using namespace trainctl::test;
 using Catch::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -42,7 +41,7 @@ std::string refusal_of(const HubModel& model, size_t files = 1) {
 }
 
 HubModel with_config(HubModel model, const std::string& change) {
-  model.config.merge_patch(json::parse(change));
+  model.config.merge_patch(Json::parse(change));
   return model;
 }
 
@@ -98,17 +97,17 @@ TEST_CASE("either form of a configuration describes the same model, and what an 
   version4.config.erase("rope_parameters");
   version4.config.erase("head_dim");
   version4.config.merge_patch(
-      json::parse(R"({"rope_theta": 5000, "rope_scaling": null, "torch_dtype": "float16",
+      Json::parse(R"({"rope_theta": 5000, "rope_scaling": null, "torch_dtype": "float16",
                                               "pretraining_tp": 1, "_name_or_path": "me/mine"})"));
   const ReadConfig a = read_model_config(version5.config, "f"), b = read_model_config(version4.config, "f");
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::string text = model_config_json(a.model, dtype, 7);
     CHECK(model_config_json(b.model, dtype, 7) == text);
-    CHECK(model_config_json(read_model_config(json::parse(text), "f").model, dtype, 7) == text);
-    const json config = json::parse(text);
+    CHECK(model_config_json(read_model_config(Json::parse(text), "f").model, dtype, 7) == text);
+    const Json config = Json::parse(text);
     CHECK(config["rope_theta"].is_number_float());  // version 5 checks types
     CHECK(config["rope_theta"] == 5000.0);
-    CHECK(config["rope_parameters"] == json::parse(R"({"rope_theta": 5000.0, "rope_type": "default"})"));
+    CHECK(config["rope_parameters"] == Json::parse(R"({"rope_theta": 5000.0, "rope_type": "default"})"));
     CHECK(config["torch_dtype"] == config["dtype"]);
     CHECK(config["dtype"] == (dtype == DType::f32 ? "float32" : "bfloat16"));
     CHECK(config["eos_token_id"] == 7);
@@ -117,7 +116,7 @@ TEST_CASE("either form of a configuration describes the same model, and what an 
   const ReadConfig gpt2 = read_model_config(gpt2_model(true).config, "f");
   CHECK(gpt2.model.ffn_size == 128);
   CHECK(gpt2.notes == std::vector<std::string>{"resid_pdrop is 0.1; trainctl trains without dropout"});
-  CHECK(json::parse(model_config_json(gpt2.model, DType::f32, {}))["eos_token_id"].is_null());
+  CHECK(Json::parse(model_config_json(gpt2.model, DType::f32, {}))["eos_token_id"].is_null());
 }
 
 TEST_CASE("a folder that is no model is refused") {
@@ -188,7 +187,7 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
   write_hub_folder(fs, "/hub", model, DType::f32);
   const TokenizerFiles files = tokenizer_files(fs, data::TokenizerChoice::bytes(), 257, 16);
   CHECK(files.end_of_text == 256);
-  const json good = json::parse(files.texts.at("tokenizer.json"));
+  const Json good = Json::parse(files.texts.at("tokenizer.json"));
   fs.write_new_text("/hub/tokenizer.json", good.dump());
   CHECK(tokenizer_in(fs, "/hub", 257).is_bytes());
   CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", 256), Contains("has 257 ids but the model has 256"));
@@ -196,9 +195,9 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
   const ExportReport report =
       export_checkpoint(fs, {.checkpoint = "/ok", .out = "/out"});  // the checkpoint knows it
   CHECK(report.tokenizer == "bytes");
-  CHECK(json::parse(fs.read_text("/out/tokenizer.json")) == good);
-  CHECK(json::parse(fs.read_text("/out/config.json"))["eos_token_id"] == 256);
-  CHECK(json::parse(fs.read_text("/out/generation_config.json"))["eos_token_id"] == 256);
+  CHECK(Json::parse(fs.read_text("/out/tokenizer.json")) == good);
+  CHECK(Json::parse(fs.read_text("/out/config.json"))["eos_token_id"] == 256);
+  CHECK(Json::parse(fs.read_text("/out/generation_config.json"))["eos_token_id"] == 256);
 
   const std::pair<const char*, const char*> changes[] = {
       {R"({"normalizer": {"type": "NFKC"}})", "trainctl does not know normalizer = {\"type\":\"NFKC\"}"},
@@ -211,8 +210,8 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
   };
   for (const auto& [change, message] : changes) {
     INFO(change);
-    json changed = good;
-    changed.merge_patch(json::parse(change));
+    Json changed = good;
+    changed.merge_patch(Json::parse(change));
     fs.replace_text("/hub/tokenizer.json", changed.dump());
     CHECK_THAT(refusal(fs),
                Contains("/hub/tokenizer.json: ") && Contains(message) && Contains("--no-tokenizer"));
@@ -249,10 +248,10 @@ TEST_CASE("a byte-level BPE goes in and out of a folder byte for byte") {
   const ExportReport report = export_checkpoint(fs, {.checkpoint = "/start", .out = "/out"});
   CHECK(report.tokenizer == "byte-level BPE /hub/tokenizer.json");
   CHECK(fs.read_text("/out/tokenizer.json") == file);
-  const json config = json::parse(fs.read_text("/out/tokenizer_config.json"));
+  const Json config = Json::parse(fs.read_text("/out/tokenizer_config.json"));
   CHECK(config["tokenizer_class"] == "PreTrainedTokenizerFast");
   CHECK(config["eos_token"] == "<|endoftext|>");
-  CHECK(json::parse(fs.read_text("/out/config.json"))["eos_token_id"] == end);
+  CHECK(Json::parse(fs.read_text("/out/config.json"))["eos_token_id"] == end);
   CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", end), Contains("but the model has"));
   // The tokenizer.model of Llama 3 beside it is the same tokenizer; a SentencePiece model would be the one
   // in use.
@@ -264,8 +263,8 @@ TEST_CASE("a byte-level BPE goes in and out of a folder byte for byte") {
 }
 
 TEST_CASE("a value of any type at any key is accepted or refused, and no other exception escapes") {
-  const json values =
-      json::parse(R"([null, true, false, 0, -1, 1e300, 18446744073709551615, "", "x", [], [[]], [1], {},
+  const Json values =
+      Json::parse(R"([null, true, false, 0, -1, 1e300, 18446744073709551615, "", "x", [], [[]], [1], {},
                                       {"a": 1}, {"type": 1}, {"rope_type": null, "rope_theta": "y"}])");
   size_t refused = 0, accepted = 0;
   const auto attempt = [&](const auto& work) {
@@ -279,9 +278,9 @@ TEST_CASE("a value of any type at any key is accepted or refused, and no other e
   };
   for (const HubModel& model : {gpt2_model(false), llama_model(true)})
     for (const auto& [key, before] : model.config.items())
-      for (const json& value : values) {
+      for (const Json& value : values) {
         INFO(key << " = " << value);
-        json config = model.config;
+        Json config = model.config;
         config[key] = value;
         attempt([&] { read_model_config(config, "f"); });
       }
@@ -292,10 +291,10 @@ TEST_CASE("a value of any type at any key is accepted or refused, and no other e
   for (const char* at :
        {"/model", "/model/vocab", "/model/merges", "/model/type", "/added_tokens", "/added_tokens/0",
         "/added_tokens/0/id", "/pre_tokenizer", "/decoder", "/normalizer", "/post_processor", ""})
-    for (const json& value : values) {
+    for (const Json& value : values) {
       INFO(at << " = " << value);
-      json changed = json::parse(good);
-      changed[json::json_pointer(at)] = value;
+      Json changed = Json::parse(good);
+      changed.make_at(at) = value;
       fs.replace_text("/hub/tokenizer.json", changed.dump());
       attempt([&] { tokenizer_in(fs, "/hub", 257); });
     }

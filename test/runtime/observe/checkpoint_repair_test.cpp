@@ -2,9 +2,9 @@
 // checkpoint; neither writes where it must not, nor where a run is going. Method: small checkpoints in a file
 // system in memory, with a lock in a real one; each kind of path and outcome, text and JSON.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/checkpoint_repair.h"
 #include "runtime/run/record/run_directory.h"
 #include "test/ckpt/state_fixture.h"
@@ -71,7 +71,7 @@ TEST_CASE("a repair finds equal chunks in the steps next to it, and in those set
   flip_end(fs, "/ckpt/step-00000008" + kShard);
   fs.remove_file("/ckpt/step-00000007" + kShard);
   const auto done =
-      nlohmann::json::parse(repair_checkpoint(fs, real_clock(), {.path = "/ckpt", .json = true}).text);
+      Json::parse(repair_checkpoint(fs, real_clock(), {.path = "/ckpt", .json = true}).text);
   CHECK(done["ok"] == true);
   CHECK(done["origins"][0]["from"] == "/ckpt/superseded-e4/step-00000009");
   CHECK(is_whole(fs, "/ckpt/step-00000008"));
@@ -89,7 +89,7 @@ TEST_CASE("a checkpoint is copied into another folder") {
   CHECK(is_whole(fs, "/far/away/step-00000008"));
   CHECK_THAT(copy_checkpoint(fs, real_clock(), {.path = "/runs/a", .to = "/far/away"}).text,
              Contains("is there already"));
-  const auto json = nlohmann::json::parse(
+  const auto json = Json::parse(
       copy_checkpoint(fs, real_clock(),
                       {.path = "/runs/a/ckpt/step-00000007", .to = "/far/away", .json = true})
           .text);
@@ -123,7 +123,7 @@ TEST_CASE("the checkpoints of a run that is going are left to its supervisor") {
   const std::string step = checkpoints + "/step-00000008";
   fs.make_directory(run.path);
   fs.replace_text(run.file("run.json"), "{}");
-  const nlohmann::json job = {{"checkpoint", {{"dir", elsewhere ? checkpoints : ""}}}};
+  const Json job = {{"checkpoint", {{"dir", elsewhere ? checkpoints : ""}}}};
   fs.replace_text(run.job(), job.dump());
   save(fs, checkpoints, make_state(1, 8), 3);
   save(fs, folder / "replica", make_state(1, 8), 3);

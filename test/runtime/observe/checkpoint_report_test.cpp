@@ -1,9 +1,9 @@
 // Goal: inspect-ckpt finds the checkpoint that a path means, says what is in it, and tells good, damaged, equal and different apart.
 // Method: small checkpoints in a file system in memory; each kind of path, each section, text and JSON.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/checkpoint_report.h"
 #include "test/ckpt/state_fixture.h"
 #include "test/support/power_loss_file_system.h"
@@ -54,7 +54,7 @@ TEST_CASE("inspect-ckpt shows, verifies and compares") {
   CHECK_THAT(summary.text, Contains("581 params · 4 tensors") && Contains("in 3 files") && Contains("weights ✓ optimizer ✓") &&
                                Contains("largest    layers.0.qkv.weight [24,8] 768 B"));
   CHECK_THAT(report(fs, {.path = "/a", .stats = true}).text, Contains("embed.weight") && Contains("second_moment") && Contains("abs max"));
-  const auto json = nlohmann::json::parse(report(fs, {.path = "/a", .stats = true, .verify = true, .json = true}).text);
+  const auto json = Json::parse(report(fs, {.path = "/a", .stats = true, .verify = true, .json = true}).text);
   CHECK(json["tensors"].size() == 12);
   CHECK(json["verify"]["ok"] == true);
   CHECK(json["step"] == 7);
@@ -65,7 +65,7 @@ TEST_CASE("inspect-ckpt shows, verifies and compares") {
   const auto other = report(fs, {.path = "/a", .other = "/c"});
   CHECK(other.different);
   CHECK_THAT(other.text, Contains("~ step 7 | 8") && Contains("~ embed.weight master: values · 184 elements"));
-  CHECK(nlohmann::json::parse(report(fs, {.path = "/a", .other = "/c", .json = true}).text)["diff"]["identical"] == false);
+  CHECK(Json::parse(report(fs, {.path = "/a", .other = "/c", .json = true}).text)["diff"]["identical"] == false);
 
   CHECK_FALSE(report(fs, {.path = "/a", .verify = true}).damaged);
   fs.poke("/a/step-00000007/shard-00001-of-00003.safetensors", [](std::string& text) { text.back() ^= 1; });

@@ -8,16 +8,15 @@
 
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/base/json.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/observe/doctor.h"
 #include "runtime/plan/device_model.h"
 
 using namespace trainctl;
-using nlohmann::json;
 
 namespace {
 
@@ -173,7 +172,7 @@ TEST_CASE("doctor says of a GPU what plan says of it") {
       CHECK(device.kind == DeviceKind::cuda);
       CHECK(device.memory_bytes == free_gib * kGiB);
       const DoctorReport report = examine(facts);
-      const json said = json::parse(doctor_json(report, facts))["facts"]["cuda"]["gpus"][0];
+      const Json said = Json::parse(doctor_json(report, facts))["facts"]["cuda"]["gpus"][0];
       CHECK(said["name"] == device.name);
       CHECK(said["free_bytes"] == device.memory_bytes);
       CHECK(said["total_bytes"] == device.total_bytes);
@@ -201,7 +200,7 @@ TEST_CASE("doctor's JSON is JSON, whatever the machine says") {
   DoctorFacts facts = gpu_machine();
   facts.cpu.model = "a \"quoted\"\tmodel \xff";
   facts.here.path = "/tmp/new\nline";
-  const json j = json::parse(doctor_json(examine(facts), facts));
+  const Json j = Json::parse(doctor_json(examine(facts), facts));
   CHECK(j["v"] == 1);
   CHECK(j["cpu_runs"] == true);
   CHECK(j["gpu_runs"] == true);

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
 #include "runtime/base/units.h"
@@ -18,12 +17,11 @@
 
 using namespace trainctl;
 using test::TemporaryFolder;
-using nlohmann::json;
 
 namespace {
 
 std::string step_line(int64_t step) {
-  return json({{"v", 1}, {"step", step}, {"loss", 1.0 / double(step)}}).dump();
+  return Json({{"v", 1}, {"step", step}, {"loss", 1.0 / double(step)}}).dump();
 }
 
 }  // namespace
@@ -68,7 +66,7 @@ TEST_CASE("going back to a checkpoint leaves each step once, in order, and loses
     CHECK(moved == 9 - kept);
     const auto lines = lines_of(fs, metrics);
     REQUIRE(int64_t(lines.size()) == kept);
-    for (int64_t i = 0; i < kept; ++i) CHECK(json::parse(lines[size_t(i)])["step"] == i + 1);
+    for (int64_t i = 0; i < kept; ++i) CHECK(Json::parse(lines[size_t(i)])["step"] == i + 1);
     CHECK(int64_t(lines_of(fs, side).size()) == moved);
     CHECK(supersede_metrics(fs, metrics, back_to, side) == 0);
   }
@@ -76,10 +74,10 @@ TEST_CASE("going back to a checkpoint leaves each step once, in order, and loses
 }
 
 TEST_CASE("an event carries kind and time, and its fields cannot replace them") {
-  const json line =
-      json::parse(event_line(12.5, EventKind::restart, R"({"from_step": 4, "kind": "forged"})"));
-  CHECK(line == json({{"v", 1}, {"t", 12.5}, {"kind", "restart"}, {"from_step", 4}}));
-  CHECK(json::parse(event_line(1, EventKind::change, "plain text"))["value"] == "plain text");
+  const Json line =
+      Json::parse(event_line(12.5, EventKind::restart, R"({"from_step": 4, "kind": "forged"})"));
+  CHECK(line == Json({{"v", 1}, {"t", 12.5}, {"kind", "restart"}, {"from_step", 4}}));
+  CHECK(Json::parse(event_line(1, EventKind::change, "plain text"))["value"] == "plain text");
 }
 
 TEST_CASE("the tail of a log is its last lines") {

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/pages/codes.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/pages/pages.h"
@@ -17,9 +17,20 @@
 #include "runtime/spec/suggest.h"
 
 using namespace trainctl;
-using Json = nlohmann::json;
 
 namespace {
+
+/// A job as a JSON library reads it: without what follows `//` outside of a string.
+std::string without_comments(const std::string& job) {
+  std::string text;
+  bool in_string = false;
+  for (size_t i = 0; i < job.size(); ++i) {
+    if (job[i] == '"' && (i == 0 || job[i - 1] != '\\')) in_string = !in_string;
+    if (!in_string && job.compare(i, 2, "//") == 0) i = std::min(job.find('\n', i), job.size() - 1);
+    text += job[i];
+  }
+  return text;
+}
 
 bool is_type(const Json& value, const std::string& type) {
   if (type == "object") return value.is_object();
@@ -163,14 +174,14 @@ TEST_CASE("the schema accepts valid specs", "[spec]") {
   for (const std::string& name : fs.list(folder)) {
     if (name.find(".json") == std::string::npos) continue;
     INFO(name);
-    CHECK(accepts(schema, Json::parse(fs.read_text(folder + name), nullptr, true, true)));
+    CHECK(accepts(schema, Json::parse(without_comments(fs.read_text(folder + name)))));
   }
   for (const std::string& name : preset_names()) {
     INFO(name);
     const ParsedJob parsed = parse_job({.text = starter_job(name), .file = "starter"});
     INFO(render(parsed.diagnostics, false));
     CHECK(parsed.diagnostics.empty());
-    CHECK(accepts(schema, Json::parse(starter_job(name), nullptr, true, true)));
+    CHECK(accepts(schema, Json::parse(without_comments(starter_job(name)))));
     CHECK(accepts(schema, Json::parse(parsed.resolved_json)));
   }
 }
@@ -180,7 +191,7 @@ TEST_CASE("the schema rejects what the parser rejects field by field", "[spec]")
   int rejected = 0;
   const auto both_reject = [&](const std::string& pointer, const Json& value) {
     Json job = valid_job();
-    job[Json::json_pointer(pointer)] = value;
+    job.make_at(pointer) = value;
     INFO(pointer << " = " << value);
     CHECK(!accepts(schema, job));
     CHECK(!parse_job({.text = job.dump(), .file = "job.json"}).ok());

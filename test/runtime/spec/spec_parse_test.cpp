@@ -6,9 +6,9 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/lineage.h"
@@ -37,7 +37,7 @@ ParsedJob parse(const std::string& text, std::vector<std::string> overrides = {}
 }
 
 std::string origin(const ParsedJob& parsed, const std::string& path) {
-  return nlohmann::json::parse(parsed.origins_json).value(path, "");
+  return Json::parse(parsed.origins_json).value(path, "");
 }
 
 /// Distinct weights of a model, from the papers' shapes: independent of the model's own parameter table.

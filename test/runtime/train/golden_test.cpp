@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/json.h"
 #include "test/support/golden.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
@@ -17,8 +17,8 @@ using namespace trainctl::test;
 
 namespace {
 
-nlohmann::json curve_of(const std::string& name) {
-  return nlohmann::json::parse(std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
+Json curve_of(const std::string& name) {
+  return Json::parse(std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
 }
 
 void check_case(const std::string& name, int tp, int pp, int dp, bool reference) {

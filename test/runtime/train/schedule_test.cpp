@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/train/schedule.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
@@ -55,7 +55,7 @@ void check_edges(const parallel::PipelineShape& shape, const std::vector<paralle
 TEST_CASE("learning rates of the golden curves") {
   for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
     const JobSpec job = test::golden_job(name);
-    const auto curve = nlohmann::json::parse(
+    const auto curve = Json::parse(
         std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
     for (size_t step = 0; step < curve.size(); ++step)
       CHECK(learning_rate(job.schedule, int64_t(step)) ==

@@ -2,9 +2,9 @@
 // Method: whole runs on rank threads whose report of a step takes a while; only lower bounds of times are asserted.
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/json.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/tolerances.h"
@@ -23,7 +23,7 @@ TEST_CASE("a step's time runs from step end to step end", "[step_time]") {
       job, {.dir = dir.path(), .max_steps = 4, .on_report = [&] { std::this_thread::sleep_for(std::chrono::duration<double>(report_s)); }});
   REQUIRE(run.lines.size() == 4);
   for (size_t i = 0; i < run.lines.size(); ++i) {
-    const auto j = nlohmann::json::parse(run.lines[i]);
+    const auto j = Json::parse(run.lines[i]);
     const double step_s = j["step_s"], reporting_s = j["phases"]["reporting_s"];
     CAPTURE(run.lines[i]);
     if (i == 0) CHECK(reporting_s == 0);

@@ -16,7 +16,6 @@
 using namespace trainctl;
 using namespace trainctl::report;
 using Catch::Matchers::Contains;
-using nlohmann::ordered_json;
 using trainctl::test::TemporaryFolder;
 
 namespace {
@@ -44,7 +43,7 @@ std::string event(double unix_s, const std::string& kind, const std::string& mor
 }
 
 std::string rank_line(int64_t step, const std::vector<double>& compute_s) {
-  nlohmann::json j = {
+  Json j = {
       {"v", 1}, {"epoch", 1}, {"step", step}, {"compute_s", compute_s}, {"wait_s", compute_s}};
   j["peak_memory_bytes"] = std::vector<double>(compute_s.size(), 1e9);
   return j.dump();
@@ -86,9 +85,9 @@ TEST_CASE("curves of lines without times or attempts, as older versions wrote th
   StepRows rows;
   rows.take(R"({"v":1,"step":1,"loss":2.5,"grad_norm":1.0,"lr":0.1,"tokens":100})");
   rows.take(R"({"v":1,"step":2,"loss":2.25,"grad_norm":1.0,"lr":0.1,"tokens":200})");
-  const ordered_json curves = curves_json(rows, 0, 100);
-  CHECK(curves["columns"]["step"] == ordered_json({1, 2}));
-  CHECK(curves["columns"]["loss"] == ordered_json({2.5, 2.25}));
+  const OrderedJson curves = curves_json(rows, 0, 100);
+  CHECK(curves["columns"]["step"] == OrderedJson({1, 2}));
+  CHECK(curves["columns"]["loss"] == OrderedJson({2.5, 2.25}));
   CHECK_FALSE(curves["columns"].contains("t"));
   CHECK_FALSE(curves["columns"].contains("attempt"));
   CHECK_FALSE(curves["columns"].contains("tokens_per_s"));
@@ -98,10 +97,10 @@ TEST_CASE("losses that are not finite are null in the curve, and named") {
   StepRows rows;
   rows.take(line(1, 2.5));
   rows.take(step_line_text({.step = 2, .loss = NAN, .grad_norm = INFINITY, .val_loss = -INFINITY}));
-  const ordered_json curves = curves_json(rows, 1000, 100);
+  const OrderedJson curves = curves_json(rows, 1000, 100);
   CHECK(curves["columns"]["loss"][1].is_null());
   CHECK(curves["not_finite"] ==
-        ordered_json::parse(R"([[2,"loss","nan"],[2,"grad_norm","inf"],[2,"val_loss","-inf"]])"));
+        OrderedJson::parse(R"([[2,"loss","nan"],[2,"grad_norm","inf"],[2,"val_loss","-inf"]])"));
   CHECK(curves["columns"]["t"][0] == 1);
 }
 
@@ -115,10 +114,10 @@ TEST_CASE("a long run is shown by some of its steps, with each spike, each by it
   CHECK(shown.front() == 0);
   CHECK(shown.back() == 19999);
   CHECK(std::count(shown.begin(), shown.end(), size_t{12344}) == 1);
-  const ordered_json curves = curves_json(rows, 1000, 1000);
+  const OrderedJson curves = curves_json(rows, 1000, 1000);
   CHECK(curves["steps"] == 20000);
   const auto& steps = curves["columns"]["step"];
-  const auto at = std::find(steps.begin(), steps.end(), 12345) - steps.begin();
+  const auto at = std::distance(steps.begin(), std::find(steps.begin(), steps.end(), 12345));
   CHECK(curves["columns"]["loss"][size_t(at)] == 99);
 }
 
@@ -169,12 +168,12 @@ TEST_CASE("events lie at their steps; a flood of checkpoints leaves room for the
     happenings.take(event(1010 + i, "checkpoint", fmt::format(R"(,"step":{})", i)));
   happenings.take("{\"kind\":\"half");
   CHECK(happenings.damaged() == 1);
-  const ordered_json shown = happenings_json(happenings, rows.rows(), 1000, 90);
+  const OrderedJson shown = happenings_json(happenings, rows.rows(), 1000, 90);
   CHECK(shown["events"].size() == 33);
   CHECK(shown["left_out"] == 3003 - 33);
   CHECK(shown["events"][0]["mark"] == "start");
   CHECK(shown["events"][1] ==
-        ordered_json::parse(R"({"t":5.5,"kind":"node_lost","mark":"node","text":"n1: silent","step":5})"));
+        OrderedJson::parse(R"({"t":5.5,"kind":"node_lost","mark":"node","text":"n1: silent","step":5})"));
   CHECK(shown["events"][2]["text"] == "rank 1 died");
   CHECK(shown["events"].back()["step"] == 2999);  // the newest checkpoint stays
 }
@@ -185,11 +184,11 @@ TEST_CASE("the grid of ranks: newest lines, bounded, with the medians of the sta
   grid.take(rank_line(50, {1, 1, 4, 4}));  // went back: 60 and later are gone
   grid.take("no line");
   CHECK(grid.damaged() == 1);
-  ordered_json j = rank_grid_json(grid, 2, 1000, 10000);
-  CHECK(j["steps"] == ordered_json({10, 20, 30, 40, 50}));
-  CHECK(j["compute_s"][4] == ordered_json({1, 1, 4, 4}));
-  CHECK(j["median_s"][0] == ordered_json({1.5, 2}));
-  CHECK(rank_grid_json(grid, 2, 30, 10000)["steps"] == ordered_json({10, 20, 30}));
+  OrderedJson j = rank_grid_json(grid, 2, 1000, 10000);
+  CHECK(j["steps"] == OrderedJson({10, 20, 30, 40, 50}));
+  CHECK(j["compute_s"][4] == OrderedJson({1, 1, 4, 4}));
+  CHECK(j["median_s"][0] == OrderedJson({1.5, 2}));
+  CHECK(rank_grid_json(grid, 2, 30, 10000)["steps"] == OrderedJson({10, 20, 30}));
   CHECK(rank_grid_json(RankGrid(), 2, 30, 10000).is_null());
   // 1000 ranks in 500 steps: of each stretch the step in which a rank was slow.
   RankGrid large;
@@ -205,28 +204,28 @@ TEST_CASE("the grid of ranks: newest lines, bounded, with the medians of the sta
   const auto& steps = j["steps"];
   const auto at = std::find(steps.begin(), steps.end(), 333);
   REQUIRE(at != steps.end());
-  CHECK(j["compute_s"][size_t(at - steps.begin())][777 / 4] == 3);
+  CHECK(j["compute_s"][size_t(std::distance(steps.begin(), at))][777 / 4] == 3);
 }
 
 TEST_CASE("the spec with its origins; secrets of the environment stay out; differences of runs") {
   const auto rows =
-      spec_rows(ordered_json::parse(R"({"a":{"b":1},"data":{"train":[{"path":"x"}]},"list":[1,2],
+      spec_rows(OrderedJson::parse(R"({"a":{"b":1},"data":{"train":[{"path":"x"}]},"list":[1,2],
       "launcher":{"env":{"TOKEN":"secret"}}})"),
-                ordered_json::parse(R"({"a.b":"--set","data.train.0.path":"job.json:4","list":"default"})"));
-  const ordered_json j = spec_json(rows);
-  CHECK(j[0] == ordered_json::parse(R"(["a.b","1","--set","set"])"));
-  CHECK(j[1] == ordered_json::parse(R"(["data.train.0.path","\"x\"","job.json:4","file"])"));
-  CHECK(j[2] == ordered_json::parse(R"(["list","[1,2]","default","default"])"));
+                OrderedJson::parse(R"({"a.b":"--set","data.train.0.path":"job.json:4","list":"default"})"));
+  const OrderedJson j = spec_json(rows);
+  CHECK(j[0] == OrderedJson::parse(R"(["a.b","1","--set","set"])"));
+  CHECK(j[1] == OrderedJson::parse(R"(["data.train.0.path","\"x\"","job.json:4","file"])"));
+  CHECK(j[2] == OrderedJson::parse(R"(["list","[1,2]","default","default"])"));
   CHECK_THAT(j.dump(), !Contains("secret"));
-  const auto other = spec_rows(ordered_json::parse(R"({"a":{"b":2},"data":{"train":[{"path":"x"}]}})"), {});
+  const auto other = spec_rows(OrderedJson::parse(R"({"a":{"b":2},"data":{"train":[{"path":"x"}]}})"), {});
   CHECK(
       differences_json({rows, other}) ==
-      ordered_json::parse(R"j([["a.b","1","2"],["list","[1,2]",""],["launcher.env.TOKEN","(hidden)",""]])j"));
+      OrderedJson::parse(R"j([["a.b","1","2"],["list","[1,2]",""],["launcher.env.TOKEN","(hidden)",""]])j"));
 }
 
 TEST_CASE("text of a job cannot become markup or a script") {
   const std::string evil = "</script><img src=x onerror=alert(1)>\xe2\x80\xa8<!--&@SCRIPT@";
-  ordered_json data{{"v", 1}, {"made", 0}, {"program", "x"}, {"runs", {{{"id", evil}, {"name", evil}}}}};
+  OrderedJson data{{"v", 1}, {"made", 0}, {"program", "x"}, {"runs", {{{"id", evil}, {"name", evil}}}}};
   const std::string page = page_html(data);
   CHECK_THAT(page, !Contains("<img") && !Contains("onerror=alert(1)>"));
   CHECK_THAT(page, Contains("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;"));  // the title
@@ -240,7 +239,7 @@ TEST_CASE("text of a job cannot become markup or a script") {
   // The data come back as they were.
   const std::string open = "id=\"report-data\">";
   const size_t begin = page.find(open) + open.size();
-  CHECK(ordered_json::parse(page.substr(begin, page.find("</script>", begin) - begin)) == data);
+  CHECK(OrderedJson::parse(page.substr(begin, page.find("</script>", begin) - begin)) == data);
   // Nothing loads from elsewhere, and only the page's own script may run.
   CHECK_THAT(page, Contains("default-src &#39;none&#39;; script-src &#39;sha256-"));
   for (const char* word : {"http://", "https://", "@import", "url("}) {
@@ -285,7 +284,7 @@ TEST_CASE("a run with no step, with half a line, with missing files: the report 
   FileSystem& fs = real_file_system();
   RunReader reader(fs, {folder});
   const auto report = [&] { return report_json({&reader.read(false)}, 5000)["runs"][0]; };
-  ordered_json run = report();
+  OrderedJson run = report();
   CHECK(run["name"] == "made");
   CHECK(run["state_text"] == "not started");
   CHECK(run["curves"]["steps"] == 0);
@@ -299,7 +298,7 @@ TEST_CASE("a run with no step, with half a line, with missing files: the report 
   fs.write_new_text(folder + "/metrics.ranks.jsonl", rank_line(2, {1, 2}) + "\n");
   run = report();
   CHECK(run["step"] == 2);
-  CHECK(run["summary"]["loss"] == ordered_json::parse(R"({"value":2.5,"step":2})"));
+  CHECK(run["summary"]["loss"] == OrderedJson::parse(R"({"value":2.5,"step":2})"));
   CHECK(run["summary"]["tokens_per_s"] == 100);
   CHECK(run["plan"]["memory"][1]["measured_rank"] == 1);
   CHECK_THAT(run["notes"].dump(), Contains("last line of metrics.jsonl is incomplete (a crash cut it off)") &&

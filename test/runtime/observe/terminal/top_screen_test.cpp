@@ -203,7 +203,7 @@ TEST_CASE("the newest numbers of the ranks are read from the end of the file, ho
   FileSystem& fs = real_file_system();
   CHECK(newest_ranks(fs, run).compute_s.empty());
   const auto line = [](int64_t step, size_t ranks) {
-    return nlohmann::json{{"v", 1},
+    return Json{{"v", 1},
                           {"step", step},
                           {"compute_s", std::vector<double>(ranks, 0.0123456789 + double(step))}}
                .dump() +

@@ -103,7 +103,7 @@ TEST_CASE("two ranks on two nodes, as text") {
   CHECK(test::schema_errors(test::result_schema("trace"), json).empty());
   CHECK(json["file"] == "runs/demo/t.json");
   CHECK(json["alignment_error_us"] == 50.0);
-  CHECK(json["ranks"] == nlohmann::json{0, 1});
+  CHECK(json["ranks"] == Json{0, 1});
 }
 
 TEST_CASE("a node without a clock is refused, unless it is the only one") {

@@ -4,8 +4,8 @@
 //       that stays bounded.
 // Method: made-up numbers of up to 16,384 ranks with known culprits; a whole run on rank threads.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/train/measure/metrics.h"
@@ -15,7 +15,6 @@
 
 using namespace trainctl;
 using namespace trainctl::test;
-using nlohmann::json;
 
 namespace {
 
@@ -100,7 +99,7 @@ TEST_CASE("a step's line has the same size for 8 and for 16,384 ranks, also wher
   auto times = alike(16384);
   CHECK(step_line(times, nodes_of(16384, 8)).size() < small + 100);
   for (size_t r = 0; r < times.size(); r += 5) slow_down(times[r], 2 + 1e-5 * double(r));
-  const json j = json::parse(step_line(times, nodes_of(16384, 8)));
+  const Json j = Json::parse(step_line(times, nodes_of(16384, 8)));
   CHECK(j.dump().size() < small + kMostOutliers * 250);
   CHECK(j["ranks"]["count"] == 16384);
   CHECK(j["ranks"]["outliers"].size() == kMostOutliers);
@@ -120,14 +119,14 @@ TEST_CASE("smallest, median and largest, with the ranks and nodes that have them
   times[6].peak_bytes = 2e9;
   times[1].peak_bytes = 1;
   times[0].temperature_c = NAN;
-  const json j = json::parse(step_line(times, nodes_of(8, 2)));
+  const Json j = Json::parse(step_line(times, nodes_of(8, 2)));
   CHECK(j["ranks"]["peak_memory_bytes"] ==
-        json::parse(R"({"min":1,"min_rank":1,"min_node":"node0","median":1000002500,
+        Json::parse(R"({"min":1,"min_rank":1,"min_node":"node0","median":1000002500,
       "max":2000000000,"max_rank":6,"max_node":"node3"})"));
   CHECK(j["gpus"]["temperature_c"]["min"] == 60);
   CHECK_FALSE(j["gpus"].contains("power_w"));
   for (RankTimes& t : times) t.temperature_c = t.sm_clock_mhz = NAN;
-  CHECK_FALSE(json::parse(step_line(times, {})).contains("gpus"));
+  CHECK_FALSE(Json::parse(step_line(times, {})).contains("gpus"));
 }
 
 TEST_CASE("a step's line is read as it was written") {
@@ -154,7 +153,7 @@ TEST_CASE("a step's line is read as it was written") {
 TEST_CASE("the line of every rank's numbers is JSON with an array for each number") {
   auto times = alike(300);
   times[7].power_w = 512.345;
-  const json j = json::parse(rank_numbers_json(3, 40, times));
+  const Json j = Json::parse(rank_numbers_json(3, 40, times));
   CHECK(j["step"] == 40);
   CHECK(j["epoch"] == 3);
   CHECK(j["compute_s"].size() == 300);
@@ -187,7 +186,7 @@ TEST_CASE("a slow node is reported once, and once when it is over") {
   steps(times, 20);
   REQUIRE(all.size() == 1);
   CHECK(all[0].kind == EventKind::slow_ranks);
-  CHECK(json::parse(all[0].json)["node"] == "node1");
+  CHECK(Json::parse(all[0].json)["node"] == "node1");
   CHECK(all[0].line ==
         " ! node1, ranks 4, 5: computing takes 2 times as long as on the other ranks of the stage (0.202 s "
         "against 0.1 s)");
@@ -210,7 +209,7 @@ TEST_CASE("a bounded journal keeps the newest lines in two files") {
   for (const std::string& line : lines_of(fs, path)) lines.push_back(line);
   REQUIRE(lines.size() >= 14);
   for (size_t i = 0; i < lines.size(); ++i)
-    CHECK(json::parse(lines[i])["line"] == int64_t(1100 - lines.size() + i));
+    CHECK(Json::parse(lines[i])["line"] == int64_t(1100 - lines.size() + i));
   BoundedJournal("/proc/nowhere/a", "/proc/nowhere/b", 100).append("x");  // is a view: ends nothing
 }
 
@@ -222,14 +221,14 @@ TEST_CASE("a run's steps carry the spread of its ranks, and every few steps the 
   std::vector<std::string> lines;
   const ThreadRun run = run_on_threads(job, {.dir = dir.path(), .max_steps = 3, .rank_lines = &lines});
   REQUIRE(run.lines.size() == 3);
-  for (const std::string& line : run.lines) CHECK(json::parse(line)["ranks"]["count"] == 4);
+  for (const std::string& line : run.lines) CHECK(Json::parse(line)["ranks"]["count"] == 4);
   // Dated by the real clock, one after the other.
-  CHECK(json::parse(run.lines[0])["t"].get<double>() > 1.7e9);
-  CHECK(json::parse(run.lines[0])["t"] <= json::parse(run.lines[2])["t"]);
+  CHECK(Json::parse(run.lines[0])["t"].get<double>() > 1.7e9);
+  CHECK(Json::parse(run.lines[0])["t"] <= Json::parse(run.lines[2])["t"]);
   REQUIRE(lines.size() == 2);  // step 2, and the last
-  CHECK(json::parse(lines[0])["step"] == 2);
-  CHECK(json::parse(lines[1])["step"] == 3);
-  CHECK(json::parse(lines[1])["forward_s"].size() == 4);
+  CHECK(Json::parse(lines[0])["step"] == 2);
+  CHECK(Json::parse(lines[1])["step"] == 3);
+  CHECK(Json::parse(lines[1])["forward_s"].size() == 4);
 }
 
 TEST_CASE("a short run records its ranks more often, unless the job says how often") {

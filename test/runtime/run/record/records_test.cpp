@@ -87,7 +87,7 @@ template <typename R>
 void check_round_trip(const std::set<std::string>& may_lack) {
   R record;
   Filler().fill(record);
-  const nlohmann::json whole = record_json(record);
+  const Json whole = record_json(record);
   const R back = record_of<R>(whole);
   CHECK(record_text(back) == dump_json(whole));
   CHECK(record_text(record_of_text<R>(dump_json(whole))) == dump_json(whole));
@@ -95,9 +95,9 @@ void check_round_trip(const std::set<std::string>& may_lack) {
   for (const auto& [name, value] : whole.items()) {
     INFO(name);
     // A field that keeps its default was not read: whatever the filler wrote differs from it.
-    const nlohmann::json plain = record_json(R{});
+    const Json plain = record_json(R{});
     if (plain.contains(name) && !may_lack.contains(name)) CHECK(plain[name] != value);
-    nlohmann::json damaged = whole;
+    Json damaged = whole;
     damaged.erase(name);
     try {
       (void)record_of<R>(damaged);

@@ -2,6 +2,7 @@
 //       arrive; what never comes holds nothing up and takes bounded memory.
 // Method: made-up ranks whose messages arrive in every order of a small case and in random orders (seeded);
 //         late, repeated and lost ones; a hand-wound clock.
+#include "runtime/base/json.h"
 #include "runtime/run/record/step_assembly.h"
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/base/json.h"
 #include "test/support/seed.h"
 
 using namespace trainctl;
@@ -60,7 +60,7 @@ TEST_CASE("a step's record has the numbers of all ranks, whatever comes first", 
     if (first.empty()) first = records[0].json;
     CHECK(records[0].json == first);
   } while (std::next_permutation(order.begin(), order.end()));
-  const auto line = nlohmann::json::parse(first);
+  const auto line = Json::parse(first);
   CHECK(line["loss"] == 2.5);
   CHECK(line["attempt"] == 2);
   CHECK(line["step_s"] == 3);
@@ -99,7 +99,7 @@ TEST_CASE("steps are recorded in order, and those that nobody times at once", "[
     REQUIRE(records.size() == size_t(kSteps));
     for (int64_t step = 1; step <= kSteps; ++step) {
       const StepRecord& record = records[size_t(step) - 1];
-      const auto line = nlohmann::json::parse(record.json);
+      const auto line = Json::parse(record.json);
       CHECK(record.step == step);
       CHECK(line["step"] == step);
       CHECK(line.contains("ranks") == (step % 3 != 0));
@@ -123,12 +123,12 @@ TEST_CASE("a rank that says nothing holds a step up for a while, and is missing 
   const auto records = steps.take(3);
   REQUIRE(steps_of(records) == std::vector<int64_t>{1, 2});
   CHECK(steps.oldest_sequence() == 13);
-  const auto late = nlohmann::json::parse(records[0].json);
+  const auto late = Json::parse(records[0].json);
   CHECK(late["ranks"]["count"] == 3);
   CHECK(late["step_s"] == 4);
   CHECK(late["phases"]["forward_s"].get<double>() == Approx((1 + 2 + 4) / 3.0));
-  CHECK(nlohmann::json::parse(records[1].json)["ranks"]["count"] == 4);
-  const auto each = nlohmann::json::parse(records[1].ranks);
+  CHECK(Json::parse(records[1].json)["ranks"]["count"] == 4);
+  const auto each = Json::parse(records[1].ranks);
   CHECK(each["forward_s"].size() == 4);
   // What comes after the record does not count, and the end of the attempt waits for nobody.
   steps.times(1, 2, times_of(2));
@@ -140,7 +140,7 @@ TEST_CASE("a rank that says nothing holds a step up for a while, and is missing 
   StepAssembly other({.ranks = 2, .nodes = {}});
   other.report(report_of(2), 1, 0);
   other.times(2, 1, times_of(1));
-  const auto lost = nlohmann::json::parse(other.take_all().at(0).ranks);
+  const auto lost = Json::parse(other.take_all().at(0).ranks);
   CHECK(lost["count"] == 2);
   CHECK(lost["forward_s"][0].is_null());
   CHECK(lost["forward_s"][1] == 2);
@@ -177,8 +177,8 @@ TEST_CASE("what waits is bounded, on either side", "[step_assembly]") {
   std::iota(all.begin(), all.end(), 1);
   CHECK(steps_of(records) == all);
   // The newest have kept their numbers.
-  CHECK_FALSE(nlohmann::json::parse(records[0].json).contains("ranks"));
-  CHECK(nlohmann::json::parse(records.back().json)["ranks"]["count"] == 2);
+  CHECK_FALSE(Json::parse(records[0].json).contains("ranks"));
+  CHECK(Json::parse(records.back().json)["ranks"]["count"] == 2);
 
   StepAssembly deaf({.ranks = 2, .nodes = {}});  // rank 1 is not heard
   records.clear();

@@ -36,7 +36,7 @@ TEST_CASE("a checkpoint that a supervisor before has recorded is not recorded ag
   const auto recorded = [&] {
     std::string steps;
     for (const std::string& line : lines_of(real_file_system(), logged.run.events())) {
-      const nlohmann::json event = try_parse_json(line);
+      const Json event = try_parse_json(line);
       if (event.at("kind") == "checkpoint") steps += dump_json(event.at("step")) + " ";
     }
     return steps;

@@ -15,9 +15,9 @@
 
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "ckpt/store.h"
+#include "runtime/base/json.h"
 #include "runtime/machine/session.h"
 #include "runtime/observe/console.h"
 #include "runtime/run/rank/control_client.h"
@@ -269,13 +269,13 @@ struct Stage {
   std::vector<int64_t> steps() const {
     std::vector<int64_t> list;
     for (const std::string& line : lines_of(real_file_system(), path + "/metrics.jsonl"))
-      list.push_back(nlohmann::json::parse(line)["step"]);
+      list.push_back(Json::parse(line)["step"]);
     return list;
   }
   int events(const std::string& kind) const {
     int count = 0;
     for (const std::string& line : lines_of(real_file_system(), path + "/events.jsonl"))
-      count += nlohmann::json::parse(line)["kind"] == kind;
+      count += Json::parse(line)["kind"] == kind;
     return count;
   }
   std::vector<int64_t> checkpoints() const { return ckpt::list_steps(real_file_system(), path + "/ckpt"); }

@@ -12,9 +12,9 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/console.h"
 #include "runtime/run/wire/protocol.h"
 #include "runtime/supervise/attempt/attempt.h"
@@ -134,10 +134,10 @@ struct Stage {
     log.finish();
     return verdict;
   }
-  std::vector<nlohmann::json> events(const std::string& kind) const {
-    std::vector<nlohmann::json> found;
+  std::vector<Json> events(const std::string& kind) const {
+    std::vector<Json> found;
     for (const std::string& line : lines_of(real_file_system(), dir.path() + "/events.jsonl"))
-      if (const auto event = nlohmann::json::parse(line); event["kind"] == kind) found.push_back(event);
+      if (const auto event = Json::parse(line); event["kind"] == kind) found.push_back(event);
     return found;
   }
 };
@@ -220,14 +220,14 @@ TEST_CASE("a step's line has the numbers of the ranks of all nodes, and no other
   const auto each = lines_of(real_file_system(), stage.dir.path() + "/metrics.ranks.jsonl");
   REQUIRE(lines.size() == 2);
   REQUIRE(each.size() == 2);
-  const auto first = nlohmann::json::parse(lines[0]), second = nlohmann::json::parse(lines[1]);
+  const auto first = Json::parse(lines[0]), second = Json::parse(lines[1]);
   CHECK(first["step_s"] == 4);
   CHECK(first["tokens_per_s"] == 25);
   CHECK(first["ranks"]["count"] == 4);
   CHECK(first["ranks"]["compute_s"]["max_node"] == "b");
-  CHECK(nlohmann::json::parse(each[0])["compute_s"] == std::vector<double>{1, 2, 3, 4});
+  CHECK(Json::parse(each[0])["compute_s"] == std::vector<double>{1, 2, 3, 4});
   CHECK(second["ranks"]["count"] == 3);  // the end of the attempt waits for nobody
-  CHECK(nlohmann::json::parse(each[1])["compute_s"][3].is_null());
+  CHECK(Json::parse(each[1])["compute_s"][3].is_null());
 }
 
 TEST_CASE("what does not belong to the attempt is not taken, and harms nothing") {

@@ -52,7 +52,7 @@ TEST_CASE("the first epoch of a run begins at step 0", "[run_epochs]") {
   CHECK(status.saved_step == -1);
   CHECK(status.staged_step == -1);
   REQUIRE(stage.events("start").size() == 1);
-  const nlohmann::json event = stage.events("start")[0];
+  const Json event = stage.events("start")[0];
   CHECK(event.at("epoch") == 1);
   CHECK(event.at("ranks") == 2);
   CHECK(event.at("from_step") == 0);
@@ -75,7 +75,7 @@ TEST_CASE("an epoch that goes back has the next number and moves later steps asi
   stage.epochs->begin(stage.job());
 
   REQUIRE(stage.events("restart").size() == 1);
-  const nlohmann::json restart = stage.events("restart")[0];
+  const Json restart = stage.events("restart")[0];
   CHECK(restart.at("restart") == 3);
   CHECK(restart.at("from_step") == 20);
   CHECK(restart.at("lost_steps") == 5);

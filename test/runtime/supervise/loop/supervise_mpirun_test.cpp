@@ -10,9 +10,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/json.h"
 #include "runtime/observe/console.h"
 #include "runtime/base/philox.h"
 #include "runtime/run/wire/environment.h"
@@ -84,7 +84,7 @@ Outcome run_job(const std::string& folder, const std::string& id,
   }});
   outcome.result = supervise(plan, run, fs, real_clock(), console);
   for (const std::string& line : lines_of(fs, run.metrics())) {
-    const auto j = nlohmann::json::parse(line);
+    const auto j = Json::parse(line);
     outcome.losses.push_back(fmt::format("{} {:a} {:a}", j["step"].get<int64_t>(), j["loss"].get<double>(),
                                          j["grad_norm"].get<double>()));
   }

@@ -1,11 +1,11 @@
 // What tests of a supervisor's parts share: a run of two nodes in a temporary folder, with its records.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/observe/console.h"
 #include "runtime/supervise/loop/supervised_run.h"
 #include "test/runtime/run/agent/node_peer.h"
@@ -35,10 +35,10 @@ struct SupervisedStage {
     run.emplace(plan, directory, real_file_system(), real ? real_clock() : clock, console);
   }
   /// The recorded events of that kind, in order.
-  std::vector<nlohmann::json> events(const std::string& kind) const {
-    std::vector<nlohmann::json> list;
+  std::vector<Json> events(const std::string& kind) const {
+    std::vector<Json> list;
     for (const std::string& line : lines_of(real_file_system(), directory.events()))
-      if (nlohmann::json event = nlohmann::json::parse(line); event.at("kind") == kind) list.push_back(event);
+      if (Json event = Json::parse(line); event.at("kind") == kind) list.push_back(event);
     return list;
   }
   int64_t printed(const std::string& words) const {

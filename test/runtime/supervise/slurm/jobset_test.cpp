@@ -19,7 +19,6 @@
 #include "test/support/seed.h"
 
 using namespace trainctl;
-using Json = nlohmann::ordered_json;
 
 namespace {
 
@@ -74,7 +73,7 @@ const std::map<std::string, std::string> kTypes = {
 };
 
 /// What of `value` is not of `type`, a line each.
-std::string violations(const Json& value, const std::string& type, const std::string& at) {
+std::string violations(const OrderedJson& value, const std::string& type, const std::string& at) {
   if (type[0] == '[') {
     if (!value.is_array()) return at + ": no list\n";
     std::string found;
@@ -115,18 +114,18 @@ class BlockReader {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) lines_.push_back(line);
   }
-  Json read() { return value(0); }
+  OrderedJson read() { return value(0); }
 
  private:
-  static Json scalar(const std::string& text) {
-    Json parsed = Json::parse(text, nullptr, false);
-    return parsed.is_discarded() ? Json(text) : parsed;
+  static OrderedJson scalar(const std::string& text) {
+    OrderedJson parsed = OrderedJson::try_parse(text);
+    return parsed.is_discarded() ? OrderedJson(text) : parsed;
   }
   static size_t indent_of(const std::string& line) { return line.find_first_not_of(' '); }
-  Json value(size_t column) {
+  OrderedJson value(size_t column) {
     const std::string first = lines_.at(at_).substr(column);
     if (first.rfind("- ", 0) == 0) {
-      Json list = Json::array();
+      OrderedJson list = OrderedJson::array();
       while (at_ < lines_.size() && indent_of(lines_[at_]) == column) {
         lines_[at_][column] = ' ';  // what follows the dash is a value two columns further
         list.push_back(value(column + 2));
@@ -136,7 +135,7 @@ class BlockReader {
     const size_t colon = first[0] == '"' ? first.find("\":") + 1 : first.find(':');
     if (colon == std::string::npos || first[0] == '{' || (first[0] == '"' && colon == 0))
       return ++at_, scalar(first);
-    Json object = Json::object();
+    OrderedJson object = OrderedJson::object();
     while (at_ < lines_.size() && indent_of(lines_[at_]) == column) {
       const std::string line = lines_[at_].substr(column);
       const size_t end = line[0] == '"' ? line.find("\":") + 1 : line.find(':');
@@ -179,12 +178,12 @@ TEST_CASE("the manifest has the fields of the API", "[jobset]") {
   for (const bool full : {true, false}) {
     const SlurmRequest request = full ? kFull : SlurmRequest{.job_name = "a"};
     const PodRequest pods = full ? kPods : PodRequest{.image = "i", .claim = "c", .mount = "/runs"};
-    const Json set = jobset(request, pods, "/bin/trainctl", "/runs/tiny-A60S");
+    const OrderedJson set = jobset(request, pods, "/bin/trainctl", "/runs/tiny-A60S");
     INFO(dump_json(set, 2));
     CHECK(violations(set, "JobSet", "") == "");
     CHECK(BlockReader(to_yaml(set)).read() == set);
   }
-  Json wrong = jobset(kFull, kPods, "/bin/trainctl", "/runs/a");
+  OrderedJson wrong = jobset(kFull, kPods, "/bin/trainctl", "/runs/a");
   wrong["spec"]["network"]["dns"] = true;
   wrong["spec"]["replicatedJobs"][0]["replicas"] = "1";
   wrong["spec"]["replicatedJobs"][1].erase("template");
@@ -194,36 +193,36 @@ TEST_CASE("the manifest has the fields of the API", "[jobset]") {
 }
 
 TEST_CASE("supervisor and nodes of the manifest fit together", "[jobset]") {
-  const Json set = jobset(kFull, kPods, "/bin/trainctl", "/runs/it's $HOME");
+  const OrderedJson set = jobset(kFull, kPods, "/bin/trainctl", "/runs/it's $HOME");
   CHECK(set["metadata"]["name"] == "tiny-a60s");
-  const Json& jobs = set["spec"]["replicatedJobs"];
-  CHECK(set["spec"]["successPolicy"]["targetReplicatedJobs"] == Json::array({jobs[0]["name"]}));
-  const Json& supervisor = jobs[0]["template"]["spec"];
+  const OrderedJson& jobs = set["spec"]["replicatedJobs"];
+  CHECK(set["spec"]["successPolicy"]["targetReplicatedJobs"] == OrderedJson::array({jobs[0]["name"]}));
+  const OrderedJson& supervisor = jobs[0]["template"]["spec"];
   CHECK(supervisor["activeDeadlineSeconds"] == 43200);
-  const Json& first = supervisor["template"]["spec"]["containers"][0];
+  const OrderedJson& first = supervisor["template"]["spec"]["containers"][0];
   CHECK(first["command"] ==
-        Json({"/bin/trainctl", "resume", "/runs/it's $$HOME", "--set", "x=$$(y)"}));
-  const Json& node = jobs[1]["template"]["spec"];
+        OrderedJson({"/bin/trainctl", "resume", "/runs/it's $$HOME", "--set", "x=$$(y)"}));
+  const OrderedJson& node = jobs[1]["template"]["spec"];
   CHECK(node["completions"] == 9);
   CHECK(node["parallelism"] == 9);
-  const Json& agent = node["template"]["spec"]["containers"][0];
+  const OrderedJson& agent = node["template"]["spec"]["containers"][0];
   CHECK(agent["command"] ==
-        Json({"/bin/trainctl", "node", "/runs/it's $$HOME", "--connect",
+        OrderedJson({"/bin/trainctl", "node", "/runs/it's $$HOME", "--connect",
               "tiny-a60s-supervisor-0-0.tiny-a60s:7077", "--name", "node-$(TRAINCTL_NODE_INDEX)"}));
   CHECK(agent["env"][0]["name"] == "TRAINCTL_NODE_INDEX");
   CHECK(jobset_nodes(kFull).front() == "node-0");
   CHECK(int(jobset_nodes(kFull).size()) == node["completions"].get<int>());
   CHECK(agent["resources"]["limits"]["nvidia.com/gpu"] == "8");
-  const Json& alone = node["template"]["spec"]["affinity"]["podAntiAffinity"]
+  const OrderedJson& alone = node["template"]["spec"]["affinity"]["podAntiAffinity"]
                           ["requiredDuringSchedulingIgnoredDuringExecution"][0];
   CHECK(alone["labelSelector"]["matchLabels"]["jobset.sigs.k8s.io/jobset-name"] == set["metadata"]["name"]);
   CHECK(alone["labelSelector"]["matchLabels"]["jobset.sigs.k8s.io/replicatedjob-name"] == jobs[1]["name"]);
-  for (const Json& job : jobs) {
-    const Json& pod = job["template"]["spec"]["template"]["spec"];
+  for (const OrderedJson& job : jobs) {
+    const OrderedJson& pod = job["template"]["spec"]["template"]["spec"];
     CHECK(pod["terminationGracePeriodSeconds"] == 600);
     std::vector<std::string> volumes;
-    for (const Json& volume : pod["volumes"]) volumes.push_back(volume["name"]);
-    for (const Json& mount : pod["containers"][0]["volumeMounts"])
+    for (const OrderedJson& volume : pod["volumes"]) volumes.push_back(volume["name"]);
+    for (const OrderedJson& mount : pod["containers"][0]["volumeMounts"])
       CHECK(std::find(volumes.begin(), volumes.end(), mount["name"].get<std::string>()) != volumes.end());
   }
 }
@@ -379,14 +378,14 @@ TEST_CASE("YAML reads back as the same value", "[jobset]") {
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const auto below = [&](int n) { return int(random() % unsigned(n)); };
-  const std::vector<Json> leaves = {1,    -2.5,          true,          false,  nullptr, "plain",    "yes",
+  const std::vector<OrderedJson> leaves = {1,    -2.5,          true,          false,  nullptr, "plain",    "yes",
                                     "No", "null",        "1",           "1e3",  "a b",   "a:b",      "a: b",
                                     "",   "- a",         "#c",          "it's", "\"q\"", "a\nb",     "$(X)",
                                     "~",  "y",           "16Gi",        "0x1f", "k8s/a", "\xc3\xa4", "{}",
-                                    "[",  Json::array(), Json::object()};
-  std::function<Json(int)> make = [&](int depth) -> Json {
+                                    "[",  OrderedJson::array(), OrderedJson::object()};
+  std::function<OrderedJson(int)> make = [&](int depth) -> OrderedJson {
     if (depth == 0 || below(4) == 0) return leaves[size_t(below(int(leaves.size())))];
-    Json value = below(2) ? Json::array() : Json::object();
+    OrderedJson value = below(2) ? OrderedJson::array() : OrderedJson::object();
     for (int i = below(4) + 1; i > 0; --i) {
       if (value.is_array())
         value.push_back(make(depth - 1));
@@ -396,7 +395,7 @@ TEST_CASE("YAML reads back as the same value", "[jobset]") {
     return value;
   };
   for (int round = 0; round < 500; ++round) {
-    Json value = Json::object();
+    OrderedJson value = OrderedJson::object();
     value["root"] = make(4);
     const std::string text = to_yaml(value);
     INFO(text);
