@@ -30,7 +30,7 @@ parallel::Box box_of(const BoxKey& key) {
 }
 
 /// The boxes of the chunks of one tensor, in an order that does not depend on which ranks wrote them.
-std::vector<parallel::Box> boxes_of(const Checkpoint& checkpoint, const Tensor& tensor) {
+std::vector<parallel::Box> sorted_boxes(const Checkpoint& checkpoint, const Tensor& tensor) {
   std::vector<parallel::Box> boxes;
   for (const ShardReceipt& file : checkpoint.files())
     for (const ShardReceipt::Entry& entry : file.entries)
@@ -80,7 +80,7 @@ TensorStats stats(Checkpoint& checkpoint, const Tensor& tensor) {
   TensorStats result;
   double count = 0, mean = 0,
          squares = 0;  // of the finite values; squares: sum of squared distances from the mean
-  for (const parallel::Box& box : boxes_of(checkpoint, tensor)) {
+  for (const parallel::Box& box : sorted_boxes(checkpoint, tensor)) {
     double chunk_count = 0, sum = 0, chunk_squares = 0;
     const std::vector<std::byte> data = read_box(checkpoint, tensor, box);
     visit_values(tensor.dtype, data, [&](size_t, double value) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kMovedPrefix = "moved-";
 /// Each try is lost to another writer's rename. So many in a row are no coincidence.
-constexpr int kTries = 100;
+constexpr int kContestTries = 100;
 /// A folder that was away a moment ago may be there again; one that cannot be moved stays.
 constexpr int kFailures = 3;
 
@@ -201,7 +201,7 @@ void withdraw_mark(FileSystem& fs, const std::string& dir, const EpochBegin& beg
 void sweep_saving(FileSystem& fs, const std::string& dir,
                   const std::function<bool(const std::string&)>& is_kept) {
   int failures = 0;
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kContestTries; ++i) {
     bool is_clean = true;
     for (const std::string& name : names_in(fs, saving_root(dir))) {
       if (moved_step(name) || is_kept(name)) continue;
@@ -259,7 +259,7 @@ void put_back(FileSystem& fs, const std::string& dir, const std::string& path, i
   const std::string target = step_directory(dir, step);
   std::string winner = path;
   std::vector<std::string> losers;
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kContestTries; ++i) {
     if (try_move(fs, winner, target)) break;
     if (!fs.exists(winner)) break;  // another has put it back
     if (epoch_of(fs, target) >= epoch_of(fs, winner)) {

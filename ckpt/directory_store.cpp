@@ -14,7 +14,7 @@ namespace trainctl::ckpt {
 namespace {
 
 /// Each try is lost to another writer's rename.
-constexpr int kTries = 10;
+constexpr int kDirectoryTries = 10;
 
 /// Durable under its name when finished.
 class NewFolderFile final : public NewFile {
@@ -215,7 +215,7 @@ class SavingFolder final : public Folder<SavingFiles> {
     const auto is_same = [&](const std::string& path) {
       return is_equal(stored_folder(fs_, path), epoch_, own.root);
     };
-    for (int i = 0; i < kTries; ++i) {
+    for (int i = 0; i < kDirectoryTries; ++i) {
       if (fs_.exists(target_)) {
         if (is_same(target_)) return false;
         const std::string moved = take_away(fs_, dir_, step_);

@@ -54,7 +54,7 @@ void append_chunks(std::string& text, const ShardReceipt& shard, TensorIndex& in
   text += "]";
 }
 
-void append_shard(std::string& text, const ShardReceipt& shard, TensorIndex& index) {
+void append_shard_json(std::string& text, const ShardReceipt& shard, TensorIndex& index) {
   fmt::format_to(std::back_inserter(text), "\"file\":{},\"bytes\":{},", json_string(shard.file), shard.file_bytes);
   append_chunks(text, shard, index);
 }
@@ -223,7 +223,7 @@ void read_document(const std::string& text, DocumentReader& reader) {
 }
 
 /// The box of a row of `tensor`.
-parallel::Box box_of(const ChunkRow& row, const Tensor& tensor) {
+parallel::Box box_of_row(const ChunkRow& row, const Tensor& tensor) {
   const parallel::Box whole = whole_box(tensor.shape);
   const bool cut = row.count == 5;
   const parallel::Box box = {row.numbers[1], row.numbers[2], cut ? row.numbers[3] : whole.col_begin,
@@ -245,7 +245,7 @@ ShardReceipt read_shard(const Json& object, const DocumentReader::Rows& rows,
   uint64_t data_bytes = 0;
   for (const ChunkRow& row : rows) {
     const Tensor& tensor = tensors.at(size_t(row.numbers[0]));
-    const parallel::Box box = box_of(row, tensor);
+    const parallel::Box box = box_of_row(row, tensor);
     const uint64_t bytes = uint64_t(box.count()) * size_of(tensor.dtype), offset = data_bytes;
     if (__builtin_add_overflow(data_bytes, bytes, &data_bytes))
       malformed(fmt::format("the chunks of {} overflow", shard.file));
@@ -281,7 +281,7 @@ Manifest read_head(const Json& object) {
 }
 
 /// The wanted boxes of each tensor.
-std::vector<std::vector<parallel::Box>> boxes_of(const std::vector<Tensor>& tensors,
+std::vector<std::vector<parallel::Box>> boxes_of_tensors(const std::vector<Tensor>& tensors,
                                                  std::span<const WantedBox> wanted) {
   std::map<std::pair<std::string_view, Role>, std::vector<parallel::Box>> by_name;
   for (const WantedBox& one : wanted) by_name[{one.name, one.role}].push_back(one.box);
@@ -307,7 +307,7 @@ void check_sum(const Manifest& manifest, uint64_t bytes) {
 std::string ShardReceipt::to_json() const {
   TensorIndex index;
   std::string text = "{";
-  append_shard(text, *this, index);
+  append_shard_json(text, *this, index);
   text += ",";
   append_tensors(text, index.tensors);
   std::erase(text, '\n');  // one line: receipts travel over a channel of lines
@@ -335,7 +335,7 @@ std::string manifest_text(const Manifest& manifest) {
   text += ",\n\"files\":[";
   for (size_t i = 0; i < manifest.files.size(); ++i) {
     text += i ? ",\n{" : "\n{";
-    append_shard(text, manifest.files[i], index);
+    append_shard_json(text, manifest.files[i], index);
     text += "}";
   }
   ENSURE(index.tensors.size() == manifest.tensors.size(), "a chunk of a tensor that the manifest does not list");
@@ -375,7 +375,7 @@ Manifest parse_manifest_part(std::istream& text, const std::string& path, std::s
     DocumentReader reader([&](const Json& file, const DocumentReader::Rows& rows) {
       if (boxes.empty()) {
         tensors = read_tensors(document->document.at("tensors"));
-        boxes = boxes_of(tensors, wanted);
+        boxes = boxes_of_tensors(tensors, wanted);
       }
       ShardReceipt shard = read_shard(file, rows, tensors, keep);
       add_size(shard, bytes);
@@ -402,7 +402,7 @@ std::string piece_text(const Piece& piece) {
   TensorIndex index;
   for (const Tensor& tensor : piece.tensors) index.add(tensor);
   text += ",\n\"shard\":{";
-  append_shard(text, piece.receipt, index);
+  append_shard_json(text, piece.receipt, index);
   ENSURE(index.tensors.size() == piece.tensors.size(), "a chunk of a tensor that the piece does not list");
   return text + "}}\n";
 }

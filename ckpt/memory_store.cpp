@@ -23,7 +23,7 @@ constexpr uint64_t kAlign = 64;
 /// A file of this size begins at a page, as a write past the system's cache must.
 constexpr uint64_t kLargeFile = uint64_t(1) << 20, kPage = 4096;
 
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kIo, message); }
+[[noreturn]] void fail_io(const std::string& message) { throw Error(ErrorCode::kIo, message); }
 
 struct SlotHeader {
   uint64_t magic = 0, sequence = 0;
@@ -55,10 +55,10 @@ class MemoryFile final : public File {
  public:
   MemoryFile(NodeMemory& memory, std::string path, uint64_t offset, uint64_t bytes)
       : memory_(memory), path_(std::move(path)), offset_(offset), bytes_(bytes) {}
-  void write_at(uint64_t, std::span<const std::byte>) override { fail(path_ + " is open for reading"); }
+  void write_at(uint64_t, std::span<const std::byte>) override { fail_io(path_ + " is open for reading"); }
   void read_at(uint64_t offset, std::span<std::byte> data) override {
     if (offset > bytes_ || data.size() > bytes_ - offset)
-      fail(fmt::format("{} ends at byte {}, bytes up to {} were expected", path_, bytes_,
+      fail_io(fmt::format("{} ends at byte {}, bytes up to {} were expected", path_, bytes_,
                        offset + data.size()));
     if (!data.empty()) memory_.read(offset_ + offset, data);
   }
@@ -82,7 +82,7 @@ class SlotFiles : public Base {
   bool has(const std::string& name) override { return table().count(name) > 0; }
   std::unique_ptr<File> open(const std::string& name) override {
     const auto at = table().find(name);
-    if (at == table().end()) fail(fmt::format("there is no {}/{}", where_, name));
+    if (at == table().end()) fail_io(fmt::format("there is no {}/{}", where_, name));
     return std::make_unique<MemoryFile>(memory_, where_ + "/" + name, slot_begin() + at->second.offset,
                                         at->second.bytes);
   }
@@ -181,11 +181,11 @@ class MemoryStore final : public Store {
     filling_ = std::make_shared<Filling>(Filling{.slot = slot, .step = state.step, .epoch = state.epoch});
   }
   Range reserve(const std::string& name, uint64_t bytes) {
-    if (filling_->table.count(name)) fail(fmt::format("{}/{} exists", place(filling_->step), name));
+    if (filling_->table.count(name)) fail_io(fmt::format("{}/{} exists", place(filling_->step), name));
     const uint64_t align = bytes >= kLargeFile ? kPage : kAlign;
     const Range range{(filling_->used + align - 1) / align * align, bytes};
     if (range.offset > slot_bytes_ || bytes > slot_bytes_ - range.offset)
-      fail(fmt::format("No space left on {}: {} has {}, and {} of {} does not fit behind {}", where_,
+      fail_io(fmt::format("No space left on {}: {} has {}, and {} of {} does not fit behind {}", where_,
                        slots_ == 1 ? "its slot" : "each of its two slots", memory_text(double(slot_bytes_)),
                        memory_text(double(bytes)), name, memory_text(double(range.offset))));
     filling_->used = range.end();
@@ -244,7 +244,7 @@ class MemoryStore final : public Store {
   }
   void wipe(int slot) {
     if (slot_bytes_ < 2 * kAlign)
-      fail(fmt::format("{} has {}: too little for {}", where_, memory_text(double(memory_.size())),
+      fail_io(fmt::format("{} has {}: too little for {}", where_, memory_text(double(memory_.size())),
                        slots_ == 1 ? "a slot" : "two slots"));
     memory_.write(begin_of(slot), SlotHeader{}.bytes());
   }
@@ -282,14 +282,14 @@ class NewMemoryFile final : public NewFile {
       filling_->used = range_.offset;  // the last one leaves no gap
   }
   void append(std::span<const std::byte> data) override {
-    if (filling_->over) fail(fmt::format("cannot write {}: a newer save has taken its place", name_));
+    if (filling_->over) fail_io(fmt::format("cannot write {}: a newer save has taken its place", name_));
     ENSURE(data.size() <= range_.bytes - written_, "{}: {} bytes after {} of {}", name_, data.size(),
            written_, range_.bytes);
     memory_.write(slot_begin_ + range_.offset + written_, data);
     written_ += data.size();
   }
   void finish() override {
-    if (filling_->over) fail(fmt::format("cannot write {}: a newer save has taken its place", name_));
+    if (filling_->over) fail_io(fmt::format("cannot write {}: a newer save has taken its place", name_));
     ENSURE(written_ == range_.bytes, "{}: {} of {} bytes", name_, written_, range_.bytes);
     filling_->table[name_] = range_;
     finished_ = true;
@@ -329,7 +329,7 @@ class SavingSlot final : public SlotFiles<SavingFiles> {
   Filling& mine() const {
     const auto filling = store_.filling();
     if (!filling || filling->step != state_.step || filling->epoch != state_.epoch)
-      fail(fmt::format("{} is not being saved: a newer save has taken its place", where_));
+      fail_io(fmt::format("{} is not being saved: a newer save has taken its place", where_));
     return *filling;
   }
   const Table& table() const override { return mine().table; }

@@ -20,7 +20,7 @@ constexpr int kTries = 20;
 
 using Attempt = ObjectAttempt;
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_in(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 /// Read through ranges.
 class ObjectFile final : public File {
@@ -201,7 +201,7 @@ class ObjectStore final : public Store {
       if (put_if(key, "", text)) return true;
       // Of a publisher of the same save it is the same.
       if (const auto there = client_.head(key))
-        return there->bytes == text.size() && !etags_differ(there->etag, etag_of(bytes_of(text)));
+        return there->bytes == text.size() && !etags_differ(there->etag, etag_of(bytes_in(text)));
     }
     throw contended(key);
   }
@@ -265,14 +265,14 @@ class ObjectStore final : public Store {
   /// asked just before instead.
   bool put_if(const std::string& key, const std::string& version, const std::string& text) {
     if (knows_conditions_) try {
-        return client_.put_if(key, version, bytes_of(text)).has_value();
+        return client_.put_if(key, version, bytes_in(text)).has_value();
       } catch (const ObjectError& error) {
         if (!error.may_be_unknown()) throw;
         knows_conditions_ = false;
       }
     const auto there = client_.head(key);
     if ((there ? there->version : "") != version) return false;
-    client_.put(key, bytes_of(text));
+    client_.put(key, bytes_in(text));
     return true;
   }
 
@@ -288,7 +288,7 @@ class ObjectStore final : public Store {
         if (error.status() != 404 && error.status() != 416) throw;
         continue;
       }
-      if (!etags_differ(info->etag, etag_of(bytes_of(text)))) return {read_object_index(text), info->version};
+      if (!etags_differ(info->etag, etag_of(bytes_in(text)))) return {read_object_index(text), info->version};
     }
     throw contended(index_key());
   }
@@ -452,8 +452,8 @@ bool keeps_conditions(ObjectClient& client, const std::string& key) {
   ENSURE(there.has_value(), "there is no {}", key);
   const std::string one = "1", two = "2";
   try {
-    return !client.put_if(key, "", bytes_of(one)) && client.put_if(key, there->version, bytes_of(one)) &&
-           !client.put_if(key, there->version, bytes_of(two));
+    return !client.put_if(key, "", bytes_in(one)) && client.put_if(key, there->version, bytes_in(one)) &&
+           !client.put_if(key, there->version, bytes_in(two));
   } catch (const ObjectError& error) {
     if (!error.may_be_unknown()) throw;
     return false;

@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
-std::string text_of(const PieceSet& set) {
+std::string set_text(const PieceSet& set) {
   return fmt::format("step {} of epoch {} in memory", set.step, set.epoch);
 }
 
@@ -86,9 +86,9 @@ std::map<int, const FoundPiece*> pieces_of(const std::vector<FoundPiece>& found,
   for (int rank = 0; rank < set.ranks && need == Pieces::all; ++rank)
     if (!pieces.contains(rank))
       fail(damaged.contains(rank)
-               ? fmt::format("{}: the piece of rank {} is damaged: {}", text_of(set), rank, damaged[rank])
-               : fmt::format("{}: the piece of rank {} of {} is missing", text_of(set), rank, set.ranks));
-  if (pieces.empty()) fail(fmt::format("{}: there is no piece of it on this node", text_of(set)));
+               ? fmt::format("{}: the piece of rank {} is damaged: {}", set_text(set), rank, damaged[rank])
+               : fmt::format("{}: the piece of rank {} of {} is missing", set_text(set), rank, set.ranks));
+  if (pieces.empty()) fail(fmt::format("{}: there is no piece of it on this node", set_text(set)));
   return pieces;
 }
 

@@ -21,7 +21,7 @@ constexpr size_t kCachedReadBytes = std::min(kPieceReadBytes, size_t(256) << 10)
 
 using DoRead = std::function<void(const std::function<void()>& read)>;
 
-std::string commit_of(const std::string& piece_json) { return sha256_hex(piece_json) + "\n"; }
+std::string commit_of_piece(const std::string& piece_json) { return sha256_hex(piece_json) + "\n"; }
 
 /// The chunks of a shard that lies in a slot.
 class SlotChunks final : public ChunkSource {
@@ -151,7 +151,7 @@ Piece read_piece(StoredFiles& files, int rank, int ranks) {
   for (const char* name : {kPieceName, kCommitName})
     if (!files.has(name)) damaged(fmt::format("it has no {}", name));
   const std::string text = files.read_text(kPieceName);
-  if (files.read_text(kCommitName) != commit_of(text))
+  if (files.read_text(kCommitName) != commit_of_piece(text))
     damaged("the SHA-256 of piece.json differs from that in COMMIT");
   Piece piece = parse_piece(text, files.where() + "/" + kPieceName);
   if (piece.rank != rank || piece.ranks != ranks)
@@ -254,7 +254,7 @@ const Piece& PieceWriter::seal() {
   ENSURE(copy_, "{}: nothing is copied", where_);
   const std::string text = piece_text(copy_->piece);
   copy_->saving->put_text(kPieceName, text);
-  copy_->saving->commit(commit_of(text), [] { return true; });
+  copy_->saving->commit(commit_of_piece(text), [] { return true; });
   newest_ = std::move(copy_->piece);
   copy_.reset();
   return newest_;
@@ -318,7 +318,7 @@ void copy_piece(StoredFiles& files, const Piece& piece, NodeMemory& to, const st
   saving->put_text(kPieceName, text);
   // The header, which is written last, must not be there before all else is.
   to.sync();
-  saving->commit(commit_of(text), [] { return true; });
+  saving->commit(commit_of_piece(text), [] { return true; });
   to.sync();
 }
 

@@ -16,7 +16,7 @@ namespace {
 using Entry = ShardReceipt::Entry;
 
 /// "" if it cannot be read; `why` says so then.
-std::string text_of(StoredFiles& files, const char* name, std::string* why = nullptr) {
+std::string text_in(StoredFiles& files, const char* name, std::string* why = nullptr) {
   try {
     return files.has(name) ? files.read_text(name) : "";
   } catch (const Error& error) {
@@ -112,13 +112,13 @@ class Repairer {
   /// Sets manifest_ and manifest_text_, and reports what was wrong with the two files.
   bool find_manifest() {
     std::string text_error, commit_error;
-    const std::string text = text_of(own().files(), kManifestName, &text_error),
-                      commit = text_of(own().files(), kCommitName, &commit_error);
+    const std::string text = text_in(own().files(), kManifestName, &text_error),
+                      commit = text_in(own().files(), kCommitName, &commit_error);
     // Its own pair comes first, unless the chunks are those of a replica's manifest and not of its own.
     const bool is_own = try_manifest(0, text, commit);
     if (!is_own || (is_disputed(text) && !is_mostly_here(manifest_)))
       for (size_t place = 1; place < places_.size(); ++place)
-        if (try_manifest(place, text_of(places_[place].files(), kManifestName), is_own ? "" : commit)) break;
+        if (try_manifest(place, text_in(places_[place].files(), kManifestName), is_own ? "" : commit)) break;
     if (manifest_text_.empty()) {
       const std::string& error = text_error.empty() ? commit_error : text_error;
       report_.found.push_back(
@@ -142,7 +142,7 @@ class Repairer {
   }
   bool is_disputed(const std::string& text) {
     return std::any_of(places_.begin() + 1, places_.end(), [&](Place& source) {
-      const std::string other = text_of(source.files(), kManifestName);
+      const std::string other = text_in(source.files(), kManifestName);
       const auto manifest = parsed(other);
       return other != text && manifest && is_of_this_step(*manifest);
     });
@@ -159,7 +159,7 @@ class Repairer {
     if (commit.find(field) != std::string::npos) return true;
     for (size_t other = 1; other < places_.size(); ++other)
       if (place == 0 || place == other)
-        if (text_of(places_[other].files(), kCommitName) == commit_text(text, manifest))
+        if (text_in(places_[other].files(), kCommitName) == commit_text(text, manifest))
           return is_mostly_here(manifest);
     return false;
   }
@@ -191,7 +191,7 @@ class Repairer {
           copies_[entry.content_hash].push_back({place, shard.file, entry.offset});
     };
     add(manifest_);  // a replica has the same files
-    const std::string text = text_of(places_[place].files(), kManifestName);
+    const std::string text = text_in(places_[place].files(), kManifestName);
     if (text == manifest_text_) return;
     if (const auto manifest = parsed(text)) add(*manifest);  // its text is not trusted: hashes decide
   }

@@ -122,7 +122,7 @@ constexpr long kNotFound = 404, kConflict = 409, kPreconditionFailed = 412;
 constexpr long kNoSuchRange = 416;
 
 enum class Method { get, head, put, post, remove };
-const char* name_of(Method method) {
+const char* method_name(Method method) {
   switch (method) {
     case Method::get: return "GET";
     case Method::head: return "HEAD";
@@ -324,7 +324,7 @@ class S3Client final : public ObjectClient {
 
   Answer send(const Call& call) {
     const std::string path = fmt::format("/{}{}{}", options_.bucket, call.key.empty() ? "" : "/", call.key);
-    S3Request request{.method = name_of(call.method),
+    S3Request request{.method = method_name(call.method),
                       .path = path,
                       .query = call.query,
                       .headers = call.headers,
@@ -377,7 +377,7 @@ class S3Client final : public ObjectClient {
       set(CURLOPT_READFUNCTION, &give_body);
       set(CURLOPT_READDATA, &upload);
     }
-    if (call.method != Method::head) set(CURLOPT_CUSTOMREQUEST, name_of(call.method));
+    if (call.method != Method::head) set(CURLOPT_CUSTOMREQUEST, method_name(call.method));
     const CURLcode code = curl().easy_perform(handle_);
     curl().easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &reply.answer.status);
     if (code == CURLE_PARTIAL_FILE && !call.out.empty())

@@ -30,7 +30,7 @@ std::string hex(const std::string& bytes) {
 }
 
 /// Without blanks at both ends, each run of blanks as one.
-std::string trimmed(const std::string& value) {
+std::string trimmed_header(const std::string& value) {
   std::string result;
   for (const char c : value)
     if (c != ' ' || (!result.empty() && result.back() != ' ')) result += c;
@@ -68,7 +68,7 @@ std::map<std::string, std::string> s3_signed_headers(const S3Request& request,
   if (!credentials.session_token.empty()) headers["x-amz-security-token"] = credentials.session_token;
   std::string lines, names;
   for (const auto& [name, value] : headers) {
-    lines += fmt::format("{}:{}\n", name, trimmed(value));
+    lines += fmt::format("{}:{}\n", name, trimmed_header(value));
     names += (names.empty() ? "" : ";") + name;
   }
   const std::string canonical =

@@ -15,7 +15,7 @@
 namespace trainctl::ckpt {
 namespace {
 
-[[noreturn]] void fail(const char* what, const std::string& path, int reason) {
+[[noreturn]] void fail_sharing(const char* what, const std::string& path, int reason) {
   throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", what, path, std::strerror(reason)));
 }
 
@@ -23,7 +23,7 @@ class SharedMemory final : public NodeMemory {
  public:
   SharedMemory(const std::string& path, uint64_t bytes) : bytes_(bytes) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) fail("open", path, errno);
+    if (fd < 0) fail_sharing("open", path, errno);
     const int reason = prepare(fd);
     void* const data =
         reason == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)
@@ -38,8 +38,8 @@ class SharedMemory final : public NodeMemory {
                       "give it more (mount -o remount,size=) or save without this tier",
                       path, memory_text(double(bytes))));
     }
-    if (reason != 0) fail("prepare", path, reason);
-    if (data == MAP_FAILED) fail("map", path, map_reason);
+    if (reason != 0) fail_sharing("prepare", path, reason);
+    if (data == MAP_FAILED) fail_sharing("map", path, map_reason);
     data_ = static_cast<std::byte*>(data);
   }
   ~SharedMemory() override { ::munmap(data_, bytes_); }
@@ -77,16 +77,16 @@ class ReadOnlyMemory final : public NodeMemory {
  public:
   explicit ReadOnlyMemory(const std::string& path) : path_(path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) fail("open", path, errno);
+    if (fd < 0) fail_sharing("open", path, errno);
     struct stat s;
     const int reason = ::fstat(fd, &s) != 0 ? errno : 0;
     bytes_ = reason == 0 ? uint64_t(s.st_size) : 0;
     void* const data = bytes_ > 0 ? ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
     const int map_reason = errno;
     ::close(fd);
-    if (reason != 0) fail("read", path, reason);
+    if (reason != 0) fail_sharing("read", path, reason);
     if (bytes_ == 0) throw Error(ErrorCode::kIo, path + " is empty");
-    if (data == MAP_FAILED) fail("map", path, map_reason);
+    if (data == MAP_FAILED) fail_sharing("map", path, map_reason);
     data_ = static_cast<const std::byte*>(data);
   }
   ~ReadOnlyMemory() override { ::munmap(const_cast<std::byte*>(data_), bytes_); }

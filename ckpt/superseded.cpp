@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kPrefix = "superseded-e";
 
 /// Bytes of the shards, as COMMIT has them; 0 if it cannot be read.
-uint64_t bytes_of(FileSystem& fs, const std::string& checkpoint) {
+uint64_t bytes_of_checkpoint(FileSystem& fs, const std::string& checkpoint) {
   try {
     const Json commit = try_parse_json(fs.read_text(checkpoint + "/" + kCommitName));
     return commit.is_object() ? commit.value("bytes", uint64_t(0)) : 0;
@@ -30,7 +30,7 @@ uint64_t bytes_of(FileSystem& fs, const std::string& checkpoint) {
 
 Superseded look_at(FileSystem& fs, const std::string& path, uint64_t epoch) {
   Superseded found{.path = path, .epoch = epoch, .steps = list_steps(fs, path)};
-  for (const int64_t step : found.steps) found.bytes += bytes_of(fs, step_directory(path, step));
+  for (const int64_t step : found.steps) found.bytes += bytes_of_checkpoint(fs, step_directory(path, step));
   return found;
 }
 

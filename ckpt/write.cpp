@@ -25,7 +25,7 @@ void take_hashes(const StateInfo& state, ChunkSource& source, ShardLayout& plan)
   hashes.finish(plan.receipt.entries);
 }
 
-std::vector<uint64_t> append_shard(NewFile& file, const ShardLayout& plan, ChunkSource& source) {
+std::vector<uint64_t> append_shard_chunks(NewFile& file, const ShardLayout& plan, ChunkSource& source) {
   ShardAppender out(file, plan.receipt.file_bytes);
   ChunkHashes written(plan.chunks.size(), kNoChunkSeed);
   out.append(std::as_bytes(std::span(plan.header)));
@@ -67,7 +67,7 @@ class HostChunks final : public ChunkSource {
   bool is_for_threads() const override { return true; }
 };
 
-void remove_quietly(SavingFiles& saving, const std::string& name) {
+void remove_unfinished(SavingFiles& saving, const std::string& name) {
   try {
     if (saving.has(name)) saving.remove(name);
   } catch (const Error&) {
@@ -115,12 +115,12 @@ ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, Sha
     if (error.code() != ErrorCode::kIo) throw;
     // After a failed write or sync the content of the file is undefined: never touch it again, start a new
     // one, once.
-    remove_quietly(saving, file_name);
+    remove_unfinished(saving, file_name);
     receipt.file = retry_file_name(file_name);
     try {
       written = write_file(saving, receipt.file, receipt.file_bytes, append);
     } catch (const Error&) {
-      remove_quietly(saving, receipt.file);
+      remove_unfinished(saving, receipt.file);
       throw;
     }
   }
@@ -133,7 +133,7 @@ ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, con
                           ChunkSource& source, const SetHashes& set_hashes) {
   return write_hashed(
       saving, file_name, layout.receipt,
-      [&](NewFile& file) { return append_shard(file, layout, source); }, set_hashes);
+      [&](NewFile& file) { return append_shard_chunks(file, layout, source); }, set_hashes);
 }
 
 ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, const StateInfo& state,

@@ -9,7 +9,7 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct CompareOptions {
   std::string a, b, root = default_run_root();
 };
 
@@ -20,7 +20,7 @@ const report::RunData& read(report::RunReader& reader, const RunDirectory& run) 
   return data;
 }
 
-int compare(const Options& options, const Context& context) {
+int compare(const CompareOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const RunDirectory of_a = find_run({options.a, options.root}).run,
                      of_b = find_run({options.b, options.root}).run;
@@ -41,7 +41,7 @@ int compare(const Options& options, const Context& context) {
 }  // namespace
 
 void add_compare(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompareOptions>();
   CommandLine command = app.add_subcommand(
       "compare", "two runs side by side, and the first step whose bits differ (exit 20; exit 0: none does)");
   command.add_option("RUN", options->a, "id, unique beginning of one, path, or `latest`")

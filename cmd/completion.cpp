@@ -13,7 +13,7 @@
 namespace trainctl::cmd {
 namespace {
 
-std::vector<std::string> names_of(const CommandLine& app) {
+std::vector<std::string> command_names(const CommandLine& app) {
   std::vector<std::string> names;
   for (const CommandLine& sub : app.subcommands()) names.push_back(sub.name());
   return names;
@@ -66,14 +66,14 @@ Completed positional_of(const CommandLine& command, const CommandLine& app) {
                 command.name() == "inspect-ckpt";
     all.files |= option.choices.empty();
     if (name.starts_with("PRESET")) all = {.words = preset_names()};
-    if (name.starts_with("TOPIC")) all = {.words = command.name() == "help" ? names_of(app) : topics()};
+    if (name.starts_with("TOPIC")) all = {.words = command.name() == "help" ? command_names(app) : topics()};
   }
   if (command.name() == "help") all.words.push_back("exit-codes");
   if (all.runs) all.words.push_back("latest");
   return all;
 }
 
-std::vector<CompletedOption> options_of(const CommandLine& command) {
+std::vector<CompletedOption> completed_options(const CommandLine& command) {
   std::vector<CompletedOption> list;
   for (const OptionText& option : command.options()) {
     if (option.is_positional) continue;
@@ -93,9 +93,9 @@ std::vector<CompletedOption> options_of(const CommandLine& command) {
 CompletedCommand command_of(const CommandLine& command, const std::string& name, const CommandLine& app) {
   CompletedCommand entry{.name = name,
                          .text = command.description(),
-                         .options = options_of(command),
+                         .options = completed_options(command),
                          .positional = positional_of(command, app),
-                         .subcommands = names_of(command)};
+                         .subcommands = command_names(command)};
   std::erase_if(entry.options, [](const CompletedOption& option) { return option.names.back() == "--help"; });
   return entry;
 }
@@ -103,7 +103,7 @@ CompletedCommand command_of(const CommandLine& command, const std::string& name,
 }  // namespace
 
 CompletionModel completion_model(const CommandLine& app) {
-  CompletionModel model{.global = options_of(app), .fields = set_fields()};
+  CompletionModel model{.global = completed_options(app), .fields = set_fields()};
   for (const CommandLine& sub : app.subcommands()) {
     model.commands.push_back(command_of(sub, sub.name(), app));
     for (const CommandLine& inner : sub.subcommands())

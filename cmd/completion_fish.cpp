@@ -6,7 +6,7 @@
 namespace trainctl::cmd {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string fish_word(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
     if (c == '\'' || c == '\\') out += '\\';
@@ -20,7 +20,7 @@ std::string arguments_of(const Completed& c) {
   std::string list = fmt::format("{}", fmt::join(c.words, " "));
   if (c.runs) list += (list.empty() ? "" : " ") + std::string("(__trainctl_runs)");
   if (c.folders) list += (list.empty() ? "" : " ") + std::string("(__fish_complete_directories)");
-  return list.empty() ? "" : " -a " + quoted(list);
+  return list.empty() ? "" : " -a " + fish_word(list);
 }
 
 std::string option_line(const std::string& when, const CompletedOption& option) {
@@ -32,7 +32,7 @@ std::string option_line(const std::string& when, const CompletedOption& option) 
     line += " -a '(__trainctl_settings)'";
   else
     line += arguments_of(option.value);
-  return line + " -d " + quoted(option.text) + "\n";
+  return line + " -d " + fish_word(option.text) + "\n";
 }
 
 /// A condition: the line has these words of a command.
@@ -59,25 +59,25 @@ std::string fish_completion(const CompletionModel& model) {
       "function __trainctl_settings\n";
   std::string settings;
   for (const CompletedField& field : model.fields) {
-    settings += "  echo " + quoted(field.path + "=") + "\n";
+    settings += "  echo " + fish_word(field.path + "=") + "\n";
     for (const std::string& value : field.values)
-      settings += "  echo " + quoted(field.path + "=" + value) + "\n";
+      settings += "  echo " + fish_word(field.path + "=" + value) + "\n";
   }
   out += settings + "end\n";
   for (const CompletedOption& option : model.global) out += option_line("complete -c trainctl", option);
   for (const CompletedCommand& command : model.commands) {
     const bool is_inner = command.name.find(' ') != std::string::npos;
-    const std::string when = fmt::format("complete -c trainctl -n {}", quoted(seen(command)));
+    const std::string when = fmt::format("complete -c trainctl -n {}", fish_word(seen(command)));
     if (!is_inner)
       out += fmt::format("complete -c trainctl -f -n __fish_use_subcommand -a {} -d {}\n", command.name,
-                         quoted(command.text));
+                         fish_word(command.text));
     for (const CompletedOption& option : command.options) out += option_line(when, option);
     for (const CompletedCommand& inner : model.commands)
       if (inner.name.starts_with(command.name + " "))
         out += fmt::format("complete -c trainctl -f -n {} -a {} -d {}\n",
-                           quoted(fmt::format("{}; and not __fish_seen_subcommand_from {}", seen(command),
+                           fish_word(fmt::format("{}; and not __fish_seen_subcommand_from {}", seen(command),
                                               fmt::join(command.subcommands, " "))),
-                           inner.name.substr(command.name.size() + 1), quoted(inner.text));
+                           inner.name.substr(command.name.size() + 1), fish_word(inner.text));
     if (!command.positional.nothing() && command.subcommands.empty())
       out += when + (command.positional.files ? "" : " -f") + arguments_of(command.positional) + "\n";
   }

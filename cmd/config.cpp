@@ -34,7 +34,7 @@ void print_rows(const std::vector<report::SpecRow>& rows, bool with_origin) {
 
 namespace {
 
-struct Options {
+struct ConfigOptions {
   JobArguments job;
   std::string other, root = default_run_root();
   bool show_origin = false, given = false;
@@ -48,7 +48,7 @@ struct NamedSpec {
 
 /// Of a run: the spec that it had when it was started or resumed last, with the origins from then.
 std::optional<NamedSpec> spec_of_run(const std::string& name, const std::vector<std::string>& overrides,
-                                     const Options& options, const Context& context) {
+                                     const ConfigOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const RunDirectory run = find_run({name, options.root}).run;
   const auto identity = read_identity(fs, run);
@@ -69,7 +69,7 @@ std::optional<NamedSpec> spec_of_run(const std::string& name, const std::vector<
 
 /// A job file, or else a run.
 std::optional<NamedSpec> spec_of(const std::string& name, const std::vector<std::string>& overrides,
-                                 const Options& options, const Context& context) {
+                                 const ConfigOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   if (fs.exists(name) && !fs.is_directory(name)) {
     const auto job = load_job({.path = name, .overrides = overrides}, context);
@@ -91,7 +91,7 @@ OrderedJson value_json(const report::SpecRow& row) {
   return j;
 }
 
-int show(const NamedSpec& spec, const Options& options, const Context& context) {
+int show(const NamedSpec& spec, const ConfigOptions& options, const Context& context) {
   std::vector<report::SpecRow> rows = spec.rows;
   if (options.given) std::erase_if(rows, [](const report::SpecRow& row) { return row.origin == "default"; });
   if (!context.json) {
@@ -130,7 +130,7 @@ int diff(const NamedSpec& a, const NamedSpec& b, const Context& context) {
   return kExitDifferences;
 }
 
-int config(const Options& options, const Context& context) {
+int config(const ConfigOptions& options, const Context& context) {
   const auto spec = spec_of(options.job.path, options.job.overrides, options, context);
   if (!spec) return exit_status(ErrorCode::kSpec);
   if (options.other.empty()) return show(*spec, options, context);
@@ -141,7 +141,7 @@ int config(const Options& options, const Context& context) {
 }  // namespace
 
 void add_config(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ConfigOptions>();
   CommandLine command = app.add_subcommand(
       "config", "the effective values of a job spec or of a run, their origins, and the difference of two");
   command

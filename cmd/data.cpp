@@ -96,7 +96,7 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
   return kExitDone;
 }
 
-data::SourceOptions source_of(const ReadArguments& arguments) {
+data::SourceOptions source_of_arguments(const ReadArguments& arguments) {
   data::SourceOptions source = arguments.source;
   source.format = token_format(arguments.format);
   if (!arguments.dtype.empty()) source.dtype = token_dtype(arguments.dtype);
@@ -104,7 +104,7 @@ data::SourceOptions source_of(const ReadArguments& arguments) {
 }
 
 int inspect(const ReadArguments& arguments, const Context& context) {
-  const auto source = source_of(arguments);
+  const auto source = source_of_arguments(arguments);
   const data::Inspection found = data::inspect(source, data::TokenizerChoice::of(arguments.tokenizer));
   print_result("data-inspect", render_inspection(found, source.path, context.json), context);
   return kExitDone;
@@ -113,7 +113,7 @@ int inspect(const ReadArguments& arguments, const Context& context) {
 int verify(const ReadArguments& arguments, const Context& context) {
   if (arguments.vocab_size < 0)
     throw Error(ErrorCode::kUsage, fmt::format("--vocab {} is negative; give the number of ids", arguments.vocab_size));
-  const auto source = source_of(arguments);
+  const auto source = source_of_arguments(arguments);
   const std::string text = render_verification(data::verify(source, arguments.vocab_size), source.path, context.json);
   if (context.json || !context.quiet()) print_result("data-verify", text, context);
   return kExitDone;

@@ -42,7 +42,7 @@ std::optional<uint64_t> count_of_word(std::string_view word) {
 }
 
 /// NAME:TOKENS:WEIGHT; the name may have colons.
-data::MixSource source_of(const std::string& word) {
+data::MixSource source_of_word(const std::string& word) {
   const size_t second = word.rfind(':');
   const size_t first = second == word.npos || second == 0 ? word.npos : word.rfind(':', second - 1);
   if (first != word.npos && first > 0) {
@@ -70,7 +70,7 @@ int mix(const MixArguments& arguments, const Context& context) {
                   "what is mixed? give a JOB, or --source NAME:TOKENS:WEIGHT for each source");
     if (!tokens) throw Error(ErrorCode::kUsage, "sources without a JOB need a budget: --tokens 300B");
     std::vector<data::MixSource> sources;
-    for (const std::string& word : arguments.sources) sources.push_back(source_of(word));
+    for (const std::string& word : arguments.sources) sources.push_back(source_of_word(word));
     const uint64_t samples = (*tokens + arguments.seq_len - 1) / arguments.seq_len;
     result = data::mix_of(sources, arguments.seq_len, samples);
   } else {

@@ -14,7 +14,7 @@ namespace trainctl::cmd {
 namespace {
 
 constexpr double kGoingLimitS = 300;
-constexpr double kLookS = 0.05;
+constexpr double kDetachLookS = 0.05;
 
 int status_of(const std::function<int()>& supervise) try {
   return supervise();
@@ -46,7 +46,7 @@ int detach(const RunDirectory& run, const std::function<int()>& supervise, const
     } catch (const Error&) {
       // Of an earlier start, or being replaced.
     }
-    real_clock().sleep_s(kLookS);
+    real_clock().sleep_s(kDetachLookS);
   }
   if (context.json) {
     print_json("detached", {{"run_id", folder_name(run)},

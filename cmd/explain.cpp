@@ -27,7 +27,7 @@ OrderedJson field_json(const spec::Field& field) {
 }
 
 /// The page as text, and its parts if it is about one field or one code.
-OrderedJson result_of(const std::string& topic, const std::string& page) {
+OrderedJson explain_result(const std::string& topic, const std::string& page) {
   OrderedJson result{{"topic", topic}, {"text", page}};
   if (const spec::Field* field = spec::find_field(topic)) result["field"] = field_json(*field);
   if (const spec::CodePage* code = spec::find_code(page.substr(0, page.find(':'))))
@@ -39,7 +39,7 @@ OrderedJson result_of(const std::string& topic, const std::string& page) {
   return result;
 }
 
-int show(const std::string& topic, const Context& context) {
+int show_topic(const std::string& topic, const Context& context) {
   std::string suggestion;
   const std::string page = explain(topic, &suggestion);
   if (page.empty())
@@ -48,7 +48,7 @@ int show(const std::string& topic, const Context& context) {
                             suggestion.empty() ? "`trainctl explain` lists them"
                                                : fmt::format("did you mean `{}`?", suggestion)));
   if (context.json)
-    print_json("explain", result_of(topic, page));
+    print_json("explain", explain_result(topic, page));
   else
     fmt::print("{}", page);
   return kExitDone;
@@ -60,7 +60,7 @@ void add_explain(CommandLine& app, Context& context) {
   auto topic = std::make_shared<std::string>();
   CommandLine command = app.add_subcommand("explain", "explain a field of the job spec, or an error code");
   command.add_option("TOPIC", *topic, "a field, section, preset or code; all; codes; none: the sections");
-  when_chosen(command, context, [topic, &context] { return show(*topic, context); });
+  when_chosen(command, context, [topic, &context] { return show_topic(*topic, context); });
 }
 
 }  // namespace trainctl::cmd

@@ -21,7 +21,7 @@ namespace trainctl::cmd {
 
 namespace {
 
-struct Options {
+struct InitOptions {
   std::string preset, output;
   bool list = false, propose = false;
 };
@@ -188,7 +188,7 @@ void ask_mesh(StarterChoice& choice, const StarterMachine& machine, const std::s
   });
 }
 
-int ask_all(const Options& options, const Context& context) {
+int ask_all(const InitOptions& options, const Context& context) {
   refuse_existing(options.output);
   const StarterMachine machine = starter_machine();
   StarterChoice choice;
@@ -209,7 +209,7 @@ int ask_all(const Options& options, const Context& context) {
 }
 
 /// Every proposal as it is.
-int propose(const Options& options, const Context& context) {
+int propose(const InitOptions& options, const Context& context) {
   const StarterMachine machine = starter_machine();
   StarterChoice choice{.preset = options.preset.empty() ? proposed_preset(machine) : options.preset};
   if (const auto found = tokens_here(); !found.empty()) choice.tokens = found.front();
@@ -218,12 +218,12 @@ int propose(const Options& options, const Context& context) {
                starter_text(choice, std::filesystem::path(options.output).parent_path().string()), context);
 }
 
-bool may_ask(const Options& options, const Context& context) {
+bool may_ask(const InitOptions& options, const Context& context) {
   return options.preset.empty() && !options.propose && !context.json && ::isatty(STDIN_FILENO) &&
          ::isatty(STDOUT_FILENO) && ::isatty(STDERR_FILENO);
 }
 
-int init(const Options& options, const Context& context) {
+int init(const InitOptions& options, const Context& context) {
   if (options.list) return list_presets(context);
   if (!options.preset.empty() && starter_job(options.preset).empty())
     throw Error(ErrorCode::kUsage, no_such_preset(options.preset));
@@ -236,7 +236,7 @@ int init(const Options& options, const Context& context) {
 }  // namespace
 
 void add_init(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InitOptions>();
   CommandLine command = app.add_subcommand(
       "init", "write a commented starter job spec; in a terminal it asks for model, data and mesh");
   command.add_option("PRESET", options->preset,

@@ -19,7 +19,7 @@ std::string path_of(const std::string& name, const std::string& root) {
   return find_run(RunArguments{name, root}).run.path;
 }
 
-int inspect(CheckpointReportOptions options, const std::string& root, const Context& context) {
+int inspect_checkpoint(CheckpointReportOptions options, const std::string& root, const Context& context) {
   options.json = context.json;
   options.path = path_of(options.path, root);
   if (!options.other.empty()) options.other = path_of(options.other, root);
@@ -107,7 +107,7 @@ void add_inspect_ckpt(CommandLine& app, Context& context) {
   add_changes(command, *changes);
   when_chosen(command, context, [options, changes, root, &context] {
     if (changes->repair || !changes->copy_to.empty()) return change(*changes, options->path, *root, context);
-    return inspect(*options, *root, context);
+    return inspect_checkpoint(*options, *root, context);
   });
 }
 

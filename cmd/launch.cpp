@@ -13,7 +13,7 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct LaunchOptions {
   JobArguments job;
   bool dry_run = false, detach = false, submit = false, requeue = false;
   int chain = 1;
@@ -50,7 +50,7 @@ int print_preview(const LaunchPreview& preview, const Context& context) {
   return kExitDone;
 }
 
-int submit(const Options& options, ParsedJob job, const Context& context) {
+int submit(const LaunchOptions& options, ParsedJob job, const Context& context) {
   FileSystem& fs = real_file_system();
   const SubmitRequest request{
       .job = std::move(job), .program = own_program(), .command = context.arguments, .chain = options.chain};
@@ -83,7 +83,7 @@ int submit(const Options& options, ParsedJob job, const Context& context) {
   return kExitDone;
 }
 
-int manifest(const Options& options, ParsedJob job, const Context& context) {
+int manifest(const LaunchOptions& options, ParsedJob job, const Context& context) {
   ManifestRequest request{
       .submit = {.job = std::move(job), .program = options.image_program, .command = context.arguments},
       .pods = {.image = options.image, .name_space = options.name_space, .claim = options.claim, .mount = options.mount}};
@@ -100,7 +100,7 @@ int manifest(const Options& options, ParsedJob job, const Context& context) {
   return kExitDone;
 }
 
-int launch(Options options, const Context& context) {
+int launch(LaunchOptions options, const Context& context) {
   // The folder in which status, resume and the others look for runs: one rule for all commands.
   const char* root = std::getenv("TRAINCTL_RUN_DIR");
   std::vector<std::string>& overrides = options.job.overrides;
@@ -147,7 +147,7 @@ int launch(Options options, const Context& context) {
 }  // namespace
 
 void add_launch(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LaunchOptions>();
   CommandLine command = app.add_subcommand("launch", "start a run and watch over it");
   add_job_arguments(command, options->job);
   command.add_flag("--dry-run", options->dry_run, "print what would be written and run, and do nothing");

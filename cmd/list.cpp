@@ -11,12 +11,12 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct ListOptions {
   std::string root = default_run_root();
   int most = 0;
 };
 
-int list(const Options& options, const Context& context) {
+int list(const ListOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const std::string root = std::filesystem::absolute(options.root).lexically_normal().string();
   std::vector<terminal::ListedRun> runs = terminal::list_runs(
@@ -41,7 +41,7 @@ int list(const Options& options, const Context& context) {
 }  // namespace
 
 void add_list(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ListOptions>();
   CommandLine command = app.add_subcommand("list", "the runs of a folder, the newest first");
   command.add_option("-n,--most", options->most, "list only so many").range(1, 1 << 20).type_name("N");
   command.add_option("--run-dir", options->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")

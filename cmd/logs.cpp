@@ -19,7 +19,7 @@ namespace {
 
 using terminal::LogLine;
 
-struct Options {
+struct LogsOptions {
   RunArguments run;
   std::string ranks, pattern, failure;
   bool follow = false;
@@ -28,7 +28,7 @@ struct Options {
 
 /// New lines are looked for so often: files may lie on another machine, which announces nothing. Of thousands of
 /// files less often.
-constexpr double kLookS = 0.25, kLookOfFileS = 0.0005;
+constexpr double kLogsLookS = 0.25, kLookOfFileS = 0.0005;
 /// A run that has had no supervisor for this time writes no more.
 constexpr double kLeftS = 60;
 
@@ -90,7 +90,7 @@ class LinePrinter {
   int width_ = 0;
 };
 
-terminal::LogSelection selection_of(const Options& options, const RunDirectory& run) {
+terminal::LogSelection selection_of(const LogsOptions& options, const RunDirectory& run) {
   terminal::LogSelection selection;
   if (!options.ranks.empty())
     if (const Problem problem = terminal::parse_ranks(options.ranks, selection.ranks); problem.exists())
@@ -119,7 +119,7 @@ bool is_over(const RunDirectory& run, double& left_since_s) {
   return (status && status->ended() && left_since_s < now_s) || now_s - left_since_s > kLeftS;
 }
 
-int logs(const Options& options, const Context& context) {
+int logs(const LogsOptions& options, const Context& context) {
   const FoundRun found = find_run(options.run);
   const Pattern pattern(options.pattern);
   terminal::RunLogs reader(real_file_system(), found.run, selection_of(options, found.run));
@@ -144,7 +144,7 @@ int logs(const Options& options, const Context& context) {
   }
   print_new(false, size_t(options.tail));
   double left_since_s = real_clock().monotonic_s();
-  repeat(std::max(kLookS, kLookOfFileS * double(reader.files())), [&] {
+  repeat(std::max(kLogsLookS, kLookOfFileS * double(reader.files())), [&] {
     const bool over = is_over(found.run, left_since_s);
     print_new(over, 0);
     return !over && !std::ferror(stdout);
@@ -155,7 +155,7 @@ int logs(const Options& options, const Context& context) {
 }  // namespace
 
 void add_logs(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LogsOptions>();
   CommandLine command =
       app.add_subcommand("logs", "the logs of a run's ranks, launcher and nodes, merged; also of failures");
   add_run_arguments(command, options->run, false);

@@ -28,7 +28,7 @@ std::string roff(std::string_view text) {
 }
 
 /// "JOB [OPTIONS]"
-std::string line_of(const CommandLine& command) {
+std::string man_line(const CommandLine& command) {
   std::string line = ".B " + roff(command.full_name()) + "\n";
   bool has_flags = false;
   for (const OptionText& option : command.options()) {
@@ -41,7 +41,7 @@ std::string line_of(const CommandLine& command) {
   return line + (has_flags ? ".RI [ OPTIONS ]\n" : "");
 }
 
-std::string options_of(const CommandLine& command) {
+std::string man_options(const CommandLine& command) {
   std::string out;
   for (const OptionText& option : command.options()) {
     if (option.names == "-h, --help") continue;
@@ -54,8 +54,8 @@ std::string options_of(const CommandLine& command) {
 }
 
 void add_command(std::string& out, const CommandLine& command) {
-  out += fmt::format(".SS {}\n{}.PP\n{}.\n{}", roff(command.full_name()), line_of(command),
-                     roff(command.description()), options_of(command));
+  out += fmt::format(".SS {}\n{}.PP\n{}.\n{}", roff(command.full_name()), man_line(command),
+                     roff(command.description()), man_options(command));
   for (const CommandLine& sub : command.subcommands()) add_command(out, sub);
 }
 
@@ -63,9 +63,9 @@ std::string program_page(const CommandLine& app) {
   std::string out =
       fmt::format(".TH TRAINCTL 1 \"\" \"trainctl {}\" \"trainctl\"\n.SH NAME\ntrainctl \\- {}\n",
                   TRAINCTL_VERSION, roff("pretrain transformer language models"));
-  out += ".SH SYNOPSIS\n" + line_of(app) + ".SH DESCRIPTION\n" + roff(app.description()) + "\n";
+  out += ".SH SYNOPSIS\n" + man_line(app) + ".SH DESCRIPTION\n" + roff(app.description()) + "\n";
   out += ".PP\nA job is one JSON file; see\n.BR trainctl\\-job (5).\n.SH OPTIONS OF ALL COMMANDS\n" +
-         options_of(app);
+         man_options(app);
   out += ".SH COMMANDS\n";
   for (const CommandLine& command : app.subcommands()) add_command(out, command);
   out += fmt::format(".SH EXIT STATUS\n.nf\n{}.fi\n", roff(exit_codes()));

@@ -17,12 +17,12 @@ extern char** environ;
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct NodeOptions {
   AgentOptions agent;
   bool give_back = false, await_supervisor = false;
 };
 
-using Words = std::vector<std::string>;
+using WordList = std::vector<std::string>;
 
 /// The environment as it is now, without the marks of an agent.
 std::vector<std::string> unmarked_environment() {
@@ -37,13 +37,13 @@ std::vector<std::string> unmarked_environment() {
 
 /// This process continues as one that only does `word`, so that a new agent does not take it for another
 /// agent.
-void go_on_as(const std::string& word, const std::string& run, Words environment) {
+void go_on_as(const std::string& word, const std::string& run, WordList environment) {
   become_own_program({"trainctl", "node", run, word}, std::move(environment));
 }
 
 /// `resume` on this node, in a session of its own. The launcher of the run need not be on PATH here.
 void start_supervisor(const std::string& run, const std::string& node, const std::string& mpirun,
-                      Words environment, const std::string& why) {
+                      WordList environment, const std::string& why) {
   const std::string folder = mpirun.substr(0, mpirun.rfind('/') + 1);
   for (std::string& variable : environment)
     if (variable.starts_with("PATH=") && folder.size() > 1)
@@ -62,12 +62,12 @@ int await_supervisor() {
   return kExitDone;
 }
 
-int node(Options options) {
+int node(NodeOptions options) {
   if (options.await_supervisor) return await_supervisor();
   const auto allocation = allocation_from_environment(process_variables());
   if (options.give_back && allocation) give_back_lost_job(*allocation);
   if (options.give_back) return kExitDone;
-  const Words environment = unmarked_environment();
+  const WordList environment = unmarked_environment();
   const std::string run = options.agent.run_directory;
   bool started = false;
   options.agent.take_over = [&](const std::string& name, const std::string& why) {
@@ -84,7 +84,7 @@ int node(Options options) {
 }  // namespace
 
 void add_node(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<NodeOptions>();
   CommandLine command = app.add_subcommand("node", "the agent of a node (started by launch)");
   command.hide();
   command.add_option("RUN", options->agent.run_directory, "run directory").required();

@@ -12,7 +12,7 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct NodesOptions {
   std::string list, lift;
 };
 
@@ -38,7 +38,7 @@ void lift(QuarantineFile& file, const std::string& place) {
                     places.empty() ? "it is empty" : fmt::format("it has {}", fmt::join(places, ", "))));
 }
 
-int nodes(const Options& options, const Context& context) {
+int nodes(const NodesOptions& options, const Context& context) {
   const std::string path = quarantine_path(options.list);
   if (path.empty())
     throw Error(ErrorCode::kUsage,
@@ -62,7 +62,7 @@ int nodes(const Options& options, const Context& context) {
 }  // namespace
 
 void add_nodes(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<NodesOptions>();
   CommandLine command =
       app.add_subcommand("nodes", "nodes and GPUs in quarantine, with the evidence against them");
   command

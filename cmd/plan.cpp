@@ -18,7 +18,7 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct PlanOptions {
   JobArguments job;
   std::string device;
   double mfu = 0;  // percent or a fraction; 0: the default
@@ -28,13 +28,13 @@ struct Options {
   int width = 110;
 };
 
-DeviceModel device_of(const Options& options, const JobSpec& job) {
+DeviceModel device_of(const PlanOptions& options, const JobSpec& job) {
   if (options.device.empty()) return device_here(job, device_kind(job), true);
   return device_named(options.device, job, device_kind(job));
 }
 
 /// The plan command again, with settings added, which replace earlier ones of the same field.
-std::string plan_command(const Options& options, const std::vector<std::string>& settings) {
+std::string plan_command(const PlanOptions& options, const std::vector<std::string>& settings) {
   std::vector<std::string> all = options.job.overrides;
   for (const std::string& setting : settings) {
     const std::string field = setting.substr(0, setting.find('=') + 1);
@@ -50,11 +50,11 @@ std::string plan_command(const Options& options, const std::vector<std::string>&
 
 /// What to do with this plan. Launching is advised only for what fits, and on the device that was planned
 /// for.
-std::string next_command(const Options& options, const PlanReport& report) {
+std::string next_command(const PlanOptions& options, const PlanReport& report) {
   if (report.fit.known() && !report.fit.fits())
     return report.alternatives.empty() ? "" : plan_command(options, report.alternatives.front().settings);
   if (!report.fit.known()) {
-    Options named = options;
+    PlanOptions named = options;
     named.device = report.device.kind == DeviceKind::cuda ? "h100" : "64GiB";
     return plan_command(named, {});
   }
@@ -65,7 +65,7 @@ std::string next_command(const Options& options, const PlanReport& report) {
 }
 
 /// The nodes of --nodes, or of the spec; none: one machine.
-std::vector<ClusterNode> nodes_of_plan(const Options& options, const JobSpec& job) {
+std::vector<ClusterNode> nodes_of_plan(const PlanOptions& options, const JobSpec& job) {
   std::vector<ClusterNode> nodes;
   if (options.nodes == 0) nodes = listed_nodes(job, real_file_system());
   if (nodes.empty()) {
@@ -126,7 +126,7 @@ void forecast(PlanReport& report, const std::vector<ClusterNode>& nodes,
 }
 
 /// The result as JSON: the plan, and where the ranks would run.
-OrderedJson result_of(const PlanReport& report, const std::vector<ClusterNode>& nodes,
+OrderedJson plan_result(const PlanReport& report, const std::vector<ClusterNode>& nodes,
                                  const std::optional<PlacementResult>& placed) {
   OrderedJson result = parse_ordered_json(plan_json(report));
   if (placed)
@@ -148,7 +148,7 @@ bool print_placement(const std::vector<ClusterNode>& nodes, const std::optional<
   return placed->ok();
 }
 
-int timeline(const Options& options, const JobSpec& job, const Context& context) {
+int timeline(const PlanOptions& options, const JobSpec& job, const Context& context) {
   const DeviceModel device = device_of(options, job);
   const std::string drawing = render_timeline(job, device, options.width);
   if (context.json) {
@@ -161,11 +161,11 @@ int timeline(const Options& options, const JobSpec& job, const Context& context)
   return kExitDone;
 }
 
-void print_next(const Options& options, const PlanReport& report) {
+void print_next(const PlanOptions& options, const PlanReport& report) {
   if (const std::string next = next_command(options, report); !next.empty()) fmt::print("next: {}\n", next);
 }
 
-int plan(const Options& options, const Context& context) {
+int plan(const PlanOptions& options, const Context& context) {
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (options.timeline) return timeline(options, parsed->job, context);
@@ -180,7 +180,7 @@ int plan(const Options& options, const Context& context) {
   forecast(report, nodes, placed);
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {
-    print_json("plan", result_of(report, nodes, placed));
+    print_json("plan", plan_result(report, nodes, placed));
   } else {
     fmt::print("{}", render_plan(report));
   }
@@ -203,7 +203,7 @@ int plan(const Options& options, const Context& context) {
 }  // namespace
 
 void add_plan(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   CommandLine command = app.add_subcommand(
       "plan",
       "memory, traffic and time of a job and whether it fits (exit 4: it does not); nothing is started");

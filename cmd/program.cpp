@@ -30,7 +30,7 @@ void add_global_flags(CommandLine app, Context& context, std::string& color) {
 }
 
 /// Reports the error on stderr, with --json also on stdout, and returns the exit status.
-int report(const Context& context, ErrorCode code, const std::string& message) {
+int report_failure(const Context& context, ErrorCode code, const std::string& message) {
   if (context.json) print_error_json(code, message);
   const bool color = context.color_err;
   fmt::print(stderr, "{}{}:{} {}\n", color ? "\x1b[1;31m" : "",
@@ -65,18 +65,18 @@ int run_command_line(int argc, const char* const* argv) {
   try {
     switch (line.kind) {
       case CommandLineProgram::Outcome::print: return print_page(line.text, context.json), kExitDone;
-      case CommandLineProgram::Outcome::misused: return report(context, ErrorCode::kUsage, line.text);
+      case CommandLineProgram::Outcome::misused: return report_failure(context, ErrorCode::kUsage, line.text);
       case CommandLineProgram::Outcome::understood: break;
     }
     ENSURE(context.action, "no action for this command");
     return context.action();
   } catch (const Error& error) {
-    return report(context, error.code(), error.what());
+    return report_failure(context, error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return report(context, ErrorCode::kPlan, out_of_memory_text());
+    return report_failure(context, ErrorCode::kPlan, out_of_memory_text());
   } catch (const std::exception& error) {
     if (std::ferror(stdout)) return kExitDone;  // reported by run_program
-    return report(context, ErrorCode::kInternal, error.what());
+    return report_failure(context, ErrorCode::kInternal, error.what());
   }
 }
 

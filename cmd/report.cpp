@@ -24,7 +24,7 @@ struct ReportArguments {
 constexpr size_t kMostRuns = 16;
 
 /// The folder of the one run, or else the current one.
-std::string default_path(const std::vector<RunDirectory>& runs) {
+std::string default_report_path(const std::vector<RunDirectory>& runs) {
   return runs.size() == 1 ? runs[0].file("report.html") : "report.html";
 }
 
@@ -71,7 +71,7 @@ int report(const ReportArguments& arguments, const Context& context) {
   const OrderedJson data = report::report_json(read, real_clock().unix_s());
   if (context.json) print_json("report", data, -1);
   if (context.json && arguments.out.empty()) return kExitDone;
-  const std::string path = arguments.out.empty() ? default_path(runs) : arguments.out;
+  const std::string path = arguments.out.empty() ? default_report_path(runs) : arguments.out;
   const std::string page = report::page_html(data);
   write_file(path, page);
   if (!context.json && !context.quiet()) fmt::print("{} · {}\n", path, size_text(page.size()));

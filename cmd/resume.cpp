@@ -9,7 +9,7 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct ResumeOptions {
   RunArguments run;
   std::vector<std::string> overrides;
   std::string step = "latest", take_over;
@@ -18,7 +18,7 @@ struct Options {
 };
 
 /// In the job of `launch --submit`, the run ends where the submitted job says.
-void take_manners(const Options& options, ResumeRequest& request) {
+void take_manners(const ResumeOptions& options, ResumeRequest& request) {
   request.requeue = options.requeue;
   if (!options.in_allocation) return;
   if (!allocation_from_environment(process_variables()))
@@ -30,7 +30,7 @@ void take_manners(const Options& options, ResumeRequest& request) {
   if (record->chain) request.chain = record->name;
 }
 
-std::optional<int64_t> step_of(const Options& options, const FoundRun& found) {
+std::optional<int64_t> step_of(const ResumeOptions& options, const FoundRun& found) {
   if (options.step == "latest") return found.step;
   size_t used = 0;
   int64_t step = -1;
@@ -61,7 +61,7 @@ std::vector<std::string> with_lanes_for_width(const ParsedJob& before, const Par
   return now.ok() && now.job.parallelism.data > before.job.parallelism.lanes ? with_lanes : overrides;
 }
 
-int resume(const Options& options, const Context& context) {
+int resume(const ResumeOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(options.run);
   const std::optional<int64_t> step = step_of(options, found);
@@ -106,7 +106,7 @@ int resume(const Options& options, const Context& context) {
 }  // namespace
 
 void add_resume(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ResumeOptions>();
   CommandLine command =
       app.add_subcommand("resume", "go on with a run from its newest checkpoint, on the same or another mesh");
   add_run_arguments(command, options->run, true);

@@ -14,13 +14,13 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct SampleOptions {
   RunArguments run;
   SampleRequest request;
   std::string tokenizer;
 };
 
-int run(Options options, const Context& context) {
+int run(SampleOptions options, const Context& context) {
   if (!std::isfinite(options.request.options.temperature))
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
   options.request.checkpoint = find_checkpoint(options.run);
@@ -56,7 +56,7 @@ int run(Options options, const Context& context) {
 }  // namespace
 
 void add_sample(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SampleOptions>();
   CommandLine command = app.add_subcommand("sample", "generate text from a checkpoint");
   add_run_arguments(command, options->run, true);
   command.add_option("-p,--prompt", options->request.prompt, "text to continue (default: the start of a document)");

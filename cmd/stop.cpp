@@ -15,14 +15,14 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct StopOptions {
   RunArguments run;
   bool now = false, no_wait = false;
   double timeout_s = 600;
 };
 
 /// While `stop` waits, it reports this often what it waits for.
-constexpr double kSayEveryS = 5;
+constexpr double kStopSayEveryS = 5;
 
 /// What the run's ranks do now, in a few words.
 std::string what_ranks_do(FileSystem& fs, const FoundRun& found) {
@@ -36,7 +36,7 @@ std::string what_ranks_do(FileSystem& fs, const FoundRun& found) {
 }
 
 /// Waits until the supervisor has ended, which frees the run's lock. Error(kHang) after the limit.
-void wait_for_end(const Options& options, const Context& context, const FoundRun& found,
+void wait_for_end(const StopOptions& options, const Context& context, const FoundRun& found,
     const std::string& id,
                   const SupervisorPlace& supervisor) {
   FileSystem& fs = real_file_system();
@@ -57,7 +57,7 @@ void wait_for_end(const Options& options, const Context& context, const FoundRun
                               options.now ? fmt::format("end its supervisor with kill -9 {} on {}",
                                   supervisor.pid, supervisor.host)
                                           : fmt::format("end it without saving with `trainctl stop {} --now`", id)));
-    if (now_s - said_s > kSayEveryS && !context.quiet()) {
+    if (now_s - said_s > kStopSayEveryS && !context.quiet()) {
       said_s = now_s;
       fmt::print(stderr, "run {}: waiting for {} of at most {}: {}\n", id, short_duration(now_s - begin_s),
                  short_duration(options.timeout_s), what_ranks_do(fs, found));
@@ -99,7 +99,7 @@ void ask_to_stop(FileSystem& fs, const RunDirectory& run, const std::string& id,
                                                supervisor.pid, std::strerror(errno)));
 }
 
-int stop(const Options& options, const Context& context) {
+int stop(const StopOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(options.run);
   const auto identity = read_identity(fs, found.run);
@@ -132,7 +132,7 @@ int stop(const Options& options, const Context& context) {
 }  // namespace
 
 void add_stop(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StopOptions>();
   CommandLine command = app.add_subcommand("stop", "save and stop a run");
   add_run_arguments(command, options->run, true);
   command.add_flag("--now", options->now, "stop at once, without saving");

@@ -11,7 +11,7 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct TopOptions {
   RunArguments run;
   double every_s = 1;
 };
@@ -19,7 +19,7 @@ struct Options {
 /// The width of a frame that goes into a file.
 constexpr int kPlainWidth = 100;
 
-int top(const Options& options, const Context& context) {
+int top(const TopOptions& options, const Context& context) {
   const FoundRun found = find_run(options.run);
   FileSystem& fs = real_file_system();
   terminal::TopReader reader(fs, found.run);
@@ -51,7 +51,7 @@ int top(const Options& options, const Context& context) {
 }  // namespace
 
 void add_top(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopOptions>();
   CommandLine command =
       app.add_subcommand("top", "a run on a full screen, with a grid of its ranks (keys: s, r, arrows, q)");
   add_run_arguments(command, options->run, false);

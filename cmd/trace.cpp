@@ -22,7 +22,7 @@
 namespace trainctl::cmd {
 namespace {
 
-struct Options {
+struct TraceOptions {
   RunArguments run;
   int64_t steps = 3;
   std::string ranks, out;
@@ -33,7 +33,7 @@ struct Options {
 constexpr double kTakenS = 20;
 /// A server of files may show a rank's file so much later than the rank wrote it.
 constexpr double kFilesS = 10;
-constexpr double kSayEveryS = 5, kLookEveryS = 0.05;
+constexpr double kTraceSayEveryS = 5, kLookEveryS = 0.05;
 
 /// The signals that end the command, as long as this lives: it then leaves nothing behind.
 class Interrupt {
@@ -124,9 +124,10 @@ std::string state_text(FileSystem& fs, const Target& target) {
 }
 
 /// Waits for the answer to a request.
-class Wait {
+class TraceWait {
  public:
-  Wait(FileSystem& fs, const Target& target, const Options& options, const Context& context, size_t ranks)
+  TraceWait(FileSystem& fs, const Target& target, const TraceOptions& options, const Context& context,
+            size_t ranks)
       : fs_(fs), target_(target), options_(options), context_(context), ranks_(ranks) {}
 
   /// Error if there will be none; after a signal nullopt.
@@ -178,7 +179,7 @@ class Wait {
   }
 
   void say() {
-    if (context_.quiet() || waited_s() < said_s_ + kSayEveryS) return;
+    if (context_.quiet() || waited_s() < said_s_ + kTraceSayEveryS) return;
     said_s_ = waited_s();
     fmt::print(stderr, "run {}: {} after {} of at most {}: {}\n", target_.id,
                answer_ ? "recording" : "the request is not taken yet", short_duration(waited_s()),
@@ -188,7 +189,7 @@ class Wait {
   FileSystem& fs_;
   Clock& clock_ = real_clock();
   const Target& target_;
-  const Options& options_;
+  const TraceOptions& options_;
   const Context& context_;
   const size_t ranks_;
   const double began_s_ = clock_.monotonic_s();
@@ -212,7 +213,7 @@ std::vector<Recording> read_recordings(FileSystem& fs, const std::string& folder
   return recordings;
 }
 
-std::string default_path(const Target& target, const trace::TraceSummary& summary) {
+std::string default_trace_path(const Target& target, const trace::TraceSummary& summary) {
   return fmt::format("{}/steps-{}-{}.json.gz", target.run.file("trace"), summary.first_step,
                      summary.last_step);
 }
@@ -240,7 +241,7 @@ void print_summary(const trace::TraceSummary& s, const std::string& path, uint64
       "open it    at https://ui.perfetto.dev (the file stays on this machine), or in chrome://tracing\n");
 }
 
-int trace_run(const Options& options, const Context& context) {
+int trace_run(const TraceOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const Target target = target_of(fs, options.run);
   const std::vector<int> ranks = options.ranks.empty()
@@ -263,7 +264,7 @@ int trace_run(const Options& options, const Context& context) {
   const TraceRequest request{
       .number = int64_t(real_clock().unix_s() * 1e6), .steps = options.steps, .ranks = ranks};
   const TraceInquiry inquiry(fs, target.run, request);
-  const auto answer = Wait(fs, target, options, context, ranks.size()).run(inquiry, interrupt);
+  const auto answer = TraceWait(fs, target, options, context, ranks.size()).run(inquiry, interrupt);
   if (!answer) {
     fmt::print(stderr, "run {}: the trace was given up; the run goes on\n", target.id);
     return 128 + interrupt.signal();
@@ -273,7 +274,7 @@ int trace_run(const Options& options, const Context& context) {
                                              .requested_steps = options.steps,
                                              .recordings = read_recordings(fs, inquiry.folder(), ranks),
                                              .events = lines_of(fs, target.run.events())});
-  const std::string path = options.out.empty() ? default_path(target, merged.summary) : options.out;
+  const std::string path = options.out.empty() ? default_trace_path(target, merged.summary) : options.out;
   if (!file) file = std::make_unique<trace::TraceFile>(fs, path);
   trace::write_chrome_trace(merged.trace, [&](std::string_view text) { file->write(text); });
   print_summary(merged.summary, path, file->commit(), context);
@@ -283,7 +284,7 @@ int trace_run(const Options& options, const Context& context) {
 }  // namespace
 
 void add_trace(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TraceOptions>();
   CommandLine command =
       app.add_subcommand("trace", "record what the ranks of a running run do in its next steps");
   add_run_arguments(command, options->run, false);

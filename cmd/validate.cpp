@@ -13,7 +13,7 @@ namespace trainctl::cmd {
 
 namespace {
 
-struct Options {
+struct ValidateOptions {
   JobArguments job;
   bool schema = false, show_origin = false, resolved = false;
 };
@@ -26,7 +26,7 @@ std::string summary(const JobSpec& job) {
                      count_of(job.schedule.total_steps, "step"));
 }
 
-OrderedJson result_of(const ParsedJob& parsed) {
+OrderedJson validate_result(const ParsedJob& parsed) {
   return {{"valid", true},
           {"hash", parsed.hash},
           {"warnings", parse_ordered_json(render_json(parsed.diagnostics))},
@@ -34,7 +34,7 @@ OrderedJson result_of(const ParsedJob& parsed) {
           {"origins", parse_ordered_json(parsed.origins_json)}};
 }
 
-int validate(const Options& options, const Context& context) {
+int validate(const ValidateOptions& options, const Context& context) {
   if (options.schema) {
     fmt::print("{}", job_schema());  // a document of another standard, with --json, too
     return kExitDone;
@@ -45,7 +45,7 @@ int validate(const Options& options, const Context& context) {
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (!files_exist(*parsed, options.job, context)) return exit_status(ErrorCode::kData);
   if (context.json) {
-    print_json("validate", result_of(*parsed));
+    print_json("validate", validate_result(*parsed));
   } else if (options.resolved) {
     fmt::print("{}", parsed->resolved_json);
   } else if (options.show_origin) {
@@ -61,7 +61,7 @@ int validate(const Options& options, const Context& context) {
 }  // namespace
 
 void add_validate(CommandLine& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ValidateOptions>();
   CommandLine command = app.add_subcommand("validate", "check a job spec and the files it names; show the effective values");
   add_job_arguments(command, options->job);
   command.get_option("JOB").required(false);

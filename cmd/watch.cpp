@@ -19,7 +19,7 @@ namespace trainctl::cmd {
 namespace {
 
 /// Returns false if stdout is closed.
-bool print(std::string_view text) {
+bool print_text(std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
@@ -91,10 +91,10 @@ class OwnScreen {
       now.c_cc[VMIN] = 0, now.c_cc[VTIME] = 0;
       ::tcsetattr(STDIN_FILENO, TCSANOW, &now);
     }
-    print("\033[?1049h\033[?25l");
+    print_text("\033[?1049h\033[?25l");
   }
   void leave() {
-    print("\033[?25h\033[?1049l");
+    print_text("\033[?25h\033[?1049l");
     if (keys_) ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
   }
   termios before_{};
@@ -160,7 +160,7 @@ void print_each(const std::function<Screen(Room)>& draw, const WatchOptions& opt
     const Screen screen = draw({});
     const std::string time =
         options.plain ? "" : fmt::format("--- {}\n", utc_text(real_clock().unix_s()));
-    if (!print(time + screen.text) || screen.last || pause(signals, false, options.every_s).end) return;
+    if (!print_text(time + screen.text) || screen.last || pause(signals, false, options.every_s).end) return;
   }
 }
 
@@ -181,7 +181,7 @@ void watch(const std::function<Screen(Room)>& draw, const WatchOptions& options)
     for (Pause last; !last.end;) {
       const Room room = terminal_room();
       screen = draw(room);
-      if (!print(in_place(screen.text, room))) return;
+      if (!print_text(in_place(screen.text, room))) return;
       if (screen.last && !(options.stays && own.keys())) break;
       last = pause(signals, own.keys(), options.every_s);
       if (last.stop) own.stop();
@@ -189,7 +189,7 @@ void watch(const std::function<Screen(Room)>& draw, const WatchOptions& options)
         for (const char key : last.keys) options.on_key(key);
     }
   }
-  if (!options.stays) print(screen.text);
+  if (!options.stays) print_text(screen.text);
 }
 
 void repeat(double every_s, const std::function<bool()>& turn) {

@@ -15,25 +15,25 @@
 namespace trainctl::data {
 namespace {
 
-constexpr int kBytes = 256;
-constexpr int64_t kFewestIds = kBytes + 1, kMostIds = 1'000'000;
+constexpr int kByteTokens = 256;
+constexpr int64_t kFewestIds = kByteTokens + 1, kMostIds = 1'000'000;
 constexpr KnownPattern kPattern = KnownPattern::cl100k;
 constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr int64_t kFewestOccurrences = 2;
 
-using Counts = std::unordered_map<std::string, int64_t>;
+using PieceCounts = std::unordered_map<std::string, int64_t>;
 
-Counts count_pieces(const std::string& text) {
+PieceCounts count_pieces(const std::string& text) {
   std::unordered_map<std::string_view, int64_t> found;
   scan<kPattern>(text, [&](std::string_view piece) { ++found[piece]; });
-  Counts counts;
+  PieceCounts counts;
   for (const auto& [piece, n] : found) counts.emplace(piece, n);
   return counts;
 }
 
 /// All pieces with their counts, in the order of their bytes.
 std::map<std::string, int64_t> count_all(const TextStream& next, int threads) {
-  OrderedWork<std::string, Counts> work(
+  OrderedWork<std::string, PieceCounts> work(
       threads, [] { return [](const std::string& text) { return count_pieces(text); }; });
   std::map<std::string, int64_t> all;
   const auto take = [&] {
@@ -49,13 +49,13 @@ std::map<std::string, int64_t> count_all(const TextStream& next, int threads) {
 }
 
 /// The bytes in the order of the characters that stand for them, as in GPT-2: ids 0 to 255.
-std::array<int32_t, kBytes> byte_order() {
-  std::array<int32_t, kBytes> bytes, ids;
+std::array<int32_t, kByteTokens> byte_order() {
+  std::array<int32_t, kByteTokens> bytes, ids;
   std::iota(bytes.begin(), bytes.end(), 0);
   std::sort(bytes.begin(), bytes.end(), [](int32_t a, int32_t b) {
     return character_of_byte(uint8_t(a)) < character_of_byte(uint8_t(b));  // UTF-8 sorts as code points do
   });
-  for (int32_t id = 0; id < kBytes; ++id) ids[size_t(bytes[size_t(id)])] = id;
+  for (int32_t id = 0; id < kByteTokens; ++id) ids[size_t(bytes[size_t(id)])] = id;
   return ids;
 }
 
@@ -71,14 +71,14 @@ class Trainer {
  public:
   explicit Trainer(const std::map<std::string, int64_t>& pieces) {
     const auto ids = byte_order();
-    tokens_.resize(kBytes);
-    for (int b = 0; b < kBytes; ++b) tokens_[size_t(ids[size_t(b)])] = std::string(1, char(b));
+    tokens_.resize(kByteTokens);
+    for (int b = 0; b < kByteTokens; ++b) tokens_[size_t(ids[size_t(b)])] = std::string(1, char(b));
     for (const auto& [piece, count] : pieces) {
       Word word{.count = count};
       for (const char b : piece) word.tokens.push_back(ids[uint8_t(b)]);
       words_.push_back(std::move(word));
     }
-    for (size_t i = 0; i < kBytes; ++i) id_of_.emplace(tokens_[i], int32_t(i));
+    for (size_t i = 0; i < kByteTokens; ++i) id_of_.emplace(tokens_[i], int32_t(i));
     for (size_t w = 0; w < words_.size(); ++w) count_word(w, 1, std::nullopt);
     for (const auto& [pair, seen] : pairs_) queue_.push({seen.count, pair});
   }

@@ -25,12 +25,12 @@ Element element_of_code(const std::string& path, int code) {
                           "or 8 (u16)", path, code, code == 6 || code == 7 ? "a floating-point type" : "unknown"));
 }
 
-struct Counts {
+struct HeaderCounts {
   uint64_t sequences, documents;  // documents: entries of the index, one more than real documents
 };
 
 /// Checks everything up to the arrays, and that the arrays fill the file.
-Counts check_header(const MappedFile& index) {
+HeaderCounts check_header(const MappedFile& index) {
   const std::string& path = index.path();
   const auto bytes = index.bytes();
   if (bytes.size() < kMegatronHeaderBytes)
@@ -40,7 +40,7 @@ Counts check_header(const MappedFile& index) {
     throw Error(ErrorCode::kData, fmt::format("{} does not begin with MMIDIDX and is no Megatron index", path));
   if (const auto version = load<uint64_t>(bytes, 9); version != 1)
     throw Error(ErrorCode::kData, fmt::format("{}: version {} at byte 9; this program reads version 1", path, version));
-  const Counts n{load<uint64_t>(bytes, 18), load<uint64_t>(bytes, 26)};
+  const HeaderCounts n{load<uint64_t>(bytes, 18), load<uint64_t>(bytes, 26)};
   const bool sane = n.sequences <= bytes.size() / 12 && n.documents <= bytes.size() / 8;
   const uint64_t expected = sane ? kMegatronHeaderBytes + 12 * n.sequences + 8 * n.documents : 0;
   if (!sane || (bytes.size() != expected && bytes.size() != expected + n.sequences))
@@ -51,7 +51,7 @@ Counts check_header(const MappedFile& index) {
   return n;
 }
 
-void check_documents(const MappedFile& index, Counts n) {
+void check_documents(const MappedFile& index, HeaderCounts n) {
   const uint64_t base = kMegatronHeaderBytes + 12 * n.sequences;
   int64_t previous = 0;
   for (uint64_t i = 0; i < n.documents; ++i) {
@@ -68,7 +68,7 @@ void check_documents(const MappedFile& index, Counts n) {
 }
 
 /// Fills segments and token_count, and checks every length and pointer against the size of the .bin.
-void scan_sequences(TokenFile& file, Counts n, const std::function<void(uint64_t bytes)>& on_checked) {
+void scan_sequences(TokenFile& file, HeaderCounts n, const std::function<void(uint64_t bytes)>& on_checked) {
   constexpr uint64_t kSequencesPerReport = 1 << 20, kBytesPerSequence = 12;
   const MappedFile& index = *file.index_map;
   const auto bytes = index.bytes();
@@ -105,7 +105,7 @@ void scan_sequences(TokenFile& file, Counts n, const std::function<void(uint64_t
 TokenFile open_megatron(const std::string& prefix, const std::function<void(uint64_t bytes)>& on_checked) {
   TokenFile file;
   file.index_map.emplace(prefix + ".idx");
-  const Counts n = check_header(*file.index_map);
+  const HeaderCounts n = check_header(*file.index_map);
   file.element = element_of_code(file.index_map->path(), load<uint8_t>(file.index_map->bytes(), 17));
   check_documents(*file.index_map, n);
   file.tokens_map = MappedFile(prefix + ".bin");

@@ -93,7 +93,7 @@ class NoDevice : public Backend {
   size_t peak_ = 0;
 };
 
-double bytes_of(const Matrix& m) {
+double bytes_of_matrix(const Matrix& m) {
   return m ? double(m.count()) * double(size_of(m.dtype)) : 0;
 }
 
@@ -266,7 +266,7 @@ class CountingBackend final : public Backend {
     for (const AdamWBox& box : boxes) {
       elements += box.param.count();
       bytes += double(box.param.count()) * 28 +
-               bytes_of(box.param);   // three reads and writes of f32, the gradient; the compute copy
+               bytes_of_matrix(box.param);   // three reads and writes of f32, the gradient; the compute copy
     }
     add({"adamw", int64_t(boxes.size()), elements}, bytes);
     real_->adamw(s, boxes, step);
@@ -274,7 +274,7 @@ class CountingBackend final : public Backend {
   void sum_squares(Stream& s, std::span<const Matrix> boxes, double* out) override {
     double bytes = 0;
     int64_t elements = 0;
-    for (const Matrix& box : boxes) elements += box.count(), bytes += bytes_of(box);
+    for (const Matrix& box : boxes) elements += box.count(), bytes += bytes_of_matrix(box);
     add({"sum_squares", int64_t(boxes.size()), elements}, bytes);
     real_->sum_squares(s, boxes, out);
   }
@@ -293,7 +293,7 @@ class CountingBackend final : public Backend {
   }
   static double bytes_of_all(std::initializer_list<Matrix> arguments) {
     double bytes = 0;
-    for (const Matrix& m : arguments) bytes += bytes_of(m);
+    for (const Matrix& m : arguments) bytes += bytes_of_matrix(m);
     return bytes;
   }
   void elements(std::string_view op, const Matrix& result, std::initializer_list<Matrix> arguments) {

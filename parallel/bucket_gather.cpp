@@ -5,7 +5,7 @@
 namespace trainctl::parallel::sharding {
 namespace {
 
-constexpr const char* kWhat = "gather parameters";
+constexpr const char* kGatherText = "gather parameters";
 
 }  // namespace
 
@@ -58,7 +58,7 @@ void BucketGather::start_round() {
                           buffer() + size_t(elements.begin) * element_, size_t(elements.count()) * element_,
                           tag_});
   if (!transfers_.empty()) ticket_ = line_->comm().exchange(transfers_, &moves_);
-  ticket_.name(kWhat);
+  ticket_.name(kGatherText);
 }
 
 void BucketGather::end_round() {
@@ -78,7 +78,7 @@ void BucketGather::finish() {
 
 /// Of the exchange that was started last; waits for it.
 void BucketGather::finish_exchange() {
-  if (ticket_) line_->comm().wait(ticket_, kWhat, moves_);
+  if (ticket_) line_->comm().wait(ticket_, kGatherText, moves_);
   end_round();
 }
 

@@ -6,7 +6,7 @@
 namespace trainctl::parallel::sharding {
 namespace {
 
-constexpr const char* kWhat = "reduce gradients";
+constexpr const char* kReductionText = "reduce gradients";
 
 }  // namespace
 
@@ -76,7 +76,7 @@ void BucketReduction::start_reduce() {
     if (const Elements part = line_->places.part(owner); part.count() > 0)
       parts.push_back({sum(0, part).data, part.count(), owner, packed_.dtype});
   ticket_ = line().group.comm().reduce(parts, &sums_);
-  ticket_.name(kWhat);
+  ticket_.name(kReductionText);
 }
 
 void BucketReduction::end_reduce() {
@@ -90,7 +90,7 @@ void BucketReduction::start_round() {
   messages_.clear();
   rounds().add_messages(packed_, round_, tag_, messages_);
   if (!messages_.empty()) ticket_ = line().group.comm().exchange(messages_, &sums_);
-  ticket_.name(kWhat);
+  ticket_.name(kReductionText);
 }
 
 void BucketReduction::end_round() {
@@ -110,7 +110,7 @@ void BucketReduction::finish() {
 
 /// Of the exchange that was started last; waits for it.
 void BucketReduction::finish_exchange() {
-  if (ticket_) line().group.comm().wait(ticket_, kWhat, sums_);
+  if (ticket_) line().group.comm().wait(ticket_, kReductionText, sums_);
   adds_in_transport() ? end_reduce() : end_round();
 }
 

@@ -8,7 +8,7 @@
 namespace trainctl::parallel {
 namespace {
 
-const char* name_of(Op op) {
+const char* op_name(Op op) {
   switch (op) {
     case Op::receive_activation: return "receive_activation";
     case Op::forward: return "forward";
@@ -23,16 +23,16 @@ const char* name_of(Op op) {
   return "unknown instruction";
 }
 
-std::string text_of(const Instruction& instruction) {
-  if (instruction.op == Op::step) return name_of(instruction.op);
+std::string instruction_text(const Instruction& instruction) {
+  if (instruction.op == Op::step) return op_name(instruction.op);
   if (instruction.op == Op::reduce)
     return fmt::format("reduce of virtual stage {}", instruction.virtual_stage);
-  return fmt::format("{} of virtual stage {} micro-batch {}", name_of(instruction.op),
+  return fmt::format("{} of virtual stage {} micro-batch {}", op_name(instruction.op),
                      instruction.virtual_stage, instruction.micro_batch);
 }
 
 /// What is done with one (virtual_stage, micro_batch) on its stage.
-struct Pair {
+struct PipelinePair {
   bool done[static_cast<int>(Op::send_gradient) + 1] = {};
   bool& operator[](Op op) { return done[static_cast<int>(op)]; }
   bool held = false;  ///< its activations are in memory
@@ -45,7 +45,7 @@ struct Message {
 
 struct StageState {
   size_t next = 0;  ///< index of the next instruction
-  std::vector<Pair> pairs;
+  std::vector<PipelinePair> pairs;
   std::vector<int> inputs_done,
       weights_done;  ///< per virtual stage: micro-batches through backward_input, backward_weight
   std::vector<bool> reduced;
@@ -81,7 +81,7 @@ class Checker {
         while (state.next < program.size() && !waits(stage, program[state.next])) {
           if (const Problem problem = execute(stage, program[state.next]); problem.exists()) {
             result.problem = Problem(fmt::format("stage {}, instruction {}: {}: {}", stage, state.next,
-                                                 text_of(program[state.next]), problem.text()));
+                                                 instruction_text(program[state.next]), problem.text()));
             break;
           }
           ++state.next;
@@ -101,7 +101,7 @@ class Checker {
   int last_virtual_stage() const { return shape_.stages * shape_.virtual_stages - 1; }
   bool alone() const { return shape_.stages == 1; }
 
-  Pair& pair(int stage, int virtual_stage, int micro_batch) {
+  PipelinePair& pair(int stage, int virtual_stage, int micro_batch) {
     return stages_[static_cast<size_t>(stage)]
         .pairs[static_cast<size_t>(virtual_stage) * shape_.micro_batches + micro_batch];
   }
@@ -121,7 +121,7 @@ class Checker {
     return is_receive(instruction.op) && inbox(stage, instruction.op == Op::receive_gradient).empty();
   }
 
-  void hold(int stage, Pair& pair) {
+  void hold(int stage, PipelinePair& pair) {
     if (pair.held) return;
     StageState& state = stages_[static_cast<size_t>(stage)];
     pair.held = true;
@@ -140,7 +140,7 @@ class Checker {
     if (micro_batch < 0 || micro_batch >= shape_.micro_batches) {
       return Problem(fmt::format("a step has {} micro-batches", shape_.micro_batches));
     }
-    Pair& own = pair(stage, virtual_stage, micro_batch);
+    PipelinePair& own = pair(stage, virtual_stage, micro_batch);
     if (own[op]) return Problem("it was done before");
     own[op] = true;
     switch (op) {
@@ -177,7 +177,7 @@ class Checker {
     return Problem::none();
   }
 
-  Problem execute_receive(int stage, const Instruction& instruction, Pair& own) {
+  Problem execute_receive(int stage, const Instruction& instruction, PipelinePair& own) {
     const bool gradient = instruction.op == Op::receive_gradient;
     const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
     if (virtual_stage == (gradient ? last_virtual_stage() : 0))
@@ -195,7 +195,7 @@ class Checker {
     return Problem::none();
   }
 
-  Problem execute_send(int stage, const Instruction& instruction, Pair& own) {
+  Problem execute_send(int stage, const Instruction& instruction, PipelinePair& own) {
     const bool gradient = instruction.op == Op::send_gradient;
     const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
     if (virtual_stage == (gradient ? 0 : last_virtual_stage()))
@@ -209,7 +209,7 @@ class Checker {
     return Problem::none();
   }
 
-  Problem execute_forward(int stage, const Instruction& instruction, Pair& own) {
+  Problem execute_forward(int stage, const Instruction& instruction, PipelinePair& own) {
     if (global_virtual_stage(stage, instruction.virtual_stage) > 0) {
       if (alone() && !pair(stage, instruction.virtual_stage - 1, instruction.micro_batch)[Op::forward]) {
         return Problem("the forward of the previous virtual stage has not run");
@@ -220,7 +220,7 @@ class Checker {
     return Problem::none();
   }
 
-  Problem execute_backward_input(int stage, const Instruction& instruction, Pair& own) {
+  Problem execute_backward_input(int stage, const Instruction& instruction, PipelinePair& own) {
     if (!own[Op::forward]) return Problem("its forward has not run");
     if (global_virtual_stage(stage, instruction.virtual_stage) < last_virtual_stage()) {
       if (alone() &&
@@ -232,7 +232,7 @@ class Checker {
     return in_order(stages_[static_cast<size_t>(stage)].inputs_done, instruction);
   }
 
-  Problem execute_backward_weight(StageState& state, const Instruction& instruction, Pair& own) {
+  Problem execute_backward_weight(StageState& state, const Instruction& instruction, PipelinePair& own) {
     if (!own[Op::backward_input]) return Problem("its backward_input has not run");
     own.held = false;
     --state.held;
@@ -274,7 +274,7 @@ class Checker {
       const Instruction& instruction = programs_[static_cast<size_t>(stage)][at];
       const int from = instruction.op == Op::receive_gradient ? next(stage) : previous(stage);
       const std::string where =
-          fmt::format("stage {}, instruction {}: {}: ", stage, at, text_of(instruction));
+          fmt::format("stage {}, instruction {}: {}: ", stage, at, instruction_text(instruction));
       if (ended(from))
         return Problem(
             fmt::format("{}waits for ever, stage {} has ended without sending it", where, from));

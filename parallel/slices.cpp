@@ -6,19 +6,19 @@ namespace trainctl::parallel::sharding {
 
 namespace {
 
-constexpr int64_t kAlign = 16;
+constexpr int64_t kSliceAlign = 16;
 
 }  // namespace
 
 Elements slice_of(int64_t elements, int rank, int ranks) {
   const auto begin = [&](int64_t r) {
-    return r == ranks ? elements : elements * r / ranks / kAlign * kAlign;
+    return r == ranks ? elements : elements * r / ranks / kSliceAlign * kSliceAlign;
   };
   return {begin(rank), begin(rank + 1)};
 }
 
 int64_t most_of_a_slice(int64_t elements, int ranks) {
-  return elements == 0 ? 0 : (elements + ranks - 1) / ranks + kAlign;
+  return elements == 0 ? 0 : (elements + ranks - 1) / ranks + kSliceAlign;
 }
 
 std::vector<Addition> additions_of(const std::vector<LaneRun>& subtrees) {

@@ -11,7 +11,7 @@ namespace trainctl::parallel {
 namespace {
 
 /// What has been done with one (virtual_stage, micro_batch).
-struct Pair {
+struct StepPair {
   bool input_posted = false, input_here = false, forward = false, activation_sent = false;
   bool gradient_posted = false, gradient_here = false, input_half = false, weight_half = false,
        gradient_sent = false;
@@ -93,7 +93,7 @@ class StepChecker {
 
   int parts(const Action& a) const { return shape_.virtual_stages[size_t(a.virtual_stage)].count; }
   bool head(int virtual_stage) const { return shape_.virtual_stages[size_t(virtual_stage)].head; }
-  Pair& pair(const Action& a) { return pairs_[size_t(a.virtual_stage)][size_t(a.micro_batch)]; }
+  StepPair& pair(const Action& a) { return pairs_[size_t(a.virtual_stage)][size_t(a.micro_batch)]; }
   Part& part(const Action& a) { return parts_[size_t(a.virtual_stage)][size_t(a.part)]; }
   int slot(const Action& a) const { return slots_.slot_of[size_t(a.virtual_stage)][size_t(a.micro_batch)]; }
   int input(const Action& a) const { return slots_.input_of[size_t(a.virtual_stage)][size_t(a.micro_batch)]; }
@@ -110,7 +110,7 @@ class StepChecker {
   // ---- messages ---------------------------------------------------------------------------------------
 
   Problem post(const Action& a, bool gradient) {
-    Pair& p = pair(a);
+    StepPair& p = pair(a);
     if (!receives(a, gradient)) return Problem("no virtual stage sends to it");
     if (gradient ? p.gradient_posted : p.input_posted) return Problem("it was done before");
     if (gradient && !p.forward) return Problem("its forward has not run");
@@ -125,7 +125,7 @@ class StepChecker {
   }
 
   Problem wait(const Action& a, bool gradient) {
-    Pair& p = pair(a);
+    StepPair& p = pair(a);
     if (gradient ? p.gradient_here : p.input_here) return Problem("it was done before");
     if (!(gradient ? p.gradient_posted : p.input_posted)) return Problem("it was not posted");
     const Action first = posted_[gradient].front();
@@ -182,7 +182,7 @@ class StepChecker {
   }
 
   Problem begin_pass(const Action& a) {
-    Pair& p = pair(a);
+    StepPair& p = pair(a);
     if (a.act == Act::forward) {
       if (p.forward) return Problem("it was done before");
       if (receives(a, false) && !p.input_here) return Problem("its input was not waited for");
@@ -223,7 +223,7 @@ class StepChecker {
   }
 
   void end_pass(const Action& a) {
-    Pair& p = pair(a);
+    StepPair& p = pair(a);
     if (a.act == Act::forward) p.forward = true;
     if (a.act == Act::backward || a.act == Act::backward_input) p.input_half = true;
     if (a.act != Act::backward && a.act != Act::backward_weight) return;
@@ -354,7 +354,7 @@ class StepChecker {
 
   const StepShape& shape_;
   const SlotPlan& slots_;
-  std::vector<std::vector<Pair>> pairs_;   // [virtual_stage][micro_batch]
+  std::vector<std::vector<StepPair>> pairs_;   // [virtual_stage][micro_batch]
   std::vector<std::vector<Part>> parts_;   // [virtual_stage][part]
   Holders slot_holder_,
       input_holder_;   // [virtual_stage][slot], [virtual_stage][input]: the micro-batch whose memory it is

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 struct ThreadTicket;
 
 /// One posted transfer. posted -> copying -> finished; all but the bytes themselves is guarded by the world's mutex.
-struct Op {
+struct ThreadTransfer {
   enum Phase { posted, copying, finished } phase = posted;
   Transfer transfer;
   ThreadTicket* ticket = nullptr;
@@ -32,7 +32,7 @@ struct Op {
 
 /// The messages under way from one rank to another with one tag. At most one side is non-empty.
 struct Queue {
-  std::deque<Op*> sends, receives;
+  std::deque<ThreadTransfer*> sends, receives;
 };
 
 struct ThreadWorld {
@@ -50,14 +50,14 @@ struct ThreadWorld {
 struct ThreadTicket : Ticket::State {
   std::shared_ptr<ThreadWorld> world;
   int owner = 0;  // world rank
-  std::vector<Op> ops;
+  std::vector<ThreadTransfer> ops;
   size_t unfinished = 0;
   std::string failure;
 
   ~ThreadTicket() override {
     std::unique_lock lock(world->mutex);
-    for (Op& op : ops)
-      if (op.phase == Op::posted) {
+    for (ThreadTransfer& op : ops)
+      if (op.phase == ThreadTransfer::posted) {
         std::erase(op.transfer.kind == Transfer::send ? op.queue->sends : op.queue->receives, &op);
         finish(op);
       }
@@ -65,12 +65,12 @@ struct ThreadTicket : Ticket::State {
     world->changed[owner].wait(lock, [&] { return unfinished == 0; });
   }
 
-  void finish(Op& op) {
-    op.phase = Op::finished;
+  void finish(ThreadTransfer& op) {
+    op.phase = ThreadTransfer::finished;
     if (--unfinished == 0) world->changed[owner].notify_all();
   }
 
-  void fail(Op& op, const std::string& message) {
+  void fail(ThreadTransfer& op, const std::string& message) {
     failure = message;
     finish(op);
     world->changed[owner].notify_all();
@@ -107,12 +107,12 @@ class ThreadCommunicator final : public Communicator {
     ticket->owner = world_ranks_[rank_];
     ticket->ops.resize(transfers.size());
     if (!is_twin(id_)) ticket->observed.begin(*this, transfers);
-    std::vector<std::pair<Op*, Op*>> copies;  // send, receive
+    std::vector<std::pair<ThreadTransfer*, ThreadTransfer*>> copies;  // send, receive
     {
       std::lock_guard lock(world_->mutex);
       ticket->unfinished = transfers.size();
       for (size_t i = 0; i < transfers.size(); i++) {
-        Op& op = ticket->ops[i];
+        ThreadTransfer& op = ticket->ops[i];
         op.transfer = transfers[i];
         op.ticket = ticket.get();
         if (op.transfer.kind == Transfer::send) sent_bytes_ += op.transfer.bytes;
@@ -180,19 +180,19 @@ class ThreadCommunicator final : public Communicator {
 
  private:
   /// Matches `op` with the oldest waiting counterpart (returns the pair to copy) or lets it wait. Mutex held.
-  std::optional<std::pair<Op*, Op*>> post(Op& op) {
+  std::optional<std::pair<ThreadTransfer*, ThreadTransfer*>> post(ThreadTransfer& op) {
     const bool sending = op.transfer.kind == Transfer::send;
     const int source = sending ? rank_ : op.transfer.peer, destination = sending ? op.transfer.peer : rank_;
     Queue& queue = world_->queues[{id_, world_ranks_[source], world_ranks_[destination], op.transfer.tag}];
     op.queue = &queue;
-    std::deque<Op*>& counterparts = sending ? queue.receives : queue.sends;
+    std::deque<ThreadTransfer*>& counterparts = sending ? queue.receives : queue.sends;
     if (counterparts.empty()) {
       (sending ? queue.sends : queue.receives).push_back(&op);
       return std::nullopt;
     }
-    Op& other = *counterparts.front();
+    ThreadTransfer& other = *counterparts.front();
     counterparts.pop_front();
-    Op &send = sending ? op : other, &receive = sending ? other : op;
+    ThreadTransfer &send = sending ? op : other, &receive = sending ? other : op;
     if (send.transfer.bytes != receive.transfer.bytes) {
       const std::string message = size_mismatch(name_, world_ranks_[source], send.transfer.bytes, world_ranks_[destination],
                                                 receive.transfer.bytes, op.transfer.tag);
@@ -200,7 +200,7 @@ class ThreadCommunicator final : public Communicator {
       receive.ticket->fail(receive, message);
       return std::nullopt;
     }
-    send.phase = receive.phase = Op::copying;
+    send.phase = receive.phase = ThreadTransfer::copying;
     return std::pair(&send, &receive);
   }
 
@@ -224,8 +224,8 @@ class ThreadCommunicator final : public Communicator {
 
   template <typename Report>
   void each_missing(const ThreadTicket& pending, Report report) const {
-    for (const Op& op : pending.ops)
-      if (op.phase != Op::finished) report(world_ranks_[op.transfer.peer]);
+    for (const ThreadTransfer& op : pending.ops)
+      if (op.phase != ThreadTransfer::finished) report(world_ranks_[op.transfer.peer]);
   }
 
   std::shared_ptr<ThreadWorld> world_;

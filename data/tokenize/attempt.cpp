@@ -40,7 +40,7 @@ namespace {
 
 /// The record in a file; nullopt if it is absent or cannot be read.
 template <typename R>
-std::optional<R> read_record(FileSystem& fs, const std::string& path) {
+std::optional<R> read_attempt_record(FileSystem& fs, const std::string& path) {
   if (!fs.exists(path)) return std::nullopt;
   try {
     return record_of<R>(try_parse_json(fs.read_text(path)));
@@ -106,8 +106,8 @@ Attempt::Attempt(FileSystem& fs, std::string folder) : fs_(fs), folder_(std::mov
           fmt::format("another trainctl works in {}; wait for its end, or choose another --out", folder_));
     }
   }
-  settings_ = read_record<AttemptSettings>(fs_, *this / "settings.json");
-  if (settings_) progress_ = read_record<AttemptProgress>(fs_, *this / "progress.json");
+  settings_ = read_attempt_record<AttemptSettings>(fs_, *this / "settings.json");
+  if (settings_) progress_ = read_attempt_record<AttemptProgress>(fs_, *this / "progress.json");
 }
 
 Attempt::~Attempt() {

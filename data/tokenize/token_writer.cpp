@@ -16,7 +16,7 @@ constexpr uint64_t kLongestSequence = uint64_t(1) << 30;
 constexpr uint32_t kEndsDocument = uint32_t(1) << 31;
 
 template <typename T>
-std::string_view bytes_of(const T& value) {
+std::string_view bytes_of_number(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
@@ -103,7 +103,7 @@ void TokenWriter::add(std::span<const int32_t> ids) {
 
 void TokenWriter::put_length(bool ends_document) {
   if (is_indexed())
-    lengths_.put(bytes_of(uint32_t(state_.sequence_tokens) | (ends_document ? kEndsDocument : 0)));
+    lengths_.put(bytes_of_number(uint32_t(state_.sequence_tokens) | (ends_document ? kEndsDocument : 0)));
   ++state_.sequences;
   state_.sequence_tokens = 0;
 }
@@ -144,21 +144,21 @@ void TokenWriter::write_index() {
       pointers{file, kMegatronHeaderBytes + 4 * sequences},
       starts{file, kMegatronHeaderBytes + 12 * sequences};
   head.put({reinterpret_cast<const char*>(kMegatronMagic), sizeof kMegatronMagic});
-  head.put(bytes_of(uint64_t(1)));
-  head.put(bytes_of(uint8_t(wide_ ? 4 : 8)));
-  head.put(bytes_of(sequences));
-  head.put(bytes_of(state_.documents + 1));
+  head.put(bytes_of_number(uint64_t(1)));
+  head.put(bytes_of_number(uint8_t(wide_ ? 4 : 8)));
+  head.put(bytes_of_number(sequences));
+  head.put(bytes_of_number(state_.documents + 1));
   head.flush();
-  starts.put(bytes_of(int64_t(0)));
+  starts.put(bytes_of_number(int64_t(0)));
   int64_t pointer = 0, sequence = 0;
   for_each([&](int32_t length, bool ends_document) {
     if (length > 0) {
-      lengths.put(bytes_of(length));
-      pointers.put(bytes_of(pointer));
+      lengths.put(bytes_of_number(length));
+      pointers.put(bytes_of_number(pointer));
       pointer += int64_t(length) * (wide_ ? 4 : 2);
       ++sequence;
     }
-    if (ends_document) starts.put(bytes_of(sequence));
+    if (ends_document) starts.put(bytes_of_number(sequence));
   });
   for (Stream* part : {&lengths, &pointers, &starts}) part->flush();
   file->sync();

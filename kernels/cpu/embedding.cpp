@@ -5,7 +5,7 @@
 namespace trainctl::kernels::cpu {
 
 namespace {
-constexpr int64_t kRows = 32;
+constexpr int64_t kEmbeddingRows = 32;
 // Gradients are cut by columns: each task adds all rows in order, so that rows of one token are added in
 // one order.
 constexpr int64_t kCols = 128;
@@ -13,7 +13,7 @@ constexpr int64_t kCols = 128;
 
 void CpuBackend::embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) {
   check_embedding(table, out);
-  over_rows(out.rows, kRows, [&](int64_t first, int64_t n) {
+  over_rows(out.rows, kEmbeddingRows, [&](int64_t first, int64_t n) {
     for (int64_t m = first; m < first + n; ++m) {
       const int64_t id = ids[m] - vocab_begin;
       const Matrix to = out.row_range(m, 1);
@@ -42,7 +42,7 @@ void CpuBackend::embedding_backward(Stream&, const int32_t* ids, Matrix dout, in
 void CpuBackend::add_position(Stream&, Matrix table, int64_t first_row, int64_t seq_len, Matrix x) {
   check_embedding(table, x);
   ENSURE(seq_len > 0 && seq_len <= table.rows, "T = {}, {} positions", seq_len, table.rows);
-  over_rows(x.rows, kRows, [&](int64_t first, int64_t n) {
+  over_rows(x.rows, kEmbeddingRows, [&](int64_t first, int64_t n) {
     for (int64_t m = first; m < first + n; ++m) {
       kernels_.add(table.row_range((first_row + m) % seq_len, 1), x.row_range(m, 1));
     }

@@ -4,7 +4,7 @@ namespace trainctl::kernels::cpu {
 
 namespace {
 // Also the blocks by which parameter gradients are summed: changing it changes bits.
-constexpr int64_t kRows = 16;
+constexpr int64_t kNormRows = 16;
 
 Matrix rows_of(const Matrix& m, int64_t first, int64_t n) { return m ? m.row_range(first, n) : m; }
 }  // namespace
@@ -16,7 +16,7 @@ void CpuBackend::norm_forward(Stream&, NormKind kind, Matrix x, Matrix delta, Ma
     check_same(x, delta);
     check_same(x, sum);
   }
-  over_rows(x.rows, kRows, [&](int64_t r, int64_t n) {
+  over_rows(x.rows, kNormRows, [&](int64_t r, int64_t n) {
     kernels_.norm_forward(kind, rows_of(x, r, n), rows_of(delta, r, n), weight.as<float>(), bias.as<float>(), eps,
                           rows_of(sum, r, n), rows_of(y, r, n), stats + 2 * r);
   });
@@ -25,7 +25,7 @@ void CpuBackend::norm_forward(Stream&, NormKind kind, Matrix x, Matrix delta, Ma
 void CpuBackend::norm_apply(Stream&, NormKind kind, Matrix x, const float* stats, Matrix weight, Matrix bias,
                             Matrix y) {
   check_norm(kind, x, y, weight, bias);
-  over_rows(x.rows, kRows, [&](int64_t r, int64_t n) {
+  over_rows(x.rows, kNormRows, [&](int64_t r, int64_t n) {
     kernels_.norm_apply(kind, rows_of(x, r, n), stats + 2 * r, weight.as<float>(), bias.as<float>(),
                         rows_of(y, r, n));
   });
@@ -42,10 +42,10 @@ void CpuBackend::norm_backward(Stream&, NormKind kind, Matrix dy, Matrix x, Matr
   if (x.rows == 0 && accumulate) {
     return;
   }
-  const int64_t blocks = (x.rows + kRows - 1) / kRows, c_count = x.cols;
+  const int64_t blocks = (x.rows + kNormRows - 1) / kNormRows, c_count = x.cols;
   float* sums = scratch_floats(ScratchUse::op, size_t(blocks * 2 * c_count));
-  over_rows(x.rows, kRows, [&](int64_t r, int64_t n) {
-    float* own = sums + r / kRows * 2 * c_count;
+  over_rows(x.rows, kNormRows, [&](int64_t r, int64_t n) {
+    float* own = sums + r / kNormRows * 2 * c_count;
     kernels_.norm_backward(kind, rows_of(dy, r, n), rows_of(x, r, n), weight.as<float>(), stats + 2 * r,
                            rows_of(dresidual, r, n), rows_of(dx, r, n), own, own + c_count);
   });

@@ -255,7 +255,7 @@ std::string parent_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_in(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace
 
@@ -307,7 +307,7 @@ std::string FileSystem::read_text(const std::string& path) {
 
 void FileSystem::write_new_text(const std::string& path, const std::string& text) {
   const auto file = create(path);
-  file->write_at(0, bytes_of(text));
+  file->write_at(0, bytes_in(text));
   file->sync();
   sync_directory(parent_of(path));
 }
@@ -317,7 +317,7 @@ void FileSystem::replace_text(const std::string& path, const std::string& text) 
   if (exists(temporary)) remove_file(temporary);
   {
     const auto file = create(temporary);
-    file->write_at(0, bytes_of(text));
+    file->write_at(0, bytes_in(text));
     file->sync();
   }
   rename(temporary, path);

@@ -49,7 +49,7 @@ std::string text_at(const Json& object, std::initializer_list<const char*> path)
   return at->is_string() ? at->get<std::string>() : at->is_null() ? "" : at->dump();
 }
 
-Json parsed(const std::string& text) {
+Json object_in(const std::string& text) {
   const Json result = try_parse_json(text);
   return result.is_discarded() ? Json::object() : result;
 }
@@ -96,7 +96,7 @@ Opened open_path(FileSystem& fs, Clock& clock, const ckpt::Environment& environm
   std::string dir = path;
   if (fs.is_directory(path + "/ckpt")) dir = path + "/ckpt";
   if (fs.exists(path + "/job.json")) {
-    const std::string elsewhere = text_at(parsed(fs.read_text(path + "/job.json")), {"checkpoint", "dir"});
+    const std::string elsewhere = text_at(object_in(fs.read_text(path + "/job.json")), {"checkpoint", "dir"});
     if (!elsewhere.empty()) dir = elsewhere;
   }
   Opened opened;
@@ -146,7 +146,7 @@ Summary summarise(const ckpt::Checkpoint& checkpoint) {
 std::string render_summary(const ckpt::Checkpoint& checkpoint) {
   const ckpt::StateInfo& state = checkpoint.state();
   const Summary summary = summarise(checkpoint);
-  const Json extra = parsed(state.extra_json), spec = parsed(state.resolved_spec_json);
+  const Json extra = object_in(state.extra_json), spec = object_in(state.resolved_spec_json);
   std::string text = fmt::format("step {} · {} tokens", state.step, short_number(double(state.tokens)));
   if (const std::string loss = text_at(extra, {"loss"}); !loss.empty()) text += fmt::format(" · loss {}", loss);
   text += fmt::format(" · run {} epoch {} · trainctl {} · complete ✓\n", state.run_id, state.epoch,
@@ -198,13 +198,13 @@ OrderedJson summary_json(const ckpt::Checkpoint& checkpoint) {
           {"spec_hash", state.spec_hash},
           {"program_version", state.program_version},
           {"numerics", state.numerics},
-          {"lineage", parsed(state.lineage_json)},
+          {"lineage", object_in(state.lineage_json)},
           {"root", checkpoint.root_hash()},
           {"parameters", summary.parameters},
           {"files", checkpoint.files().size()},
           {"chunks", summary.chunks},
           {"bytes", summary.bytes},
-          {"extra", parsed(state.extra_json)}};
+          {"extra", object_in(state.extra_json)}};
 }
 
 // ---- tensors, statistics ---------------------------------------------------------------------------------------------

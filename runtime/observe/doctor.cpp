@@ -283,7 +283,7 @@ OrderedJson facts_json(const DoctorFacts& facts) {
           {"cuda", cuda_json(facts.cuda)}};
 }
 
-const char* word_of(DoctorCheck::Verdict verdict) {
+const char* verdict_word(DoctorCheck::Verdict verdict) {
   switch (verdict) {
     case DoctorCheck::ok: return "ok";
     case DoctorCheck::warn: return "warn";
@@ -347,7 +347,7 @@ std::string render_doctor(const DoctorReport& report, bool color) {
                         : check.verdict == DoctorCheck::warn ? "\x1b[33m"
                         : check.verdict == DoctorCheck::fail ? "\x1b[1;31m"
                                                              : "\x1b[2m";
-    text += fmt::format("{:<{}}  {}{:<4}{}  {}\n", check.name, width, color ? paint : "", word_of(check.verdict),
+    text += fmt::format("{:<{}}  {}{:<4}{}  {}\n", check.name, width, color ? paint : "", verdict_word(check.verdict),
                         color ? "\x1b[0m" : "", one_line(check.found));
     if (!check.advice.empty()) text += fmt::format("{:<{}}        {}\n", "", width, one_line(check.advice));
   }
@@ -362,7 +362,7 @@ std::string render_doctor(const DoctorReport& report, bool color) {
 std::string doctor_json(const DoctorReport& report, const DoctorFacts& facts) {
   OrderedJson checks = OrderedJson::array();
   for (const DoctorCheck& c : report.checks)
-    checks.push_back({{"name", c.name}, {"verdict", word_of(c.verdict)}, {"found", c.found}, {"advice", c.advice}});
+    checks.push_back({{"name", c.name}, {"verdict", verdict_word(c.verdict)}, {"found", c.found}, {"advice", c.advice}});
   const OrderedJson j = {{"v", 1},
                           {"cpu_runs", report.cpu_runs},
                           {"gpu_runs", report.gpu_runs},

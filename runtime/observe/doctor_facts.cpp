@@ -32,7 +32,7 @@ namespace {
 constexpr double kVersionLimitS = 10;
 
 /// "" when there is no such file. Files of /proc and /sys have no size, so FileSystem cannot read them.
-std::string text_of(const std::string& path) {
+std::string text_of_file(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -52,12 +52,12 @@ std::string value_of(const std::string& text, const std::string& name) {
 CpuFacts cpu_facts() {
   using kernels::cpu::InstructionSet;
   CpuFacts cpu;
-  cpu.model = value_of(text_of("/proc/cpuinfo"), "model name");
+  cpu.model = value_of(text_of_file("/proc/cpuinfo"), "model name");
   cpu.cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) == 0) cpu.usable = CPU_COUNT(&set);
-  for (const std::string& group : control_groups_of(text_of("/proc/self/cgroup"), "")) {
-    const double quota = quota_of(text_of(group + "/cpu.max"));
+  for (const std::string& group : control_groups_of(text_of_file("/proc/self/cgroup"), "")) {
+    const double quota = quota_of(text_of_file(group + "/cpu.max"));
     if (quota > 0) cpu.quota_cores = cpu.quota_cores == 0 ? quota : std::min(cpu.quota_cores, quota);
   }
   for (const InstructionSet set : {InstructionSet::v2, InstructionSet::v3, InstructionSet::v4})
@@ -93,7 +93,7 @@ MemoryFacts memory_facts() {
 
 /// Type of the file system that holds `path`: of the longest mount point above it, the last one where several lie on each other.
 std::string file_system_type(const std::string& path) {
-  std::istringstream mounts(text_of("/proc/self/mounts"));
+  std::istringstream mounts(text_of_file("/proc/self/mounts"));
   std::string best_type, device, point, type, rest;
   size_t best = 0;
   while (mounts >> device >> point >> type && std::getline(mounts, rest)) {

@@ -136,7 +136,7 @@ std::vector<std::string> machine_lines(const RunStatus& s) {
 
 namespace {
 
-std::string text_of(const Json& value) {
+std::string value_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : dump_json(value);
 }
 
@@ -145,7 +145,7 @@ std::string plain_fields(const Json& event) {
   std::string text;
   for (const auto& [key, value] : event.items())
     if (key != "v" && key != "t" && key != "kind" && !value.is_structured())
-      text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, text_of(value));
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value_text(value));
   return text;
 }
 
@@ -167,7 +167,7 @@ bool is_routine(EventKind kind) {
 
 /// Text that is missing in a record of an older version is "?".
 std::string words_of(EventKind kind, const Json& e) {
-  const auto text = [&](const char* key) { return e.contains(key) ? text_of(e[key]) : std::string("?"); };
+  const auto text = [&](const char* key) { return e.contains(key) ? value_text(e[key]) : std::string("?"); };
   const auto seconds = [&](const char* key) { return e.value(key, 0.0); };
   switch (kind) {
     case EventKind::node_up: return fmt::format("{} {}", text("node"), e.value("address", ""));

@@ -26,7 +26,7 @@ FieldChange change_of(const std::string& path, const std::string& before, const 
 }
 
 /// The field that gave `path` its value: itself, or its alternative in another unit.
-std::string giver_of(const ParsedJob& job, const std::string& path) {
+std::string giver_in_job(const ParsedJob& job, const std::string& path) {
   for (const spec::Alternatives& pair : spec::alternatives())
     if (pair.second == path && !job.places.count(path) && job.places.count(pair.first)) return pair.first;
   return path;
@@ -34,7 +34,7 @@ std::string giver_of(const ParsedJob& job, const std::string& path) {
 
 Diagnostic refusal(const ParsedJob& now, const FieldChange& change, const std::string& code, const std::string& message,
                    const std::string& help) {
-  Diagnostic diagnostic = diagnostic_at(now, giver_of(now, change.path), code, message);
+  Diagnostic diagnostic = diagnostic_at(now, giver_in_job(now, change.path), code, message);
   diagnostic.notes = {fmt::format("in the run: {}, now: {}", change.before.empty() ? "not given" : change.before,
                                   change.now.empty() ? "not given" : change.now)};
   diagnostic.help = {help};

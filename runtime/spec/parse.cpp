@@ -36,7 +36,7 @@ std::string resolved_text(const Resolution& r, const Field& field) {
 }
 
 /// The path that gave the field its value: its own, or that of its alternative in another unit.
-std::string giver_of(const Resolution& r, const std::string& path) {
+std::string giver_in_resolution(const Resolution& r, const std::string& path) {
   if (r.given(path)) return path;
   for (const spec::Alternatives& pair : spec::alternatives())
     if (pair.second == path && r.given(pair.first)) return pair.first;
@@ -63,7 +63,7 @@ std::vector<EffectiveValue> effective_values(const Resolution& r) {
     }
     const std::string text = resolved_text(r, field);
     const std::string meaning = field.get ? json_of(field.get(r.job)) : text;
-    const std::string giver = giver_of(r, field.path);
+    const std::string giver = giver_in_resolution(r, field.path);
     values.push_back({field.path, text, meaning, r.origin(giver), r.given_by_override(giver),
                       stays_auto(r, field)});
   }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kTailBytes = 8, kHeadBytes = 4;  // the tail: length of the footer, then the mark
 constexpr uint64_t kLargestFooter = uint64_t(256) << 20;
-constexpr int kDeepest = 32;
+constexpr int kDeepestSchema = 32;
 
 std::string read_bytes(File& file, uint64_t offset, uint64_t bytes) {
   std::string text(bytes, '\0');
@@ -45,7 +45,7 @@ class Schema {
                 fmt::format("{}: the schema in the footer is no tree; the file is damaged", path_));
   }
   size_t visit(size_t i, int depth) {
-    if (i >= elements_.size() || depth > kDeepest) damaged();
+    if (i >= elements_.size() || depth > kDeepestSchema) damaged();
     leaves_[i] = count_;
     if (elements_[i].children < 0) damaged();
     if (i > 0 && elements_[i].children == 0) ++count_;

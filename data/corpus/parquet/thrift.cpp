@@ -3,7 +3,7 @@
 namespace trainctl::data::parquet {
 namespace {
 
-constexpr int kDeepest = 32;
+constexpr int kDeepestValue = 32;
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void ThriftReader::need(Type type, Type wanted) {
 }
 
 void ThriftReader::structure(const std::function<void(int16_t, Type)>& on_field) {
-  if (++depth_ > kDeepest) throw ThriftError("values nest too deep");
+  if (++depth_ > kDeepestValue) throw ThriftError("values nest too deep");
   int16_t id = 0;
   while (true) {
     const uint8_t head = byte();
@@ -56,7 +56,7 @@ void ThriftReader::structure(const std::function<void(int16_t, Type)>& on_field)
 
 void ThriftReader::list(Type type, Type element, const std::function<void()>& on_element) {
   if (type != Type::set) need(type, Type::list);
-  if (++depth_ > kDeepest) throw ThriftError("values nest too deep");
+  if (++depth_ > kDeepestValue) throw ThriftError("values nest too deep");
   const uint8_t head = byte();
   uint64_t n = head >> 4;
   if (n == 15) n = varint();
@@ -117,7 +117,7 @@ void ThriftReader::skip(Type type) {
       return list(type, Type(element), [&] { skip_element(Type(element)); });
     }
     case Type::map: {
-      if (++depth_ > kDeepest) throw ThriftError("values nest too deep");
+      if (++depth_ > kDeepestValue) throw ThriftError("values nest too deep");
       const uint64_t n = count(1);
       const uint8_t types = n > 0 ? byte() : 0;
       for (uint64_t i = 0; i < n; ++i) {

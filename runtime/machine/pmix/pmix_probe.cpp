@@ -58,7 +58,7 @@ std::string last_line(std::string text) {
 }
 
 /// What was wrong with a rank.
-Problem problem_of(const ProbeRank& rank) {
+Problem problem_of_probe(const ProbeRank& rank) {
   const int status = *rank.status;
   if (WIFSIGNALED(status))
     return Problem(
@@ -85,7 +85,7 @@ Problem run(PmixServer& server, const PmixProbe& probe) {
     return Problem(fmt::format("ranks started through PMIx did not get through MPI_Init within {} s",
                        probe.deadline_s));
   for (const ProbeRank& rank : ranks)
-    if (const Problem problem = problem_of(rank); problem.exists())
+    if (const Problem problem = problem_of_probe(rank); problem.exists())
       return Problem("a rank started through PMIx " + problem.text());
   return Problem::none();
 }

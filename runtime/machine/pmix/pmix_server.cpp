@@ -34,7 +34,7 @@ constexpr int kSendLimitS = 10;
 constexpr int kEndLimitMs = 10000;
 
 /// What is wrong with it: it comes from another machine.
-Problem problem_of(const PmixServer::Epoch& epoch) {
+Problem problem_of_epoch(const PmixServer::Epoch& epoch) {
   if (epoch.hosts.empty() || epoch.hosts.size() != epoch.ranks_of_host.size())
     return Problem(
         fmt::format("{} hosts have {} lists of ranks", epoch.hosts.size(), epoch.ranks_of_host.size()));
@@ -66,19 +66,19 @@ void remove_left_overs(const std::string& folder) {
 }
 
 /// The process that serves one epoch, and the thread that listens to it.
-class Service {
+class ServiceProcess {
  public:
   using News = std::function<void(PmixMessage)>;
 
   /// `news` gets what is no answer, on the thread of this object, also that the process has ended by itself
   /// (a message of kind `failed`).
-  Service(ForkServer::Child child, News news)
+  ServiceProcess(ForkServer::Child child, News news)
       : child_(child), news_(std::move(news)), listener_([this] { listen(); }) {
     const timeval limit = {.tv_sec = kSendLimitS, .tv_usec = 0};
     ::setsockopt(child_.socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   }
   /// Kills the process; no news comes afterwards.
-  ~Service() {
+  ~ServiceProcess() {
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
@@ -91,8 +91,8 @@ class Service {
     ::close(child_.socket);
     ::close(child_.process);
   }
-  Service(const Service&) = delete;
-  Service& operator=(const Service&) = delete;
+  ServiceProcess(const ServiceProcess&) = delete;
+  ServiceProcess& operator=(const ServiceProcess&) = delete;
 
   bool send(PmixMessageKind kind, std::string_view body) {
     const std::lock_guard lock(sending_);
@@ -164,7 +164,7 @@ struct PmixServer::State {
   bool ready = false;  ///< the service has said so
 
   std::mutex service_mutex;
-  std::unique_ptr<Service> service;
+  std::unique_ptr<ServiceProcess> service;
   std::mutex epoch_mutex;  ///< apart: the service's thread needs it while another one sends to the service
   std::optional<uint64_t> epoch;  ///< whose news are passed on
 
@@ -207,7 +207,7 @@ void PmixServer::State::start_service() {
   ready = false;
   real_file_system().make_directory(pmix_folder());
   auto started =
-      std::make_unique<Service>(fork_service(), [this](PmixMessage message) { pass_on(message); });
+      std::make_unique<ServiceProcess>(fork_service(), [this](PmixMessage message) { pass_on(message); });
   PmixBody body;
   body.put(std::string_view(pmix_folder()));
   body.put(std::string_view(options.host_name));
@@ -280,7 +280,7 @@ PmixServer::~PmixServer() {
 
 void PmixServer::begin(const Epoch& epoch) {
   end();
-  if (const Problem problem = problem_of(epoch); problem.exists())
+  if (const Problem problem = problem_of_epoch(epoch); problem.exists())
     throw Error(ErrorCode::kLauncher, fmt::format("epoch {} cannot begin: {}", epoch.epoch, problem.text()));
   state_->current = epoch;
   // Shared-memory transports count local ranks in the order of the ranks.

@@ -16,7 +16,7 @@ enum Number {
 };
 constexpr EntryNorm::Numbers kNormNumbers{kNorm, kStats, kNormWeightGradient, kNormBiasGradient};
 
-std::vector<ParamDeclaration> parameters(const ModelSpec& m) {
+std::vector<ParamDeclaration> mlp_parameters(const ModelSpec& m) {
   const int64_t h = m.hidden_size, f = m.ffn_size;
   ParamList list(m);
   if (m.family == Family::gpt2) {
@@ -34,7 +34,7 @@ std::vector<ParamDeclaration> parameters(const ModelSpec& m) {
   return list.take();
 }
 
-std::vector<TensorDeclaration> tensors(const LayerShape& s) {
+std::vector<TensorDeclaration> mlp_tensors(const LayerShape& s) {
   // Gelu may be computed within the product, before the product is rounded: making it again could change a
   // bit, so it is kept.
   std::vector<TensorDeclaration> list = {
@@ -121,7 +121,7 @@ class Mlp : public Sublayer {
 
 extern const SublayerKind kMlpSublayer;
 const SublayerKind kMlpSublayer{
-    "mlp", parameters, tensors, [](const LayerContext& c, const SublayerUses& u, const Tensors& t) {
+    "mlp", mlp_parameters, mlp_tensors, [](const LayerContext& c, const SublayerUses& u, const Tensors& t) {
       return std::unique_ptr<Sublayer>(std::make_unique<Mlp>(c, u, t));
     }};
 

@@ -14,7 +14,7 @@ namespace {
 
 double time_of(const Json& event) { return event.at("t").get<double>(); }
 
-std::optional<EventKind> kind_of(const Json& event) {
+std::optional<EventKind> kind_of_event(const Json& event) {
   return of_word<EventKind>(event.at("kind").get<std::string>());
 }
 
@@ -70,7 +70,7 @@ std::optional<int64_t> step_of(const Json& event, const std::vector<StepRow>& ro
 }
 
 std::string words_of(const Json& event) {
-  const auto kind = kind_of(event);
+  const auto kind = kind_of_event(event);
   if (kind == EventKind::checkpoint && event.contains("seconds") && event.contains("bytes"))
     return fmt::format("step {}: {:.3g} MB in {:.2g} s", event.value("step", 0),
                        event.value("bytes", 0.0) / 1e6, event.value("seconds", 0.0));
@@ -82,7 +82,7 @@ std::string words_of(const Json& event) {
 std::vector<const Json*> shown_events(const std::vector<Json>& events, size_t most) {
   std::vector<const Json*> checkpoints, others;
   for (const Json& event : events) {
-    const auto kind = kind_of(event);
+    const auto kind = kind_of_event(event);
     if (kind && is_internal(*kind)) continue;
     (kind == EventKind::checkpoint ? checkpoints : others).push_back(&event);
   }
@@ -136,7 +136,7 @@ std::vector<Session> sessions_of(const Happenings& happenings, const std::vector
       }
   };
   for (const Json& event : happenings.events()) {
-    const auto kind = kind_of(event);
+    const auto kind = kind_of_event(event);
     const double at = time_of(event);
     if (kind == EventKind::supervisor) {
       if (open) extend_by_steps(at);
@@ -221,11 +221,11 @@ OrderedJson happenings_json(const Happenings& happenings, const std::vector<Step
   OrderedJson list = OrderedJson::array();
   size_t all = 0;
   for (const Json& event : happenings.events()) {
-    const auto kind = kind_of(event);
+    const auto kind = kind_of_event(event);
     all += !kind || !is_internal(*kind);
   }
   for (const Json* event : shown_events(happenings.events(), most)) {
-    const auto kind = kind_of(*event);
+    const auto kind = kind_of_event(*event);
     OrderedJson entry{{"t", number(std::round((time_of(*event) - begin_unix_s) * 100) / 100, 12)},
                        {"kind", event->at("kind").get<std::string>()},
                        {"mark", kind ? mark_of(*kind) : ""},

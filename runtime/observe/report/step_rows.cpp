@@ -41,13 +41,13 @@ void add_axes(OrderedJson& columns, const std::vector<StepRow>& rows, const std:
   });
 }
 
-const char* kind_of(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
+const char* name_of_odd(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
 /// Losses and gradient norms that are not finite: [[step, "loss", "nan"], ...].
 OrderedJson odd_numbers(const std::vector<StepRow>& rows) {
   OrderedJson odd = OrderedJson::array();
   const auto note = [&](const StepRow& row, const char* name, double value) {
-    if (!std::isfinite(value) && odd.size() < kMostOdd) odd.push_back({row.step, name, kind_of(value)});
+    if (!std::isfinite(value) && odd.size() < kMostOdd) odd.push_back({row.step, name, name_of_odd(value)});
   };
   for (const StepRow& row : rows) {
     note(row, "loss", row.loss);

@@ -20,7 +20,7 @@ std::string known(double value) { return std::isnan(value) ? "" : fmt::format("{
 /// Of a number that every step has: what is not finite is a fact.
 std::string fact(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
-std::string row_of(const std::string& run, const StepRow& r) {
+std::string csv_row(const std::string& run, const StepRow& r) {
   std::string row = fmt::format("{},{},{},{},{},{},{},{},{}", run, r.step, known(r.unix_s),
                                 r.attempt > 0 ? std::to_string(r.attempt) : "", known(r.tokens), fact(r.loss),
                                 r.evaluated ? fact(r.val_loss) : "", fact(r.grad_norm), known(r.lr));
@@ -41,7 +41,7 @@ std::string steps_csv(const std::vector<const RunData*>& runs) {
   for (const auto& [name, phase] : kPhases) csv += fmt::format(",{}_s", name);
   csv += "\n";
   for (const RunData* run : runs)
-    for (const StepRow& row : run->steps.rows()) csv += row_of(cell(run->id), row);
+    for (const StepRow& row : run->steps.rows()) csv += csv_row(cell(run->id), row);
   return csv;
 }
 

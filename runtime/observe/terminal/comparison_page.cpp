@@ -20,7 +20,7 @@ namespace {
 using report::RunData;
 using report::StepRow;
 
-constexpr int kLabel = 12;
+constexpr int kPageLabel = 12;
 constexpr const char *kRed = "\033[31m", *kGreen = "\033[32m", *kPlain = "\033[0m";
 
 /// The shortest decimals that name the number, so that those of two numbers differ if the numbers do.
@@ -113,7 +113,8 @@ class Curve {
       return std::isnan(v) ? "-" : std::abs(v) >= 1e4 ? short_number(v) : fmt::format("{:.4g}", v);
     };
     std::string blocks = sparkline(s.values, low_, high_);
-    return fmt::format("{:<{}}{} {} {} → {}", side == 0 ? name_ : "", kLabel, padded_to(run, width_of_names),
+    return fmt::format("{:<{}}{} {} {} → {}", side == 0 ? name_ : "", kPageLabel,
+                       padded_to(run, width_of_names),
                        blocks, number(s.first), number(s.last));
   }
 
@@ -183,7 +184,7 @@ std::string fact(const OrderedJson& run, const char* name) {
 
 void add_lines(std::string& text, const char* label, const std::vector<std::string>& lines) {
   for (size_t i = 0; i < lines.size(); ++i)
-    text += fmt::format("{:<{}}{}\n", i ? "" : label, kLabel, lines[i]);
+    text += fmt::format("{:<{}}{}\n", i ? "" : label, kPageLabel, lines[i]);
 }
 
 /// null: the run has no such field.
@@ -204,7 +205,7 @@ std::string render_comparison(const RunData& a, const RunData& b, const RunCompa
                               const ComparisonView& view) {
   const OrderedJson data = data_of(a, b, now_unix_s);
   const OrderedJson &run_a = data["runs"][0], &run_b = data["runs"][1];
-  const int room = view.columns > 0 ? std::max(20, view.columns - kLabel) : 0;
+  const int room = view.columns > 0 ? std::max(20, view.columns - kPageLabel) : 0;
   std::string text;
   const int most = room > 0 ? std::max(8, (room - 17) / 2) : 0;  // the names of runs may be long
   TextTable numbers({{.name = ""}, {.name = cut_to(a.id, most)}, {.name = cut_to(b.id, most)}});
@@ -218,7 +219,7 @@ std::string render_comparison(const RunData& a, const RunData& b, const RunCompa
             c.spec.empty() ? std::vector<std::string>{"no difference"}
                            : difference_table(a.id, b.id, c.spec, room));
   const int names = std::max(columns_of(a.id), columns_of(b.id));
-  const int width = std::clamp((view.columns > 0 ? view.columns : 100) - kLabel - names - 24, 8, 60);
+  const int width = std::clamp((view.columns > 0 ? view.columns : 100) - kPageLabel - names - 24, 8, 60);
   for (const auto& [name, value] : {std::pair{"loss", &StepRow::loss},
                                     {"val loss", &StepRow::val_loss},
                                     {"grad norm", &StepRow::grad_norm},

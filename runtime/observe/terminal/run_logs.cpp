@@ -57,7 +57,7 @@ std::optional<LogLine> form_of(const std::string& name) {
   return std::nullopt;
 }
 
-std::string record_text(const CrashRecord& record) {
+std::string crash_record_text(const CrashRecord& record) {
   std::string text = fmt::format("{}: {}", name_of(record.code), record.message);
   if (record.activity) text += "; while: " + render(*record.activity);
   if (!record.host.empty()) text += fmt::format(" (pid {} on {})", record.pid, record.host);
@@ -157,7 +157,7 @@ void RunLogs::read_crash_records(const std::string& folder, int failure, std::ve
                        .rank = *rank,
                        .failure = failure,
                        .unix_s = record.unix_s,
-                       .text = "crash record: " + record_text(record)});
+                       .text = "crash record: " + crash_record_text(record)});
     } catch (const BadRecord&) {
       // It is being written; or the machine went down meanwhile.
     } catch (const Error&) {

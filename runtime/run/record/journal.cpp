@@ -15,14 +15,14 @@
 namespace trainctl {
 namespace {
 
-off_t size_of(int fd) {
+off_t size_of_file(int fd) {
   struct stat s;
   return ::fstat(fd, &s) == 0 ? s.st_size : 0;
 }
 
 /// Offset just after the last newline of an open file.
 off_t end_of_whole_lines(int fd) {
-  const off_t size = size_of(fd);
+  const off_t size = size_of_file(fd);
   off_t end = size;
   char buffer[4096];
   while (end > 0) {
@@ -43,7 +43,7 @@ Journal::Journal(const std::string& path) : path_(path) {
   if (fd_ < 0)
     throw Error(ErrorCode::kIo, fmt::format("cannot open {} for appending: {}", path, std::strerror(errno)));
   const off_t end = end_of_whole_lines(fd_);
-  if (end < size_of(fd_) && ::ftruncate(fd_, end) != 0)
+  if (end < size_of_file(fd_) && ::ftruncate(fd_, end) != 0)
     error_ = Problem(fmt::format("cannot truncate {}: {}", path, std::strerror(errno)));
 }
 
@@ -70,7 +70,7 @@ void Journal::sync() {
     error_ = Problem(fmt::format("cannot sync {}: {}", path_, std::strerror(errno)));
 }
 
-int64_t Journal::bytes() const { return size_of(fd_); }
+int64_t Journal::bytes() const { return size_of_file(fd_); }
 
 void BoundedJournal::append(const std::string& line) try {
   if (!journal_) bytes_ = journal_.emplace(path_).bytes();

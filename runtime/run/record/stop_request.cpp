@@ -5,7 +5,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kLookEveryS = 1;
+constexpr double kStopLookEveryS = 1;
 constexpr const char* kName = "stop.request";
 
 }  // namespace
@@ -20,7 +20,7 @@ StopRequests::StopRequests(FileSystem& fs, Clock& clock, const RunDirectory& run
 }
 
 StopLevel StopRequests::read() {
-  if (clock_.monotonic_s() - looked_s_ < kLookEveryS) return level_;
+  if (clock_.monotonic_s() - looked_s_ < kStopLookEveryS) return level_;
   looked_s_ = clock_.monotonic_s();
   // Listing the folder asks an NFS server; asking for a name that was absent before may be answered from
   // memory.

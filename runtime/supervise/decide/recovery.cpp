@@ -17,7 +17,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kAborted = 130;
 
-std::string list_of(const std::vector<std::string>& names) {
+std::string some_of(const std::vector<std::string>& names) {
   constexpr size_t kMost = 4;
   std::string text;
   for (size_t i = 0; i < std::min(kMost, names.size()); ++i) text += (i ? ", " : "") + names[i];
@@ -280,9 +280,9 @@ StartAttempt Recovery::start(const Width& width) const {
   const std::vector<std::string> gone = without(attempt_.nodes, s.nodes);
   const std::vector<std::string> come = without(s.nodes, attempt_.nodes);
   if (!come.empty())
-    s.why = joined(s.why, "with " + list_of(come) + (gone.empty() ? "" : " in place of " + list_of(gone)));
+    s.why = joined(s.why, "with " + some_of(come) + (gone.empty() ? "" : " in place of " + some_of(gone)));
   else if (!gone.empty())
-    s.why = joined(s.why, "without " + list_of(gone));
+    s.why = joined(s.why, "without " + some_of(gone));
   if (width.data != attempt_.width.data)
     s.why = joined(s.why, fmt::format("data-parallel width {} → {}", attempt_.width.data, width.data));
   return s;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kPlain =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%[]";
 
-bool is_plain(std::string_view text) {
+bool is_plain_word(std::string_view text) {
   return !text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos;
 }
 
@@ -25,7 +25,7 @@ bool has_control(std::string_view text) {
 
 /// An argument as sbatch reads it from the script: in quotes a backslash takes the next character as it is.
 std::string directive_word(std::string_view text) {
-  if (is_plain(text)) return std::string(text);
+  if (is_plain_word(text)) return std::string(text);
   std::string word = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') word += '\\';
@@ -106,7 +106,7 @@ std::vector<std::string> problems_of(const SlurmRequest& r) {
                                    {"gpu_type", r.gpu_type}})
     check(!has_control(text), fmt::format("{} holds a line break or another control character", what));
   for (const std::string& node : r.exclude)
-    check(is_plain(node) && node.find_first_of("[],") == std::string::npos,
+    check(is_plain_word(node) && node.find_first_of("[],") == std::string::npos,
           fmt::format("exclude: '{}' is no name of a node", node));
   for (const std::string& option : r.extra)
     check(option.starts_with('-') && !has_control(option),

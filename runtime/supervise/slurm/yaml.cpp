@@ -11,7 +11,7 @@ namespace {
 
 /// Words of letters, digits and a few marks that begin with a letter: what no YAML reader takes for anything
 /// but a text, apart from the words of YAML 1.1.
-bool is_plain(std::string_view text) {
+bool is_plain_scalar(std::string_view text) {
   constexpr std::string_view kWords[] = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"};
   if (text.empty() || !std::isalpha(static_cast<unsigned char>(text[0]))) return false;
   if (!std::all_of(text.begin(), text.end(), [](char c) {
@@ -28,10 +28,10 @@ bool is_plain(std::string_view text) {
 std::string scalar(const OrderedJson& value) {
   if (!value.is_string()) return dump_json(value);
   const std::string text = value.get<std::string>();
-  return is_plain(text) ? text : json_string(text);
+  return is_plain_scalar(text) ? text : json_string(text);
 }
 
-std::string key_text(const std::string& key) { return is_plain(key) ? key : json_string(key); }
+std::string key_text(const std::string& key) { return is_plain_scalar(key) ? key : json_string(key); }
 
 bool nested(const OrderedJson& value) { return value.is_structured() && !value.empty(); }
 
