@@ -7,14 +7,12 @@ namespace {
 using kernels::Matrix;
 using parallel::Cut;
 
-enum Place { norm_weight, norm_bias, qkv_weight, qkv_bias, proj_weight, proj_bias };
-enum Number {
-  kNorm = kFirstOwn, kStats, kNormWeightGradient, kNormBiasGradient,
-  kQkv, kAttention, kLse,               // [M, Q] [M, A] [M, heads]
+enum AttentionPlace { qkv_weight = kFirstAfterNormPlaces, qkv_bias, proj_weight, proj_bias };
+enum AttentionNumber {
+  kQkv = kFirstAfterNorm, kAttention, kLse,   // [M, Q] [M, A] [M, heads]
   kQkvGradient, kAttentionGradient,     // [M, Q] [M, A]
   kQkvBias, kProjBias
 };
-constexpr EntryNorm::Numbers kNormNumbers{kNorm, kStats, kNormWeightGradient, kNormBiasGradient};
 
 std::vector<ParamDeclaration> parameters(const ModelSpec& m) {
   const int64_t h = m.hidden_size, q = m.num_heads * m.head_dim(), kv = m.num_kv_heads * m.head_dim();

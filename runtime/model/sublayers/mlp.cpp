@@ -7,14 +7,12 @@ namespace {
 using kernels::Matrix;
 using parallel::Cut;
 
-enum Place { norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias };
-enum Number {
-  kNorm = kFirstOwn, kStats, kNormWeightGradient, kNormBiasGradient,
-  kUp, kAct,                     // [M, U] [M, F]
+enum MlpPlace { up_weight = kFirstAfterNormPlaces, up_bias, down_weight, down_bias };
+enum MlpNumber {
+  kUp = kFirstAfterNorm, kAct,   // [M, U] [M, F]
   kUpGradient, kActGradient,     // [M, U] [M, F]
   kUpBias, kDownBias
 };
-constexpr EntryNorm::Numbers kNormNumbers{kNorm, kStats, kNormWeightGradient, kNormBiasGradient};
 
 std::vector<ParamDeclaration> mlp_parameters(const ModelSpec& m) {
   const int64_t h = m.hidden_size, f = m.ffn_size;

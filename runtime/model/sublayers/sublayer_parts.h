@@ -42,6 +42,11 @@ class EntryNorm {
   Numbers n_;
 };
 
+/// What the places and numbers of a sublayer with one such norm begin with.
+enum EntryNormPlace { norm_weight, norm_bias, kFirstAfterNormPlaces };
+enum EntryNormNumber { kNorm = kFirstOwn, kStats, kNormWeightGradient, kNormBiasGradient, kFirstAfterNorm };
+constexpr EntryNorm::Numbers kNormNumbers{kNorm, kStats, kNormWeightGradient, kNormBiasGradient};
+
 /// y = x W^T + b of one weight, or of several that lie one after another as one taller matrix.
 class Linear {
  public:
