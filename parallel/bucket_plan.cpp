@@ -10,10 +10,6 @@
 namespace trainctl::parallel::sharding {
 namespace {
 
-constexpr size_t kAlign = 64;
-
-size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
 void cut_into_buckets(GroupPlan& group, const ShardingOptions& options) {
   int64_t elements = 0;
   for (size_t i = 0; i < group.chunks.size(); ++i) {

@@ -6,6 +6,9 @@
 
 namespace trainctl::parallel::sharding {
 
+/// What lies behind something else in a buffer begins at a multiple of 64 bytes.
+constexpr size_t align_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 /// Cuts every group into buckets, chooses their exchanges, and fills LaneLine::largest.
 void plan_buckets(Plan& plan, const ShardingOptions& options);
 

@@ -12,13 +12,6 @@
 
 namespace trainctl::parallel {
 namespace sharding {
-namespace {
-
-constexpr size_t kAlign = 64;
-
-size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-}  // namespace
 
 bool reduces_lanes(const ShardingOptions& options, int ranks) { return options.zero_stage >= 2 && ranks > 1; }
 bool shards_weights(const ShardingOptions& options, int ranks) {
