@@ -7,6 +7,7 @@
 #include <streambuf>
 #include <vector>
 
+#include "ckpt/fail.h"
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
@@ -14,8 +15,6 @@
 
 namespace trainctl::ckpt {
 namespace {
-
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
 /// The text of a file, in blocks, which are hashed on their way.
 class HashedText final : public std::streambuf {

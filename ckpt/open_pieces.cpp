@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <map>
 
+#include "ckpt/fail.h"
 #include "ckpt/folders.h"
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::ckpt {
 namespace {
-
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
 std::string set_text(const PieceSet& set) {
   return fmt::format("step {} of epoch {} in memory", set.step, set.epoch);

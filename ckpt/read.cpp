@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "ckpt/chunk_stream.h"
+#include "ckpt/fail.h"
 #include "ckpt/manifest.h"
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
@@ -26,8 +27,6 @@ struct Chunk {
   const ShardReceipt* file = nullptr;
   const Entry* entry = nullptr;
 };
-
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
 /// Any failure to read a checkpoint counts as damage of the checkpoint, for exit statuses and for the
 /// fall-back to an older one.

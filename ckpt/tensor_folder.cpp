@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "ckpt/fail.h"
 #include "ckpt/safetensors.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -30,8 +31,6 @@ struct trainctl::Words<trainctl::ckpt::WeightNumber> {
 
 namespace trainctl::ckpt {
 namespace {
-
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
 /// IEEE binary16.
 float half_to_float(uint16_t bits) {

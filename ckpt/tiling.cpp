@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "ckpt/fail.h"
 #include "ckpt/manifest.h"
 #include "runtime/base/error.h"
 
@@ -16,8 +17,6 @@ struct Written {
   parallel::Box box;
   const ShardReceipt* file = nullptr;
 };
-
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kCheckpoint, message); }
 
 /// Whether the chunks are bands of rows from top to bottom, each cut into columns from left to right, as the
 /// grids of parallel::chunk_grid are. Sorts them.
