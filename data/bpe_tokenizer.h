@@ -15,6 +15,9 @@
 
 namespace trainctl::data {
 
+/// The ids of a tokenizer that a file describes are below this.
+constexpr int64_t kMostIds = int64_t(1) << 24;
+
 /// What becomes of a match of a splitting pattern. Source: SplitDelimiterBehavior of Hugging Face's
 /// tokenizers.
 enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };

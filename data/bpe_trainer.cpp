@@ -16,7 +16,7 @@ namespace trainctl::data {
 namespace {
 
 constexpr int kByteTokens = 256;
-constexpr int64_t kFewestIds = kByteTokens + 1, kMostIds = 1'000'000;
+constexpr int64_t kFewestIds = kByteTokens + 1, kMostTrainedIds = 1'000'000;
 constexpr KnownPattern kPattern = KnownPattern::cl100k;
 constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr int64_t kFewestOccurrences = 2;
@@ -210,10 +210,10 @@ std::string Trainer::json() const {
 }  // namespace
 
 std::string train_bpe(const TextStream& next, int64_t vocab_size, int threads) {
-  if (vocab_size < kFewestIds || vocab_size > kMostIds)
+  if (vocab_size < kFewestIds || vocab_size > kMostTrainedIds)
     throw Error(ErrorCode::kData,
                 fmt::format("a vocabulary of {} cannot be trained; choose {} to {}, or use --tokenizer bytes",
-                            vocab_size, kFewestIds, kMostIds));
+                            vocab_size, kFewestIds, kMostTrainedIds));
   const auto pieces = count_all(next, threads);
   if (pieces.empty()) throw Error(ErrorCode::kData, "the input holds no text to train a tokenizer on");
   Trainer trainer(pieces);

@@ -12,8 +12,6 @@
 namespace trainctl::data {
 namespace {
 
-constexpr int64_t kMostIds = int64_t(1) << 24;
-
 struct SpecialToken {
   const char* content;
   int32_t id;

@@ -12,7 +12,6 @@
 namespace trainctl::data {
 namespace {
 
-constexpr int64_t kMostIds = int64_t(1) << 24;
 constexpr size_t kLongestValue = 200;  // of a value in a message
 
 /// Reads one file; every refusal begins with its name.
