@@ -14,7 +14,6 @@
 namespace trainctl {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kAborted = 130;
 
 std::string some_of(const std::vector<std::string>& names) {

@@ -22,7 +22,6 @@ constexpr double kSuspectHeartbeats = 3;
 constexpr double kShortestSilenceS = 0.5;
 /// A recovery waits so long for a file system that does not answer: a busy one answers within a few seconds.
 constexpr double kQuietAfterFailureS = 10;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 
 std::string list_of(const std::vector<int>& ranks) {
   constexpr size_t kMost = 8;

@@ -24,6 +24,9 @@
 
 namespace trainctl {
 
+/// A time that does not come.
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
 struct RankView {
   using Phase = RankPhase;
   using enum RankPhase;
