@@ -23,13 +23,6 @@
 #include "runtime/train/schedule.h"
 
 namespace trainctl {
-namespace {
-
-std::string absolute(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
-}
-
-}  // namespace
 
 void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job) {
   const std::string directory = run.checkpoints(job);
@@ -50,7 +43,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const RunNodes nodes = nodes_of(job, fs);
   const Preflight preflight =
       check_machine_and_data(job, fs, ranks_here(nodes), second_ranks_here(job, nodes));
-  const std::string root = absolute(job.observability.run_dir);
+  const std::string root = absolute_folder(job.observability.run_dir);
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
   const RunDirectory run{root + "/" + id};
   LaunchPreview preview;
@@ -193,7 +186,7 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
   ParsedJob job = with_device(request.job, device_of_run(request.job.job, fs));
   if (request.from) job = without_run_id_of_parent(with_batch_lr_rule(*request.from, job), *request.from);
-  const std::string root = absolute(job.job.observability.run_dir);
+  const std::string root = absolute_folder(job.job.observability.run_dir);
   check_writable(fs, root);
   const std::string id = job.job.observability.run_id.empty() ? new_run_id(fs, root, job.job.name)
                                                               : job.job.observability.run_id;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -172,6 +173,10 @@ void note_lock(Console& console, const RunLock& lock) {
 void note_store(Console& console, const StoreCheck& check) {
   if (check.unusable.exists()) throw Error(ErrorCode::kPreflight, check.unusable.text());
   if (!check.note.empty()) console.note("  note: " + check.note);
+}
+
+std::string absolute_folder(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
 }
 
 }  // namespace trainctl

@@ -20,10 +20,6 @@ namespace {
 constexpr const char* kRecord = "slurm.json";
 constexpr const char* kScript = "job.sh";
 
-std::string absolute(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
-}
-
 /// Nodes in quarantine; sbatch refuses names that Slurm does not know.
 std::vector<std::string> nodes_to_exclude(FileSystem& fs, Clock& clock) {
   const std::string path = quarantine_path("");
@@ -34,7 +30,7 @@ std::vector<std::string> nodes_to_exclude(FileSystem& fs, Clock& clock) {
 
 Submitted prepared(const SubmitRequest& request, const std::string& id, FileSystem& fs, Clock& clock) {
   const JobSpec& job = request.job.job;
-  Submitted result{.run = {absolute(job.observability.run_dir) + "/" + id}, .id = id};
+  Submitted result{.run = {absolute_folder(job.observability.run_dir) + "/" + id}, .id = id};
   const SlurmRequest slurm = slurm_request(job, id, request.chain, nodes_to_exclude(fs, clock));
   result.script = batch_script(slurm, request.program, result.run.path);
   result.record = {
@@ -125,7 +121,7 @@ Submitted preview_submit(const SubmitRequest& request, FileSystem& fs, Clock& cl
 
 Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock) {
   const JobSpec& job = request.job.job;
-  const std::string root = absolute(job.observability.run_dir);
+  const std::string root = absolute_folder(job.observability.run_dir);
   check_writable(fs, root);
   const std::string id = job.observability.run_id.empty() ? new_run_id(fs, root, job.name)
       : job.observability.run_id;
@@ -179,7 +175,7 @@ ParsedJob in_pods(const ManifestRequest& request, const SlurmRequest& slurm) {
 Manifest preview_manifest(const ManifestRequest& request, FileSystem&) {
   const JobSpec& job = request.submit.job.job;
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
-  Manifest result{.run = {absolute(job.observability.run_dir) + "/" + id}, .id = id};
+  Manifest result{.run = {absolute_folder(job.observability.run_dir) + "/" + id}, .id = id};
   const SlurmRequest slurm = slurm_request(job, id, 1, {});
   in_pods(request, slurm);
   result.text = jobset_manifest(slurm, request.pods, request.submit.program, result.run.path);
@@ -187,7 +183,7 @@ Manifest preview_manifest(const ManifestRequest& request, FileSystem&) {
 }
 
 Manifest write_manifest(const ManifestRequest& given, FileSystem& fs, Clock& clock) {
-  const std::string root = absolute(given.submit.job.job.observability.run_dir);
+  const std::string root = absolute_folder(given.submit.job.job.observability.run_dir);
   check_writable(fs, root);
   ManifestRequest request = given;
   if (request.submit.job.job.observability.run_id.empty())
