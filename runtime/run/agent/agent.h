@@ -7,6 +7,10 @@
 
 namespace trainctl {
 
+/// The limit of one call. Well below what AgentState takes for a pause of its own: an address that swallows calls
+/// must not keep the grace from passing.
+constexpr double kDialLimitS = 0.5;
+
 struct AgentOptions {
   std::string
       run_directory;  ///< has supervisor.json, with the supervisor's address and token

@@ -12,12 +12,6 @@ namespace trainctl {
 using wire::Kind;
 using wire::Message;
 
-namespace {
-
-constexpr double kDialLimitS = 0.5;
-
-}  // namespace
-
 int run_remote_shell(const std::string& host, const std::string& command) {
   const char* address = std::getenv(kRemoteVariable);
   Stream stream(connect_to(address ? address : "", kDialLimitS));

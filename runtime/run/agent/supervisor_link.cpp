@@ -8,9 +8,6 @@
 namespace trainctl {
 namespace {
 
-/// Well below what AgentState takes for a pause of its own: an address that swallows calls must not keep the
-/// grace from passing.
-constexpr double kDialLimitS = 0.5;
 /// What may wait for a supervisor that reads slowly, before processes have to wait with their output.
 constexpr size_t kMostWaitingBytes = 8u << 20;
 
