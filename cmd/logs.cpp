@@ -29,8 +29,6 @@ struct LogsOptions {
 /// New lines are looked for so often: files may lie on another machine, which announces nothing. Of thousands of
 /// files less often.
 constexpr double kLogsLookS = 0.25, kLookOfFileS = 0.0005;
-/// A run that has had no supervisor for this time writes no more.
-constexpr double kLeftS = 60;
 
 /// An extended regular expression, as grep -E takes it.
 class Pattern {

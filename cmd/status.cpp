@@ -18,8 +18,6 @@ namespace {
 
 /// Of events.jsonl, enough to find some that concern a person.
 constexpr int kEventLines = 60;
-/// The watch of a run ends after it has had no supervisor for this time.
-constexpr double kLeftS = 60;
 
 struct StatusArguments {
   RunArguments run;

@@ -5,6 +5,9 @@
 
 namespace trainctl::cmd {
 
+/// The watch of a run ends after it has had no supervisor for this time: such a run writes no more.
+constexpr double kLeftS = 60;
+
 /// The size of the terminal on stdout; 0: stdout is not a terminal.
 struct Room {
   int columns = 0, rows = 0;
