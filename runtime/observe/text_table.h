@@ -6,6 +6,9 @@
 
 namespace trainctl {
 
+/// The ANSI sequence that ends a color.
+constexpr const char* kPlainColor = "\033[0m";
+
 struct TextColumn {
   std::string name;
   bool right = false;          ///< numbers

@@ -21,7 +21,7 @@ using report::RunData;
 using report::StepRow;
 
 constexpr int kPageLabel = 12;
-constexpr const char *kRed = "\033[31m", *kGreen = "\033[32m", *kPlain = "\033[0m";
+constexpr const char *kRed = "\033[31m", *kGreen = "\033[32m";
 
 /// The shortest decimals that name the number, so that those of two numbers differ if the numbers do.
 std::string exact(double value) { return fmt::format("{}", value); }
@@ -230,7 +230,7 @@ std::string render_comparison(const RunData& a, const RunData& b, const RunCompa
     text += cut_to(curve.line(1, b.id, names), view.columns) + "\n";
   }
   std::vector<std::string> bits = bits_lines(c);
-  if (view.color && c.compared_anything()) bits[0] = (c.identical() ? kGreen : kRed) + bits[0] + kPlain;
+  if (view.color && c.compared_anything()) bits[0] = (c.identical() ? kGreen : kRed) + bits[0] + kPlainColor;
   add_lines(text, "bits", bits);
   return text;
 }

@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kLabel = 9;
 constexpr int kMostCells = 64;
-constexpr const char* kPlain = "\033[0m";
 
 std::string number(double value, const char* format) {
   return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
@@ -30,7 +29,7 @@ class Lines {
   explicit Lines(const TopView& view) : view_(view) {}
   void add(const char* label, const std::string& text, const char* color = "") {
     const std::string line = cut_to(padded_to(label, kLabel) + text, view_.width);
-    push(view_.color && *color ? color + line + kPlain : line);
+    push(view_.color && *color ? color + line + kPlainColor : line);
   }
   /// Text with colours in it, which fits.
   void push(std::string line) { lines_.push_back(std::move(line)); }
@@ -105,7 +104,7 @@ void add_phases(const TopFrame& f, const TopView& view, Lines& lines) {
     const char letter = char(std::toupper(name[0]));
     std::string cells;
     for (; used < until; ++used) cells += view.color ? "█" : std::string(1, letter);
-    drawn += view.color && !cells.empty() ? kColors[i % 8] + cells + kPlain : cells;
+    drawn += view.color && !cells.empty() ? kColors[i % 8] + cells + kPlainColor : cells;
     if (seconds / all >= 0.005)
       legend += fmt::format("{}{} {:.0f} %", legend.empty() ? "" : " · ", name, seconds / all * 100);
   }
@@ -193,7 +192,7 @@ void add_grid(const TopFrame& f, const TopView& view, int most_rows, Lines& line
         selected |= order[size_t(i)] == view.selected;
       }
       line += view.color
-                  ? fmt::format("{}{}{}{}", shown.color, selected ? "\033[7m" : "", shown.glyph, kPlain)
+                  ? fmt::format("{}{}{}{}", shown.color, selected ? "\033[7m" : "", shown.glyph, kPlainColor)
                   : std::string(selected ? "@" : shown.glyph);
     }
     lines.push(line);
@@ -325,7 +324,7 @@ std::string render_top(const TopFrame& frame, const TopView& view) {
       fmt::format("s {} · r {} · arrows select · q quit", view.slowest_first ? "by rank" : "slowest first",
                   view.selected < 0 ? "a rank" : "no rank"),
       view.width);
-  return text + (view.color ? "\033[2m" + keys + kPlain : keys) + "\n";
+  return text + (view.color ? "\033[2m" + keys + kPlainColor : keys) + "\n";
 }
 
 void take_key(char key, const TopFrame& frame, TopView& view) {
