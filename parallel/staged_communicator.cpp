@@ -22,7 +22,9 @@
 namespace trainctl::parallel {
 namespace {
 
-using namespace staging;
+using staging::Clock;
+using staging::Engine;
+using staging::StagedExchange;
 
 struct StagedTicket : Ticket::State {
   std::shared_ptr<Engine> engine;
@@ -151,7 +153,7 @@ class StagedCommunicator final : public Communicator {
 
   template <typename Report>
   void each_missing(const StagedExchange& e, Report report) const {
-    for (const Op& op : e.ops)
+    for (const staging::Op& op : e.ops)
       if (op.finished < op.pieces) report(world_rank(op.transfer.peer));
   }
 
