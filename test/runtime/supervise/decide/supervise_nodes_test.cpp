@@ -14,9 +14,12 @@
 #include <random>
 
 #include "runtime/supervise/decide/supervision.h"
+#include "test/runtime/supervise/decide/wait_status.h"
 #include "test/support/seed.h"
 
 using namespace trainctl;
+using test::exited;
+using test::killed;
 
 namespace {
 
@@ -24,9 +27,6 @@ using Action = Supervision::Action;
 using Phase = Supervision::Phase;
 
 constexpr int kRanks = 5;
-// wait statuses as waitpid gives them
-constexpr int exited(int code) { return code << 8; }
-constexpr int killed(int signal) { return signal; }
 
 /// Ranks 0 and 1 on a, 2 and 3 on b, 4 on c.
 Supervision::Options options(bool launcher = false) {

@@ -12,10 +12,13 @@
 #include <random>
 
 #include "runtime/supervise/decide/supervision.h"
+#include "test/runtime/supervise/decide/wait_status.h"
 #include "test/support/seed.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
+using test::exited;
+using test::killed;
 
 namespace {
 
@@ -23,9 +26,6 @@ using Action = Supervision::Action;
 using Phase = Supervision::Phase;
 
 constexpr int kRanks = 3;
-// wait statuses as waitpid gives them
-constexpr int exited(int code) { return code << 8; }
-constexpr int killed(int signal) { return signal; }
 
 Supervision::Options options() {
   return {.ranks = kRanks, .target_step = 100, .heartbeat_s = 1, .step_timeout_s = 30, .start_timeout_s = 10};
