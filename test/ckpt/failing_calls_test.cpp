@@ -16,19 +16,19 @@ using namespace trainctl::test;
 
 namespace {
 
-constexpr const char* kDir = "/runs/a/ckpt";
+constexpr const char* kRoot = "/runs/a/ckpt";
 
 std::unique_ptr<PowerLossFileSystem> disk_with_step_10() {
   auto disk = std::make_unique<PowerLossFileSystem>();
   disk->make_directories("/runs/a");
-  save(*disk, kDir, make_state(7, 10), 2);
+  save(*disk, kRoot, make_state(7, 10), 2);
   return disk;
 }
 
 /// The state if it is there and every byte is good; "" or what is wrong.
 std::string problem_of(FileSystem& fs, const PlainState& state) {
   try {
-    const auto checkpoint = ckpt::Checkpoint::open(fs, ckpt::step_directory(kDir, state.info.step));
+    const auto checkpoint = ckpt::Checkpoint::open(fs, ckpt::step_directory(kRoot, state.info.step));
     if (!ckpt::verify(*checkpoint).findings.empty()) return "a byte is not as it was saved";
     return reads_back(*checkpoint, state) ? "" : "it is another state";
   } catch (const Error& error) {
@@ -52,29 +52,29 @@ TEST_CASE("each call of a save fails once, three times, and from then on") {
       }});
       bool saved = false;
       try {
-        save(failing, kDir, state, 2);
+        save(failing, kRoot, state, 2);
         saved = true;
-        ckpt::retain(*ckpt::directory_store(failing, kDir), {.current_epoch = state.info.epoch});
+        ckpt::retain(*ckpt::directory_store(failing, kRoot), {.current_epoch = state.info.epoch});
       } catch (const Error& error) {
         CHECK(error.code() == ErrorCode::kIo);
       }
       REQUIRE(problem_of(*disk, before) == "");
-      const std::vector<int64_t> steps = ckpt::list_steps(*disk, kDir);
+      const std::vector<int64_t> steps = ckpt::list_steps(*disk, kRoot);
       const bool is_there = std::count(steps.begin(), steps.end(), 20) > 0;
       if (saved) REQUIRE(is_there);
       if (is_there) REQUIRE(problem_of(*disk, state) == "");
       failed += !saved;
       absorbed += saved && calls > n;
       // Afterwards the disk is well, and another epoch goes on.
-      ckpt::restore_moved(*disk, kDir);
+      ckpt::restore_moved(*disk, kRoot);
       PlainState later = next;
       later.info.epoch += 1;
-      ckpt::supersede(*disk, kDir, {later.info.run_id, later.info.epoch, is_there ? 20 : 10});
-      save(*disk, kDir, later, 2);
-      ckpt::retain(*ckpt::directory_store(*disk, kDir), {.keep_last = 3, .current_epoch = later.info.epoch});
+      ckpt::supersede(*disk, kRoot, {later.info.run_id, later.info.epoch, is_there ? 20 : 10});
+      save(*disk, kRoot, later, 2);
+      ckpt::retain(*ckpt::directory_store(*disk, kRoot), {.keep_last = 3, .current_epoch = later.info.epoch});
       REQUIRE(problem_of(*disk, later) == "");
       REQUIRE(problem_of(*disk, before) == "");
-      for (const std::string& place : {ckpt::saving_root(kDir), ckpt::trash_root(kDir)})
+      for (const std::string& place : {ckpt::saving_root(kRoot), ckpt::trash_root(kRoot)})
         if (disk->exists(place)) REQUIRE(disk->list(place).empty());
       if (calls <= n) break;
     }

@@ -50,7 +50,7 @@ class PlainMemory final : public ckpt::NodeMemory {
   std::vector<std::byte> bytes_;
 };
 
-bool loads(ckpt::Store& store, const PlainState& state) {
+bool memory_loads(ckpt::Store& store, const PlainState& state) {
   auto files = store.open(state.info.step);
   if (!files) return false;
   const auto checkpoint = ckpt::Checkpoint::open(std::move(files));
@@ -81,11 +81,11 @@ TEST_CASE("a checkpoint in shared memory outlives a writer that is killed while 
   const auto memory = ckpt::shared_memory(file.path, bytes);
   const auto store = ckpt::memory_store(*memory, file.path);
   CHECK(store->list() == std::vector<int64_t>{20});
-  CHECK(loads(*store, second));
+  CHECK(memory_loads(*store, second));
   save(*store, third, 3);
   CHECK(store->list() == std::vector<int64_t>{30, 20});
-  CHECK(loads(*store, third));
-  CHECK(loads(*store, second));
+  CHECK(memory_loads(*store, third));
+  CHECK(memory_loads(*store, second));
   // A file of another size is made anew.
   CHECK(ckpt::memory_store(*ckpt::shared_memory(file.path, bytes / 2), "m")->list().empty());
 }
@@ -127,7 +127,7 @@ TEST_CASE("a newer save takes the place of one that fell behind") {
   CHECK_THROWS_WITH(slow->commit("", [] { return true; }),
                     Catch::Contains("a newer save has taken its place"));
   CHECK(memory.writes == writes);
-  CHECK(loads(*store, make_state(1, 30)));
+  CHECK(memory_loads(*store, make_state(1, 30)));
 }
 
 TEST_CASE("removed, set aside and replaced checkpoints in memory") {
@@ -142,9 +142,9 @@ TEST_CASE("removed, set aside and replaced checkpoints in memory") {
   again.info.epoch = 4;
   save(*store, again, 2);  // the same step of a later epoch
   CHECK(store->list() == std::vector<int64_t>{10});
-  CHECK(loads(*store, again));
+  CHECK(memory_loads(*store, again));
   CHECK_THROWS_WITH(save(*store, make_state(1, 10), 2), Catch::Contains("is out of date"));
-  CHECK(loads(*store, again));
+  CHECK(memory_loads(*store, again));
   store->remove(10, UINT64_MAX);
   CHECK(store->list().empty());
 }
@@ -162,7 +162,7 @@ TEST_CASE("every flipped bit in a slot of memory is found") {
     memory.write(bit / 8, {&bad, 1});
     bool is_whole = false;
     try {
-      is_whole = loads(*store, state);
+      is_whole = memory_loads(*store, state);
     } catch (const Error&) {
     }
     ++(is_whole ? unused : found);  // beyond the files there is nothing to find
@@ -174,7 +174,7 @@ TEST_CASE("every flipped bit in a slot of memory is found") {
   for (const std::string& name : files->names()) used += files->open(name)->size();
   // All but gaps between files, which are shorter than 64 bytes each.
   CHECK(found >= (used - 64) * 8 / 37);
-  CHECK(loads(*store, state));
+  CHECK(memory_loads(*store, state));
 }
 
 TEST_CASE("a store of one slot: each checkpoint takes the place of the one before; a reader knows it") {

@@ -27,15 +27,15 @@ class HandClock final : public Clock {
   double now = 1e6;
 };
 
-PlainState state_of(int64_t step, uint64_t epoch = 3, uint64_t seed = 1) {
+PlainState state_at(int64_t step, uint64_t epoch = 3, uint64_t seed = 1) {
   PlainState state = make_state(seed, step);
   state.info.epoch = epoch;
   return state;
 }
 
 /// A client with retries, and a store on top.
-struct Setup {
-  explicit Setup(ckpt::ObjectClient& objects, uint64_t part_bytes = 700, uint64_t epoch = UINT64_MAX)
+struct ObjectSetup {
+  explicit ObjectSetup(ckpt::ObjectClient& objects, uint64_t part_bytes = 700, uint64_t epoch = UINT64_MAX)
       : client(ckpt::retrying(objects, clock, {.deadline_s = 60})),
         store(ckpt::object_store(
             *client, {.prefix = "p", .where = "s3://b/p", .part_bytes = part_bytes, .epoch = epoch})) {}
@@ -55,12 +55,12 @@ bool loads(ckpt::Store& store, const PlainState& state) {
 }  // namespace
 
 TEST_CASE("every request of a save and a load fails once, in every way that passes") {
-  const PlainState state = state_of(30);
+  const PlainState state = state_at(30);
   uint64_t faults = 0;
   for (const ObjectFault fault : kPassingFaults)
     for (uint64_t n = 0;; ++n) {
       FaultyObjects objects;
-      Setup setup(objects);
+      ObjectSetup setup(objects);
       objects.fail_at(n, fault);
       INFO("fault " << int(fault) << " at request " << n);
       save(*setup.store, state, 2);
@@ -73,13 +73,13 @@ TEST_CASE("every request of a save and a load fails once, in every way that pass
 }
 
 TEST_CASE("a store that is away or refuses: one sentence, in time, and the older checkpoint stands") {
-  const PlainState older = state_of(20), newer = state_of(30);
+  const PlainState older = state_at(20), newer = state_at(30);
   for (const ObjectFault fault :
        {ObjectFault::server_error, ObjectFault::lost_request, ObjectFault::lost_answer,
         ObjectFault::slow_down, ObjectFault::wrong_body, ObjectFault::refused})
     for (uint64_t n = 0; n < 40; ++n) {
       FaultyObjects objects;
-      Setup setup(objects);
+      ObjectSetup setup(objects);
       save(*setup.store, older, 2);
       objects.fail_at(n, fault, ~uint64_t(0));
       const double begin = setup.clock.now;
@@ -111,8 +111,8 @@ TEST_CASE("a store that is away or refuses: one sentence, in time, and the older
 
 TEST_CASE("a damaged object is named, whichever request brings it") {
   FaultyObjects objects;
-  Setup setup(objects);
-  const PlainState state = state_of(30);
+  ObjectSetup setup(objects);
+  const PlainState state = state_at(30);
   save(*setup.store, state, 2);
   for (const auto& [key, content] : std::map(objects.objects())) {
     if (key.ends_with("INDEX")) continue;
@@ -143,21 +143,21 @@ TEST_CASE("a damaged object is named, whichever request brings it") {
 
 TEST_CASE("a large file goes in parts, an abandoned one leaves none") {
   FaultyObjects objects;
-  Setup small(objects, 100);
-  save(*small.store, state_of(30), 1);
+  ObjectSetup small(objects, 100);
+  save(*small.store, state_at(30), 1);
   const auto parts = std::count_if(objects.effects().begin(), objects.effects().end(),
                                    [](const std::string& effect) { return effect.starts_with("put part "); });
   CHECK(parts > 50);
   CHECK(objects.uploads() == 0);
   {
-    const auto saving = small.store->saving(state_of(40).info);
+    const auto saving = small.store->saving(state_at(40).info);
     const auto file = saving->put("f", 1000);
     file->append(std::vector<std::byte>(500));
     CHECK(objects.uploads() == 1);
   }
   CHECK(objects.uploads() == 0);
   // No file needs more parts than the store takes.
-  const auto saving = small.store->saving(state_of(50).info);
+  const auto saving = small.store->saving(state_at(50).info);
   const auto file = saving->put("g", 3'000'000);
   file->append(std::vector<std::byte>(3'000'000));
   file->finish();
@@ -169,7 +169,7 @@ TEST_CASE("a large file goes in parts, an abandoned one leaves none") {
 
 TEST_CASE("uploads in parts of writers that died are aborted, of those that may live they are not") {
   FaultyObjects objects;
-  Setup setup(objects, 700, 4);
+  ObjectSetup setup(objects, 700, 4);
   for (const char* key : {"p/step-00000010.e2.a0/shard", "p/step-00000010.e3.a1.5f3a9c21/shard",
                           "p/step-00000010.e4.a0/shard", "p/step-00000012.e5.a0/shard", "p/other/shard",
                           "q/step-00000010.e1.a0/shard"})
@@ -184,40 +184,40 @@ TEST_CASE("uploads in parts of writers that died are aborted, of those that may 
 TEST_CASE("the same step again, and writers that are out of date") {
   for (const int lag : {0, 6}) {
     FaultyObjects objects(lag);
-    Setup setup(objects);
+    ObjectSetup setup(objects);
     ckpt::Store& store = *setup.store;
-    const std::string root = save(store, state_of(10), 3);
-    CHECK(save(store, state_of(10), 2) == root);  // equal state, same epoch: nothing to do
-    CHECK(loads(store, state_of(10)));
-    CHECK_THROWS_WITH(save(store, state_of(10, 3, 2), 3), Catch::Contains("by epoch 3 with other content"));
-    CHECK_THROWS_WITH(save(store, state_of(10, 2), 3), Catch::Contains("this writer has epoch 2"));
-    CHECK(loads(store, state_of(10)));
-    CHECK(save(store, state_of(10, 4, 2), 3) != root);
-    CHECK(loads(store, state_of(10, 4, 2)));
+    const std::string root = save(store, state_at(10), 3);
+    CHECK(save(store, state_at(10), 2) == root);  // equal state, same epoch: nothing to do
+    CHECK(loads(store, state_at(10)));
+    CHECK_THROWS_WITH(save(store, state_at(10, 3, 2), 3), Catch::Contains("by epoch 3 with other content"));
+    CHECK_THROWS_WITH(save(store, state_at(10, 2), 3), Catch::Contains("this writer has epoch 2"));
+    CHECK(loads(store, state_at(10)));
+    CHECK(save(store, state_at(10, 4, 2), 3) != root);
+    CHECK(loads(store, state_at(10, 4, 2)));
     // A writer of epoch 3 that is still running: its later step does not count once epoch 4 was at step 10.
-    save(store, state_of(15, 3), 2);
+    save(store, state_at(15, 3), 2);
     CHECK(store.list() == std::vector<int64_t>{10});
-    CHECK(loads(store, state_of(10, 4, 2)));
+    CHECK(loads(store, state_at(10, 4, 2)));
   }
 }
 
 TEST_CASE("a run that goes back: later checkpoints do not count, and go when newer ones are safe") {
   for (const int lag : {0, 6}) {
     FaultyObjects objects(lag);
-    Setup setup(objects);
+    ObjectSetup setup(objects);
     ckpt::Store& store = *setup.store;
-    for (const int64_t step : {10, 20, 30, 40}) save(store, state_of(step, 1), 2);
+    for (const int64_t step : {10, 20, 30, 40}) save(store, state_at(step, 1), 2);
     store.set_aside_after({.epoch = 2, .step = 20});
     CHECK(store.list() == std::vector<int64_t>{20, 10});
     CHECK_THROWS_WITH(
-        save(store, state_of(35, 1), 2),
+        save(store, state_at(35, 1), 2),
         Catch::Contains("step 35 of epoch 1 is no part of the run any more: epoch 2 went on from step 20"));
-    save(store, state_of(25, 2), 2);
+    save(store, state_at(25, 2), 2);
     CHECK(store.list() == std::vector<int64_t>{25, 20, 10});
     const auto has_step_40 = [&] { return objects.objects().count("p/step-00000040.e1.a0/COMMIT") > 0; };
     ckpt::retain(store, {});
     CHECK(has_step_40());  // one checkpoint of the new line is not enough
-    save(store, state_of(30, 2), 2);
+    save(store, state_at(30, 2), 2);
     objects.settle();
     CHECK(ckpt::retain(store, {}) == std::vector<int64_t>{20});
     CHECK_FALSE(has_step_40());
@@ -283,11 +283,11 @@ ckpt::ObjectIndex index_of(const FaultyObjects& objects) {
 
 TEST_CASE("INDEX that another writer changed after it was read is read and changed again") {
   FaultyObjects objects;
-  Setup other(objects);
-  save(*other.store, state_of(10), 1);
-  Overtaken overtaken(objects, [&] { save(*other.store, state_of(20), 1); });
-  Setup setup(overtaken);
-  save(*setup.store, state_of(30), 1);
+  ObjectSetup other(objects);
+  save(*other.store, state_at(10), 1);
+  Overtaken overtaken(objects, [&] { save(*other.store, state_at(20), 1); });
+  ObjectSetup setup(overtaken);
+  save(*setup.store, state_at(30), 1);
   CHECK(overtaken.tries == 2);
   std::vector<int64_t> steps;
   for (const auto& name : index_of(objects).published) steps.push_back(name.step);
@@ -296,36 +296,36 @@ TEST_CASE("INDEX that another writer changed after it was read is read and chang
 
 TEST_CASE("INDEX that is replaced between its size and its content is read again") {
   FaultyObjects objects;
-  Setup other(objects);
-  for (const int64_t step : {10, 20}) save(*other.store, state_of(step), 1);
+  ObjectSetup other(objects);
+  for (const int64_t step : {10, 20}) save(*other.store, state_at(step), 1);
   other.store->set_aside_after({.epoch = 5, .step = 15});
   const auto listed = [&](const std::function<void()>& meanwhile) {
     Overtaken overtaken(objects, meanwhile, true);
-    Setup setup(overtaken);
+    ObjectSetup setup(overtaken);
     const std::vector<int64_t> steps = setup.store->list();
     CHECK(setup.clock.now == 1e6);
     return steps;
   };
   // Step 20 is set aside before and after.
-  CHECK(listed([&] { save(*other.store, state_of(15), 1); }) == std::vector<int64_t>{15, 10});  // longer
+  CHECK(listed([&] { save(*other.store, state_at(15), 1); }) == std::vector<int64_t>{15, 10});  // longer
   CHECK(listed([&] { objects.poke("p/INDEX", R"({"set_aside":[{"epoch":5,"after_step":15}]})"); }) ==
         std::vector<int64_t>{15, 10});
 }
 
 TEST_CASE("a newer epoch that begins between the read of INDEX and its put is not overwritten") {
   FaultyObjects objects;
-  Setup newer(objects, 700, 4);
-  save(*newer.store, state_of(10), 1);
+  ObjectSetup newer(objects, 700, 4);
+  save(*newer.store, state_at(10), 1);
   Overtaken overtaken(objects, [&] { newer.store->set_aside_after({.epoch = 4, .step = 10}); });
-  Setup older(overtaken, 700, 3);
-  CHECK_THROWS_WITH(save(*older.store, state_of(20), 1),
+  ObjectSetup older(overtaken, 700, 3);
+  CHECK_THROWS_WITH(save(*older.store, state_at(20), 1),
                     Catch::Contains("epoch 4 of this run has begun in s3://b/p; this writer has epoch 3"));
   CHECK(index_of(objects).newest_epoch() == 4);
   CHECK(index_of(objects).published.size() == 1);
   CHECK(older.store->list() == std::vector<int64_t>{10});
   // From then on it changes nothing, not even what was given up before.
   objects.put("p/step-00000007.e2.a0/shard", {});
-  CHECK_THROWS_WITH(save(*older.store, state_of(5), 1), Catch::Contains("is out of date"));
+  CHECK_THROWS_WITH(save(*older.store, state_at(5), 1), Catch::Contains("is out of date"));
   const auto before = objects.objects();
   CHECK_THROWS_WITH(older.store->set_aside_after({.epoch = 3, .step = 5}), Catch::Contains("is out of date"));
   CHECK_FALSE(older.store->remove(10, 3));
@@ -339,21 +339,21 @@ TEST_CASE("a newer epoch that begins between the read of INDEX and its put is no
 TEST_CASE("a store that refuses the conditions of puts keeps checkpoints all the same") {
   FaultyObjects objects;
   objects.conditions = FaultyObjects::Conditions::refused;
-  Setup setup(objects);
+  ObjectSetup setup(objects);
   const double begin = setup.clock.now;
-  for (const int64_t step : {10, 20, 30}) save(*setup.store, state_of(step), 1);
+  for (const int64_t step : {10, 20, 30}) save(*setup.store, state_at(step), 1);
   CHECK(setup.clock.now == begin);  // 501 is no failure that passes
   const auto asked = std::count_if(objects.effects().begin(), objects.effects().end(),
                                    [](const std::string& e) { return e.find(" if ") != std::string::npos; });
   CHECK(asked == 1);
   CHECK(index_of(objects).published.size() == 3);
-  CHECK(loads(*setup.store, state_of(30)));
+  CHECK(loads(*setup.store, state_at(30)));
   CHECK(ckpt::retain(*setup.store, {}) == std::vector<int64_t>{10});
   // What changed since the read is seen there, too.
-  Setup newer(objects, 700, 4);
+  ObjectSetup newer(objects, 700, 4);
   newer.store->set_aside_after({.epoch = 4, .step = 20});
-  Setup older(objects, 700, 3);
-  CHECK_THROWS_WITH(save(*older.store, state_of(40), 1), Catch::Contains("is out of date"));
+  ObjectSetup older(objects, 700, 3);
+  CHECK_THROWS_WITH(save(*older.store, state_at(40), 1), Catch::Contains("is out of date"));
 }
 
 TEST_CASE("whether a store keeps to the conditions of puts is found out") {
@@ -361,7 +361,7 @@ TEST_CASE("whether a store keeps to the conditions of puts is found out") {
   for (const Conditions conditions : {Conditions::known, Conditions::refused, Conditions::ignored}) {
     FaultyObjects objects;
     objects.conditions = conditions;
-    Setup setup(objects);
+    ObjectSetup setup(objects);
     setup.client->put("k", {});
     CHECK(ckpt::keeps_conditions(*setup.client, "k") == (conditions == Conditions::known));
   }
@@ -376,7 +376,7 @@ TEST_CASE("a put under a condition whose answer is lost, or whose bytes arrive d
        {ObjectFault::lost_answer, ObjectFault::wrong_body, ObjectFault::server_error})
     for (const bool is_new : {true, false}) {
       FaultyObjects objects;
-      Setup setup(objects);
+      ObjectSetup setup(objects);
       const std::vector<std::byte> old(3, std::byte(1)), body(5, std::byte(2));
       if (!is_new) objects.put("k", old);
       const std::string version = is_new ? "" : objects.head("k")->version;
@@ -414,12 +414,12 @@ TEST_CASE("what is written in INDEX, and names of attempts, come back") {
 
 TEST_CASE("retention of an object store: milestones, the newest good ones, nothing left of the others") {
   FaultyObjects objects;
-  Setup setup(objects);
+  ObjectSetup setup(objects);
   ckpt::Store& store = *setup.store;
-  for (const int64_t step : {10, 20, 30, 40, 50, 60}) save(store, state_of(step), 1);
+  for (const int64_t step : {10, 20, 30, 40, 50, 60}) save(store, state_at(step), 1);
   objects.remove(
       "p/step-00000050.e3.a0/manifest.json");  // damaged: does not count, and is left for inspection
-  const auto current = store.saving(state_of(70).info);
+  const auto current = store.saving(state_at(70).info);
   current->put_text("shard", "being written");
   CHECK(ckpt::retain(store, {.keep_last = 1, .keep_every_steps = 20, .current = current->where()}) ==
         std::vector<int64_t>{30, 10});
@@ -429,8 +429,8 @@ TEST_CASE("retention of an object store: milestones, the newest good ones, nothi
     CHECK((key.find("step-00000030") == std::string::npos && key.find("step-00000010") == std::string::npos));
   ckpt::retain(store, {});
   CHECK_FALSE(current->has("shard"));
-  CHECK(loads(store, state_of(60)));
-  CHECK(loads(store, state_of(40)));
+  CHECK(loads(store, state_at(60)));
+  CHECK(loads(store, state_at(40)));
 }
 
 TEST_CASE("what does not pass is not repeated, and waits grow to a limit") {

@@ -25,7 +25,7 @@ using namespace trainctl::test;
 namespace {
 
 constexpr int kWriters = 16;
-const std::string kDir = "/ckpt";
+const std::string kPartDir = "/ckpt";
 
 /// The files of a checkpoint; notes which of them are looked at.
 class WatchedFiles final : public ckpt::StoredFiles {
@@ -67,13 +67,13 @@ std::vector<Owned> save_owned(FileSystem& fs, const PlainState& state) {
       held.push_back(cut_out(state, t, box));
       chunks[size_t(all.back().writer)].push_back({int(t), box, held.back().data()});
     }
-  ckpt::prepare_saving(fs, kDir, state.info);
+  ckpt::prepare_saving(fs, kPartDir, state.info);
   std::vector<ckpt::ShardReceipt> receipts;
   for (int w = 0; w < kWriters; ++w)
-    receipts.push_back(ckpt::write_shard(fs, ckpt::saving_directory(kDir, state.info),
+    receipts.push_back(ckpt::write_shard(fs, ckpt::saving_directory(kPartDir, state.info),
                                          ckpt::shard_file_name(w, kWriters), state.info, state.tensors,
                                          chunks[size_t(w)]));
-  ckpt::publish(fs, kDir, state.info, state.tensors, receipts);
+  ckpt::publish(fs, kPartDir, state.info, state.tensors, receipts);
   return all;
 }
 
@@ -107,7 +107,7 @@ std::unique_ptr<ckpt::Checkpoint> open_part(const PlainState& state, const std::
 }
 
 /// Reads all wants at once and compares.
-bool reads_back(ckpt::Checkpoint& part, const PlainState& state, const std::vector<Want>& wants) {
+bool reads_part_back(ckpt::Checkpoint& part, const PlainState& state, const std::vector<Want>& wants) {
   std::vector<std::vector<std::byte>> out;
   std::vector<ckpt::BoxRead> reads;
   for (const Want& want : wants) {
@@ -147,7 +147,7 @@ TEST_CASE("a rank opens the manifest and the shards of its part, on any mesh", "
     PowerLossFileSystem fs;
     const PlainState state = make_state(seed, 20, 20 + int64_t(seed % 60));
     const std::vector<Owned> all = save_owned(fs, state);
-    const std::string folder = ckpt::step_directory(kDir, 20);
+    const std::string folder = ckpt::step_directory(kPartDir, 20);
     const auto whole_one = ckpt::Checkpoint::open(fs, folder);
     const std::string manifest = ckpt::manifest_sha256(whole_one->stored());
     const auto check = [&](const std::vector<Want>& wants, const std::set<std::string>& expected) {
@@ -158,7 +158,7 @@ TEST_CASE("a rank opens the manifest and the shards of its part, on any mesh", "
       CHECK(part->tensors() == whole_one->tensors());
       CHECK(part->state().resolved_spec_json == whole_one->state().resolved_spec_json);
       CHECK(part->files().size() == expected.size());
-      CHECK(reads_back(*part, state, wants));
+      CHECK(reads_part_back(*part, state, wants));
       opened.erase(ckpt::kManifestName);
       CHECK(std::set(opened.begin(), opened.end()) == expected);
       CHECK(opened.size() == expected.size());  // each of these small ones once
@@ -189,7 +189,7 @@ TEST_CASE("harm to a shard stops the ranks that read it and no other, and the lo
     for (const std::string how : {"removed", "cut", "changed"}) {
       PowerLossFileSystem fs;
       const std::vector<Owned> all = save_owned(fs, state);
-      const std::string folder = ckpt::step_directory(kDir, 20);
+      const std::string folder = ckpt::step_directory(kPartDir, 20);
       const std::string shard = ckpt::shard_file_name(harmed, kWriters), path = folder + "/" + shard;
       const std::string text = fs.read_text(path);
       if (how == "changed") {
@@ -204,7 +204,7 @@ TEST_CASE("harm to a shard stops the ranks that read it and no other, and the lo
         const auto part = open_part(state, wants, ckpt::stored_folder(fs, folder));
         const bool reads_it = shards_of(all, wants).contains(shard);
         bool same = false;
-        const std::string said = error_text(ErrorCode::kCheckpoint, [&] { same = reads_back(*part, state, wants); });
+        const std::string said = error_text(ErrorCode::kCheckpoint, [&] { same = reads_part_back(*part, state, wants); });
         // The last byte of a shard is of its last chunk, which this reader may not want.
         if (!reads_it)
           CHECK((said == "no error" && same));
@@ -226,7 +226,7 @@ TEST_CASE("each changed byte of the manifest is found, and so is another checkpo
   PowerLossFileSystem fs, fs_of_other;
   save_owned(fs, state);
   save_owned(fs_of_other, other);
-  const std::string folder = ckpt::step_directory(kDir, 20);
+  const std::string folder = ckpt::step_directory(kPartDir, 20);
   const std::string manifest = ckpt::manifest_sha256(*ckpt::stored_folder(fs, folder));
   const std::vector<Want> wants = share_of(state, 1, 3, false);
   const auto why_not = [&](FileSystem& files, const std::string& sha256) {
@@ -250,9 +250,9 @@ TEST_CASE("each changed byte of the manifest is found, and so is another checkpo
   CHECK_THAT(why_not(fs, ""), Catch::Contains(ckpt::kCommitName));
   fs.write_new_text(folder + "/" + ckpt::kCommitName, "{}");
   CHECK_THAT(why_not(fs, ""), Catch::Contains("is damaged"));
-  fs.rename(folder, ckpt::step_directory(kDir, 21));
+  fs.rename(folder, ckpt::step_directory(kPartDir, 21));
   CHECK_THAT(error_text(ErrorCode::kCheckpoint, [&] {
-               open_part(state, wants, ckpt::stored_folder(fs, ckpt::step_directory(kDir, 21)), manifest);
+               open_part(state, wants, ckpt::stored_folder(fs, ckpt::step_directory(kPartDir, 21)), manifest);
              }),
              Catch::Contains("holds step 20: the folder was renamed"));
   CHECK_THAT(why_not(fs, manifest), Catch::Contains(ckpt::kManifestName));

@@ -49,7 +49,7 @@ bool survives(const Partners& partners, const std::vector<int>& nodes, const std
 }
 
 /// Holds for every result with a partner.
-void check(const MeshShape& shape, const std::vector<int>& nodes, const Partners& partners) {
+void check_partners(const MeshShape& shape, const std::vector<int>& nodes, const Partners& partners) {
   const std::set<int> all(nodes.begin(), nodes.end());
   REQUIRE(partners.problem == "");
   REQUIRE(partners.partner.size() == all.size());
@@ -113,7 +113,7 @@ TEST_CASE("every small mesh on nodes filled in order") {
               CHECK(partners.weakness == partners.problem);
               continue;
             }
-            check(shape, nodes, partners);
+            check_partners(shape, nodes, partners);
             // Nodes that hold whole parts of single replicas, at least two replicas of equal size: always
             // apart.
             if (dp > 1 && (tp * cp) % slots == 0) {
@@ -143,7 +143,7 @@ TEST_CASE("random placements: no permutation has more pairs in different replica
       ++without;
       continue;
     }
-    check(shape, node_of, partners);
+    check_partners(shape, node_of, partners);
     INFO("round " << round << ": " << partners.weakness);
     REQUIRE(best_of_all(shape, node_of) == partners.partner.size() - partners.same_replica.size());
     ++(partners.weakness.empty() ? strong : weak);
@@ -176,7 +176,7 @@ TEST_CASE("a node that is left alone changes places where it costs no pair") {
     for (size_t tag = 0; tag < 7; ++tag)
       nodes[tag] = number[size_t(shared[tag].first)], nodes[tag + 7] = number[size_t(shared[tag].second)];
     const Partners partners = ckpt::place_partners(shape, nodes);
-    check(shape, nodes, partners);
+    check_partners(shape, nodes, partners);
     REQUIRE(best_of_all(shape, nodes) == partners.partner.size() - partners.same_replica.size());
   } while (std::next_permutation(number.begin(), number.end()));
 }

@@ -25,7 +25,7 @@ using namespace trainctl::test;
 namespace {
 
 using Rig = std::unique_ptr<StoreRig>;
-const std::string kDir = "/runs/a/ckpt";
+const std::string kCkpt = "/runs/a/ckpt";
 
 PlainState state_of(int64_t step, uint64_t epoch = 3, uint64_t seed = 1) {
   PlainState state = make_state(seed, step);
@@ -63,7 +63,7 @@ std::string torn(ckpt::Store& store, int64_t step, const std::vector<PlainState>
   }
 }
 
-struct Scenario {
+struct LossScenario {
   std::vector<PlainState> before;       ///< saved and durable
   PlainState saving;                    ///< being saved when it happens
   int64_t untouchable = -1;             ///< this step must survive whatever happens; -1: none
@@ -71,7 +71,7 @@ struct Scenario {
 
 /// What must hold at once on any place that went through `scenario`, whatever happened. "" or the first
 /// violation.
-std::string check_content(StoreRig& rig, const Scenario& scenario, const std::vector<PlainState>& others,
+std::string check_content(StoreRig& rig, const LossScenario& scenario, const std::vector<PlainState>& others,
                           bool saved) {
   std::vector<PlainState> all = scenario.before;
   all.push_back(scenario.saving);
@@ -93,7 +93,7 @@ std::string check_content(StoreRig& rig, const Scenario& scenario, const std::ve
 
 /// And that life goes on. With `crash_again`, a recovery that crashes too is tried first, at a place that it
 /// chooses.
-std::string check_survivor(StoreRig& rig, const Scenario& scenario, bool saved,
+std::string check_survivor(StoreRig& rig, const LossScenario& scenario, bool saved,
                            std::optional<uint64_t> crash_again = {}) {
   if (const std::string what = check_content(rig, scenario, {}, saved); !what.empty()) return what;
   const PlainState next = state_of(scenario.saving.info.step + 10, scenario.saving.info.epoch + 1);
@@ -133,7 +133,7 @@ struct Seeds {
 };
 
 /// Crashes after every effect of a save, with every kind of survival. "" or the first violation.
-std::string crash_everywhere(const Scenario& scenario, const Seeds& seeds, const std::string& lie,
+std::string crash_everywhere(const LossScenario& scenario, const Seeds& seeds, const std::string& lie,
                              const StoreKind& kind, Count* count = nullptr) {
   const Rig before = rig_with(scenario.before, kind);
   for (uint64_t n = 0;; ++n) {
@@ -168,17 +168,17 @@ std::string crash_everywhere(const Scenario& scenario, const Seeds& seeds, const
   }
 }
 
-Scenario ordinary(const StoreKind&) { return {{state_of(10), state_of(20)}, state_of(30), 20}; }
-Scenario first_ever(const StoreKind&) { return {{}, state_of(10), -1}; }
+LossScenario ordinary(const StoreKind&) { return {{state_of(10), state_of(20)}, state_of(30), 20}; }
+LossScenario first_ever(const StoreKind&) { return {{}, state_of(10), -1}; }
 /// A run that went back to step 10 and comes to step 20 again with other values. A store of two slots needs
 /// that of step 10 for them; the older step 20 stays until the newer one has taken its place.
-Scenario rewind(const StoreKind& kind) {
+LossScenario rewind(const StoreKind& kind) {
   return {{state_of(10), state_of(20)}, state_of(20, 4, 99), kind.keeps_all ? 10 : 20};
 }
 constexpr auto kScenarios = {ordinary, first_ever, rewind};
 
 /// Fails every effect of a save in turn.
-void fail_everywhere(const Scenario& scenario, Fault fault, const StoreKind& kind) {
+void fail_everywhere(const LossScenario& scenario, Fault fault, const StoreKind& kind) {
   const Rig before = rig_with(scenario.before, kind);
   int failed = 0, survived = 0;
   for (uint64_t k = 0;; ++k) {
@@ -283,40 +283,40 @@ TEST_CASE("every effect of a save fails in turn") {
 
 TEST_CASE("the same step twice") {
   PowerLossFileSystem fs;
-  const std::string root = save(fs, kDir, state_of(10), 3);
-  CHECK(save(fs, kDir, state_of(10), 2) == root);   // equal state, same epoch: nothing to do
-  CHECK(fs.list(kDir + "/.saving").empty());
-  CHECK(fs.exists(kDir + "/step-00000010/shard-00002-of-00003.safetensors"));
-  CHECK_THROWS_WITH(save(fs, kDir, state_of(10, 3, 2), 3),
+  const std::string root = save(fs, kCkpt, state_of(10), 3);
+  CHECK(save(fs, kCkpt, state_of(10), 2) == root);   // equal state, same epoch: nothing to do
+  CHECK(fs.list(kCkpt + "/.saving").empty());
+  CHECK(fs.exists(kCkpt + "/step-00000010/shard-00002-of-00003.safetensors"));
+  CHECK_THROWS_WITH(save(fs, kCkpt, state_of(10, 3, 2), 3),
                     Catch::Contains("was already saved by epoch 3 with other content"));
-  CHECK_THROWS_WITH(save(fs, kDir, state_of(10, 2), 3),
+  CHECK_THROWS_WITH(save(fs, kCkpt, state_of(10, 2), 3),
                     Catch::Contains("this writer has epoch 2 and is out of date"));
-  CHECK(torn(*ckpt::directory_store(fs, kDir), 10, {state_of(10)}) == "");
-  CHECK(save(fs, kDir, state_of(10, 4, 2), 3) != root);
-  CHECK(torn(*ckpt::directory_store(fs, kDir), 10, {state_of(10, 4, 2)}) == "");
+  CHECK(torn(*ckpt::directory_store(fs, kCkpt), 10, {state_of(10)}) == "");
+  CHECK(save(fs, kCkpt, state_of(10, 4, 2), 3) != root);
+  CHECK(torn(*ckpt::directory_store(fs, kCkpt), 10, {state_of(10, 4, 2)}) == "");
 }
 
 TEST_CASE("retention keeps the newest good ones and milestones, never fewer than two") {
   PowerLossFileSystem fs;
-  for (const int64_t step : {10, 20, 30, 40, 50, 60}) save(fs, kDir, state_of(step), 1);
-  fs.make_directory(kDir + "/.saving/step-00000070.e1");
-  fs.make_directory(kDir + "/.saving/step-00000070.e2");
-  fs.remove_file(kDir + "/step-00000050/COMMIT");   // damaged: does not count, and is left for inspection
-  CHECK(ckpt::retain(fs, kDir, 1, 20, kDir + "/.saving/step-00000070.e2") == std::vector<int64_t>{30, 10});
-  CHECK(ckpt::list_steps(fs, kDir) == std::vector<int64_t>{60, 50, 40, 20});
-  CHECK(fs.list(kDir + "/.saving") == std::vector<std::string>{"step-00000070.e2"});
-  CHECK(fs.list(kDir + "/.trash").empty());
-  CHECK(ckpt::retain(fs, kDir, 0, 0, "") == std::vector<int64_t>{20});
-  CHECK(ckpt::retain(fs, kDir, 5, 0, "").empty());
+  for (const int64_t step : {10, 20, 30, 40, 50, 60}) save(fs, kCkpt, state_of(step), 1);
+  fs.make_directory(kCkpt + "/.saving/step-00000070.e1");
+  fs.make_directory(kCkpt + "/.saving/step-00000070.e2");
+  fs.remove_file(kCkpt + "/step-00000050/COMMIT");   // damaged: does not count, and is left for inspection
+  CHECK(ckpt::retain(fs, kCkpt, 1, 20, kCkpt + "/.saving/step-00000070.e2") == std::vector<int64_t>{30, 10});
+  CHECK(ckpt::list_steps(fs, kCkpt) == std::vector<int64_t>{60, 50, 40, 20});
+  CHECK(fs.list(kCkpt + "/.saving") == std::vector<std::string>{"step-00000070.e2"});
+  CHECK(fs.list(kCkpt + "/.trash").empty());
+  CHECK(ckpt::retain(fs, kCkpt, 0, 0, "") == std::vector<int64_t>{20});
+  CHECK(ckpt::retain(fs, kCkpt, 5, 0, "").empty());
 
   std::vector<std::string> skipped;
-  fs.remove_file(kDir + "/step-00000060/manifest.json");
+  fs.remove_file(kCkpt + "/step-00000060/manifest.json");
   const auto latest = ckpt::open_latest(
-      fs, kDir, -1, [&](const std::string& path, const std::string&) { skipped.push_back(path); });
+      fs, kCkpt, -1, [&](const std::string& path, const std::string&) { skipped.push_back(path); });
   REQUIRE(latest);
   CHECK(latest->state().step == 40);
-  CHECK(skipped == std::vector<std::string>{kDir + "/step-00000060", kDir + "/step-00000050"});
-  CHECK(ckpt::open_latest(fs, kDir, 39, nullptr) == nullptr);
+  CHECK(skipped == std::vector<std::string>{kCkpt + "/step-00000060", kCkpt + "/step-00000050"});
+  CHECK(ckpt::open_latest(fs, kCkpt, 39, nullptr) == nullptr);
   CHECK(ckpt::open_latest(fs, "/nowhere", -1, nullptr) == nullptr);
 }
 
@@ -324,7 +324,7 @@ TEST_CASE("publish refuses what does not tile the tensors") {
   const PlainState state = state_of(10);
   const auto attempt = [&](const std::function<void(std::vector<ckpt::ShardReceipt>&)>& change) -> std::string {
     PowerLossFileSystem fs;
-    ckpt::prepare_saving(fs, kDir, state.info);
+    ckpt::prepare_saving(fs, kCkpt, state.info);
     std::vector<ckpt::ShardReceipt> receipts;
     std::vector<ckpt::ChunkData> chunks[2];
     std::vector<std::vector<std::byte>> held;
@@ -334,15 +334,15 @@ TEST_CASE("publish refuses what does not tile the tensors") {
         chunks[t % 2].push_back({int(t), box, held.back().data()});
       }
     for (int s = 0; s < 2; ++s)
-      receipts.push_back(ckpt::write_shard(fs, ckpt::saving_directory(kDir, state.info),
+      receipts.push_back(ckpt::write_shard(fs, ckpt::saving_directory(kCkpt, state.info),
                                            ckpt::shard_file_name(s, 2), state.info, state.tensors,
                                            chunks[s]));
     change(receipts);
     try {
-      ckpt::publish(fs, kDir, state.info, state.tensors, receipts);
+      ckpt::publish(fs, kCkpt, state.info, state.tensors, receipts);
       return "";
     } catch (const Error& error) {
-      CHECK(ckpt::list_steps(fs, kDir).empty());
+      CHECK(ckpt::list_steps(fs, kCkpt).empty());
       return error.what();
     }
   };

@@ -25,14 +25,14 @@ using namespace trainctl::test;
 
 namespace {
 
-using Files = std::map<std::string, std::string>;
-using Place = std::pair<std::string, uint64_t>;  // file and offset
+using Contents = std::map<std::string, std::string>;
+using FileOffset = std::pair<std::string, uint64_t>;  // file and offset
 const std::string kStep = "/a/step-00000007";
 const std::vector<std::string> kOthers{"/a/step-00000006", "/epoch/step-00000007", "/equal/step-00000007"};
 
 /// Three tensors of nine chunks; `seed` gives the values of the second and third, the first is the same for
 /// all seeds.
-PlainState small_state(int64_t step, uint64_t seed, uint64_t epoch = 3) {
+PlainState repair_state(int64_t step, uint64_t seed, uint64_t epoch = 3) {
   PlainState state = make_state(5, 7, 40);
   state.info.step = step;
   state.info.epoch = epoch;
@@ -47,8 +47,8 @@ PlainState small_state(int64_t step, uint64_t seed, uint64_t epoch = 3) {
   return state;
 }
 
-Files files_below(const PowerLossFileSystem& fs, const std::string& folder) {
-  Files result;
+Contents files_below(const PowerLossFileSystem& fs, const std::string& folder) {
+  Contents result;
   for (const auto& [path, content] : fs.files())
     if (path.starts_with(folder + "/")) result[path.substr(folder.size() + 1)] = content;
   return result;
@@ -56,28 +56,28 @@ Files files_below(const PowerLossFileSystem& fs, const std::string& folder) {
 
 /// The checkpoint, its replica, one of equal content by other writers of another run, an older step, and one
 /// of the same step.
-struct Setup {
-  Setup() {
-    save(fs, "/a", small_state(7, 1), 3);
-    save(fs, "/replica", small_state(7, 1), 3);
-    PlainState other_run = small_state(7, 1);
+struct RepairSetup {
+  RepairSetup() {
+    save(fs, "/a", repair_state(7, 1), 3);
+    save(fs, "/replica", repair_state(7, 1), 3);
+    PlainState other_run = repair_state(7, 1);
     other_run.info.run_id = "tiny-8XXX";
     save(fs, "/equal", other_run, 2, 9);
-    save(fs, "/a", small_state(6, 2), 3);
-    save(fs, "/epoch", small_state(7, 3, 4), 3);
+    save(fs, "/a", repair_state(6, 2), 3);
+    save(fs, "/epoch", repair_state(7, 3, 4), 3);
     original = files_below(fs, kStep);
     const auto checkpoint = ckpt::Checkpoint::open(fs, kStep);
     shards = checkpoint->files();
   }
   std::unique_ptr<ckpt::StoredFiles> folder(const std::string& path) { return ckpt::stored_folder(fs, path); }
   PowerLossFileSystem fs;
-  Files original;
+  Contents original;
   std::vector<ckpt::ShardReceipt> shards;
 };
 
 /// What must be found in `now`: by comparison of bytes.
-std::set<Place> expected_damage(const Setup& setup, const Files& now) {
-  std::set<Place> result;
+std::set<FileOffset> expected_damage(const RepairSetup& setup, const Contents& now) {
+  std::set<FileOffset> result;
   const auto first_difference = [](const std::string& a, const std::string& b) {
     return uint64_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   };
@@ -107,13 +107,13 @@ std::set<Place> expected_damage(const Setup& setup, const Files& now) {
 
 class Injector {
  public:
-  Injector(Setup& setup, std::mt19937_64& random) : setup_(setup), random_(random) {
+  Injector(RepairSetup& setup, std::mt19937_64& random) : setup_(setup), random_(random) {
     older_ = files_below(setup.fs, "/a/step-00000006");
     epoch_ = files_below(setup.fs, "/epoch/step-00000007");
     equal_ = files_below(setup.fs, "/equal/step-00000007");
   }
   static constexpr int kKinds = 10;
-  void damage(int kind, Files& files) {
+  void damage(int kind, Contents& files) {
     std::string& file = files.count(any_file()) ? files[last_] : files["manifest.json"];
     const std::string name = files.count(last_) ? last_ : "manifest.json";
     switch (kind) {
@@ -138,7 +138,7 @@ class Injector {
         files[name] = epoch_.count(name) ? epoch_[name] : "";
         return;  // of another epoch, same step
       case 8: {  // manifest and COMMIT that belong together, of another checkpoint
-        Files& from = random_() % 3 == 0 ? older_ : random_() % 2 ? epoch_ : equal_;
+        Contents& from = random_() % 3 == 0 ? older_ : random_() % 2 ? epoch_ : equal_;
         for (const char* text : {"manifest.json", "COMMIT"}) files[text] = from[text];
         return;
       }
@@ -167,10 +167,10 @@ class Injector {
     const auto& shard = setup_.shards[random_() % setup_.shards.size()];
     return {shard.file, shard.entries[random_() % shard.entries.size()]};
   }
-  static bool holds(const Files& files, const std::string& name, const ckpt::ShardReceipt::Entry& entry) {
+  static bool holds(const Contents& files, const std::string& name, const ckpt::ShardReceipt::Entry& entry) {
     return files.count(name) && files.at(name).size() >= entry.offset + entry.bytes;
   }
-  void swap(Files& files) {
+  void swap(Contents& files) {
     const auto [a, x] = any_chunk();
     const auto [b, y] = any_chunk();
     if (!holds(files, a, x) || !holds(files, b, y)) return;
@@ -179,19 +179,19 @@ class Injector {
     files[a].replace(x.offset, bytes, right);
     files[b].replace(y.offset, bytes, left);
   }
-  void stale(Files& files) {
+  void stale(Contents& files) {
     const auto [name, entry] = any_chunk();  // both steps have the same layout
     if (holds(files, name, entry) && holds(older_, name, entry))
       files[name].replace(entry.offset, entry.bytes, older_[name], entry.offset, entry.bytes);
   }
 
-  Setup& setup_;
+  RepairSetup& setup_;
   std::mt19937_64& random_;
-  Files older_, epoch_, equal_;
+  Contents older_, epoch_, equal_;
   std::string last_;
 };
 
-void put(PowerLossFileSystem& fs, const std::string& folder, const Files& now) {
+void put_files(PowerLossFileSystem& fs, const std::string& folder, const Contents& now) {
   for (const auto& [name, content] : files_below(fs, folder))
     if (!now.count(name)) fs.remove_file(folder + "/" + name);
   for (const auto& [name, content] : now) {
@@ -215,10 +215,10 @@ std::string verdict(FileSystem& fs) {
 
 /// Every content that stands at its own place, here or in a source. One that was moved to another place does
 /// not count: a repair that is interrupted might lose it.
-std::set<std::string> contents_at_hand(const Setup& setup, const Files& now,
+std::set<std::string> contents_at_hand(const RepairSetup& setup, const Contents& now,
                                        const std::vector<std::string>& sources) {
   std::set<std::string> result;
-  const auto add = [&](const Files& files, const std::vector<ckpt::ShardReceipt>& shards) {
+  const auto add = [&](const Contents& files, const std::vector<ckpt::ShardReceipt>& shards) {
     for (const auto& shard : shards)
       for (const auto& entry : shard.entries) {
         if (!files.count(shard.file) || files.at(shard.file).size() < entry.offset + entry.bytes) continue;
@@ -234,7 +234,7 @@ std::set<std::string> contents_at_hand(const Setup& setup, const Files& now,
 }
 
 /// Its COMMIT is another checkpoint's: what it is can be argued about.
-bool is_another(const Setup& setup, const Files& now) {
+bool is_another(const RepairSetup& setup, const Contents& now) {
   const auto files = setup.fs.files();
   return std::any_of(kOthers.begin(), kOthers.end(), [&](const std::string& other) {
     const std::string sha = sha256_hex(files.at(other + "/manifest.json"));
@@ -243,7 +243,7 @@ bool is_another(const Setup& setup, const Files& now) {
 }
 
 /// May the manifest be believed, by the rule of ckpt/repair.h? `chunks`: damaged ones.
-bool is_manifest_known(const Setup& setup, const Files& now, bool has_replica, size_t chunks) {
+bool is_manifest_known(const RepairSetup& setup, const Contents& now, bool has_replica, size_t chunks) {
   const auto text = [&](const char* name) { return now.count(name) ? now.at(name) : std::string(); };
   const std::string& good = setup.original.at("COMMIT");
   const size_t at = good.find("\"manifest_sha256\""), end = good.find(',', at);
@@ -260,7 +260,7 @@ struct Tally {
 };
 
 /// Repairs `now`, in which `expected` is damaged and of which a verification `said` something.
-void repair_and_check(Setup& setup, const Files& now, const std::set<Place>& expected,
+void repair_and_check(RepairSetup& setup, const Contents& now, const std::set<FileOffset>& expected,
                       const std::string& said, std::mt19937_64& random, Tally& tally) {
   std::vector<std::string> paths;
   if (random() % 2) paths.push_back("/a/step-00000006");
@@ -285,7 +285,7 @@ void repair_and_check(Setup& setup, const Files& now, const std::set<Place>& exp
   INFO((has_replica ? "with" : "without")
        << " a replica, " << paths.size() << " sources, " << report.found.size() << " found, "
        << report.missing.size() << " missing; said: " << said);
-  const Files after = files_below(setup.fs, kStep);
+  const Contents after = files_below(setup.fs, kStep);
   if (!report.is_good()) {
     REQUIRE(after == now);
     REQUIRE(setup.fs.effects().size() == effects);
@@ -298,7 +298,7 @@ void repair_and_check(Setup& setup, const Files& now, const std::set<Place>& exp
     return;
   }
   REQUIRE(std::any_of(expected.begin(), expected.end(),
-                      [&](const Place& place) { return said.find(place.first) != std::string::npos; }));
+                      [&](const FileOffset& place) { return said.find(place.first) != std::string::npos; }));
   REQUIRE(report.is_good() == (known && lost == 0));
   ++(report.is_good() ? tally.repaired : tally.refused);
   if (report.is_good()) {
@@ -306,7 +306,7 @@ void repair_and_check(Setup& setup, const Files& now, const std::set<Place>& exp
     REQUIRE(verdict(setup.fs) == "");
   }
   if (!known) return;
-  std::set<Place> found;
+  std::set<FileOffset> found;
   for (const auto& finding : report.found) found.insert({finding.file, finding.offset});
   REQUIRE(found == expected);
   REQUIRE(report.missing.size() == lost);
@@ -314,10 +314,10 @@ void repair_and_check(Setup& setup, const Files& now, const std::set<Place>& exp
 
 /// A place of its own for some of the cases: what a file system in memory remembers grows.
 void inject_some(int cases, std::mt19937_64& random, Tally& tally) {
-  Setup setup;
+  RepairSetup setup;
   Injector injector(setup, random);
   for (const int end = tally.total + cases; tally.total < end;) {
-    Files now = setup.original;
+    Contents now = setup.original;
     std::string what;
     for (int n = 1 + int(random() % 3); n > 0; --n) {
       const int kind = int(random() % Injector::kKinds);
@@ -325,9 +325,9 @@ void inject_some(int cases, std::mt19937_64& random, Tally& tally) {
       ++tally.injected[kind];
       what += fmt::format("{} ", kind);
     }
-    put(setup.fs, kStep, now);
+    put_files(setup.fs, kStep, now);
     INFO("case " << tally.total << ", damage of kind " << what);
-    const std::set<Place> expected = expected_damage(setup, now);
+    const std::set<FileOffset> expected = expected_damage(setup, now);
     const std::string said = verdict(setup.fs);
     if (expected.empty()) {
       REQUIRE(said == "");  // no alarm where nothing changed
@@ -361,7 +361,7 @@ TEST_CASE("a million injections of damage", "[.][soak]") { inject(1000000); }
 TEST_CASE("ten thousand clean loads give no alarm, and a repair of them writes nothing") {
   PowerLossFileSystem fs;
   for (int round = 0; round < 100; ++round) {
-    PlainState state = small_state(round, uint64_t(round));
+    PlainState state = repair_state(round, uint64_t(round));
     state.tensors[1].dtype = state.tensors[2].dtype = DType::bf16;
     for (size_t t : {1, 2}) state.tensors[t].shape = {4, 10};
     for (size_t t : {1, 2}) state.grids[t] = {{0, 2, 0, 10}, {2, 4, 0, 4}, {2, 4, 4, 10}};
@@ -378,12 +378,12 @@ TEST_CASE("ten thousand clean loads give no alarm, and a repair of them writes n
 }
 
 TEST_CASE("power lost at every effect of a repair leaves no new damage, and the next repair ends it") {
-  Setup setup;
-  Files damaged = setup.original;
+  RepairSetup setup;
+  Contents damaged = setup.original;
   for (const auto& shard : setup.shards) damaged[shard.file][shard.entries.back().offset + 1] ^= 4;
   damaged.erase(setup.shards[1].file);
   damaged["COMMIT"][3] ^= 1;
-  put(setup.fs, kStep, damaged);
+  put_files(setup.fs, kStep, damaged);
   const auto before = setup.fs.after_power_loss(Survival::everything, 0);
   int losses = 0;
   for (uint64_t n = 0;; ++n) {
@@ -441,17 +441,17 @@ TEST_CASE("of two repairs of a file at once the first gives way, and the file is
 }
 
 TEST_CASE("what a repair says: origins, foreign files, and where no replica can be trusted") {
-  Setup setup;
+  RepairSetup setup;
   const auto with = [&](const std::vector<std::string>& paths, bool only_look = false) {
     std::vector<std::unique_ptr<ckpt::StoredFiles>> sources;
     for (const std::string& path : paths) sources.push_back(setup.folder(path));
     return ckpt::repair(*setup.folder(kStep), sources, only_look);
   };
-  Files damaged = setup.original;
+  Contents damaged = setup.original;
   for (const auto& shard : setup.shards)
     for (const auto& entry : shard.entries) damaged[shard.file][entry.offset] ^= 1;
   damaged["notes.txt"] = "hello";
-  put(setup.fs, kStep, damaged);
+  put_files(setup.fs, kStep, damaged);
   // The older step has the three chunks of the first tensor; the rest is in the checkpoint of the other run.
   const auto none = with({"/a/step-00000006"});
   CHECK((none.found.size() == 9 && none.missing.size() == 6 && none.origins.size() == 1 &&
@@ -469,10 +469,10 @@ TEST_CASE("what a repair says: origins, foreign files, and where no replica can 
   CHECK(files_below(setup.fs, kStep) == setup.original);
 
   // Manifest and COMMIT of another epoch of the same step agree with each other, but not with the chunks.
-  Files mixed = setup.original;
-  const Files epoch = files_below(setup.fs, "/epoch/step-00000007");
+  Contents mixed = setup.original;
+  const Contents epoch = files_below(setup.fs, "/epoch/step-00000007");
   for (const char* name : {"manifest.json", "COMMIT"}) mixed[name] = epoch.at(name);
-  put(setup.fs, kStep, mixed);
+  put_files(setup.fs, kStep, mixed);
   CHECK_FALSE(with({}).is_good());
   const auto settled = with({"/epoch/step-00000007", "/replica/step-00000007"});
   CHECK(settled.rewritten == std::vector<std::string>{"manifest.json", "COMMIT"});
@@ -480,7 +480,7 @@ TEST_CASE("what a repair says: origins, foreign files, and where no replica can 
 
   // Both texts are gone and nothing is left that the replica's manifest names: it might be any checkpoint.
   damaged.erase("notes.txt"), damaged.erase("COMMIT"), damaged.erase("manifest.json");
-  put(setup.fs, kStep, damaged);
+  put_files(setup.fs, kStep, damaged);
   const auto lost = with({"/replica/step-00000007"});
   REQUIRE(lost.missing.size() == 1);
   CHECK(lost.missing[0].file == "manifest.json");

@@ -21,23 +21,23 @@ using namespace trainctl::test;
 
 namespace {
 
-constexpr int64_t kCols = 1024, kRows = 3072;  // 12 MiB
-static_assert(kRows * kCols * sizeof(float) > ckpt::kShardWriterBytes);
+constexpr int64_t kPassCols = 1024, kPassRows = 3072;  // 12 MiB
+static_assert(kPassRows * kPassCols * sizeof(float) > ckpt::kShardWriterBytes);
 constexpr size_t kPieceBytes = size_t(1) << 20;
 constexpr int kPieces = 2 * 12;  // of both passes
 constexpr int kRounds = 2;
 const ckpt::StateInfo kInfo{.run_id = "r", .step = 1};
-const std::vector<ckpt::Tensor> kTensors{{"w", ckpt::Role::master, DType::f32, {kRows, kCols}}};
+const std::vector<ckpt::Tensor> kTensors{{"w", ckpt::Role::master, DType::f32, {kPassRows, kPassCols}}};
 
 /// Every value is the number of changes so far.
 class Values {
  public:
-  explicit Values(int chunks) : chunks_(chunks), values_(kRows * kCols) {}
+  explicit Values(int chunks) : chunks_(chunks), values_(kPassRows * kPassCols) {}
   std::vector<ckpt::ChunkData> chunks() const {
     std::vector<ckpt::ChunkData> list;
-    const int64_t rows = kRows / chunks_;
+    const int64_t rows = kPassRows / chunks_;
     for (int64_t i = 0; i < chunks_; ++i)
-      list.push_back({0, {i * rows, (i + 1) * rows, 0, kCols}, values_.data() + i * rows * kCols});
+      list.push_back({0, {i * rows, (i + 1) * rows, 0, kPassCols}, values_.data() + i * rows * kPassCols});
     return list;
   }
   void change() {
@@ -53,9 +53,9 @@ class Values {
 };
 
 /// Reads in pieces, and does something before one of them.
-class Pieces final : public ckpt::ChunkSource {
+class ReadInPieces final : public ckpt::ChunkSource {
  public:
-  Pieces(Values& values, int at, std::function<void()> then)
+  ReadInPieces(Values& values, int at, std::function<void()> then)
       : values_(values), at_(at), then_(std::move(then)) {}
   void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
     for (size_t i = 0; i < chunks.size(); ++i)
@@ -74,7 +74,7 @@ class Pieces final : public ckpt::ChunkSource {
   std::atomic<int> count_ = 0;
 };
 
-ckpt::ShardReceipt write(FileSystem& fs, const Values& values, ckpt::ChunkSource& source) {
+ckpt::ShardReceipt write_values(FileSystem& fs, const Values& values, ckpt::ChunkSource& source) {
   ckpt::prepare_saving(fs, "/c", kInfo);
   return ckpt::write_shard(fs, ckpt::saving_directory("/c", kInfo), "s.safetensors", kInfo, kTensors,
                            values.chunks(), source);
@@ -102,10 +102,10 @@ TEST_CASE("a state that changes while it is hashed and written is saved as of on
       for (int at = 0; at <= kPieces; ++at) {
         INFO(fmt::format("{} chunks, a change before piece {}, round {}", chunks, at, round));
         Values values(chunks);
-        Pieces source(values, at, [&] { values.change(); });
+        ReadInPieces source(values, at, [&] { values.change(); });
         PowerLossFileSystem fs;
         try {
-          const ckpt::ShardReceipt receipt = write(fs, values, source);
+          const ckpt::ShardReceipt receipt = write_values(fs, values, source);
           CHECK(values_in(fs, receipt).size() == 1);
           ++whole;
         } catch (const Error& error) {
@@ -127,8 +127,8 @@ TEST_CASE("a shard that is hashed and written at once is that of one pass after 
   } one_after_the_other;
   const Values values(6);
   PowerLossFileSystem fs, expected_fs;
-  const std::string expected = write(expected_fs, values, one_after_the_other).to_json();
-  CHECK(write(fs, values, ckpt::host_chunks()).to_json() == expected);
+  const std::string expected = write_values(expected_fs, values, one_after_the_other).to_json();
+  CHECK(write_values(fs, values, ckpt::host_chunks()).to_json() == expected);
   CHECK(fs.files() == expected_fs.files());
 }
 
@@ -154,9 +154,9 @@ TEST_CASE("an error ends the pass that hashes and the pass that writes") {
   }
   SECTION("of the source, in either pass") {
     for (int at = 0; at < kPieces; ++at) {
-      Pieces source(values, at, [] { throw Error(ErrorCode::kPeerLost, "the device is lost"); });
+      ReadInPieces source(values, at, [] { throw Error(ErrorCode::kPeerLost, "the device is lost"); });
       PowerLossFileSystem fs;
-      CHECK_THROWS_WITH(write(fs, values, source), Catch::Contains("the device is lost"));
+      CHECK_THROWS_WITH(write_values(fs, values, source), Catch::Contains("the device is lost"));
     }
   }
 }

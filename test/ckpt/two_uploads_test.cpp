@@ -202,7 +202,7 @@ struct Plan {
   std::function<std::string(const Uploads&, const std::map<int64_t, uint64_t>&)> check_end;
 };
 
-std::string look(const Uploads& s, const Plan& plan) {
+std::string look_at_uploads(const Uploads& s, const Plan& plan) {
   const auto found = found_in(*s.objects);
   for (const auto& [step, epoch] : found)
     if (epoch == UINT64_MAX) return fmt::format("step {} is not whole", step);
@@ -215,7 +215,7 @@ std::string look(const Uploads& s, const Plan& plan) {
   return s.ends[0] && s.ends[1] ? plan.check_end(s, found) : "";
 }
 
-void advance(
+void advance_upload(
     Uploads& s, const Plan& plan, size_t writer, uint64_t steps, Lack lack,
     const std::function<void()>& changed = [] {}) {
   RequestSteps client(*s.objects, s.replies[writer], s.digests[writer], steps, lack, changed);
@@ -244,7 +244,7 @@ struct Seen {
   size_t situations = 0, ends = 0;
 };
 
-Seen explore(const Plan& plan, Lack lack = Lack::nothing) {
+Seen explore_uploads(const Plan& plan, Lack lack = Lack::nothing) {
   Seen seen;
   std::unordered_set<uint64_t> known, looked_at;
   std::vector<Uploads> open;
@@ -254,7 +254,7 @@ Seen explore(const Plan& plan, Lack lack = Lack::nothing) {
     for (const auto& [key, content] : s.objects->objects()) place += key + "\n" + content + "\n";
     for (const auto& end : s.ends) place += end ? "end " + *end : "-";
     if (!seen.violation.empty() || !looked_at.insert(xxh3(place)).second) return;
-    seen.violation = look(s, plan);
+    seen.violation = look_at_uploads(s, plan);
     if (!seen.violation.empty())
       seen.violation += fmt::format("; a: {}; b: {}; steps: {}", s.ends[0].value_or("stopped"),
                                     s.ends[1].value_or("stopped"), s.order);
@@ -272,7 +272,7 @@ Seen explore(const Plan& plan, Lack lack = Lack::nothing) {
     for (size_t w = 0; w < 2; ++w) {
       if (s.ends[w]) continue;
       Uploads next{s.objects->copy(), s.replies, s.digests, s.ends, s.order + (w == 0 ? 'a' : 'b')};
-      advance(next, plan, w, s.ends[1 - w] ? ~uint64_t(0) : 1, lack, [&] { look_once(next); });
+      advance_upload(next, plan, w, s.ends[1 - w] ? ~uint64_t(0) : 1, lack, [&] { look_once(next); });
       open.push_back(std::move(next));
     }
   }
@@ -280,22 +280,22 @@ Seen explore(const Plan& plan, Lack lack = Lack::nothing) {
 }
 
 /// The first writer stops for good at any of its requests, the second must succeed.
-std::string freeze(const Plan& plan) {
+std::string freeze_uploads(const Plan& plan) {
   for (uint64_t steps = 0;; ++steps) {
     Uploads s = begin(plan, Lack::nothing);
-    advance(s, plan, 0, steps, Lack::nothing);
+    advance_upload(s, plan, 0, steps, Lack::nothing);
     const bool is_over = s.ends[0].has_value();
-    advance(s, plan, 1, ~uint64_t(0), Lack::nothing);
+    advance_upload(s, plan, 1, ~uint64_t(0), Lack::nothing);
     if (!s.succeeded(1)) return fmt::format("a stops after request {}, b: {}", steps, *s.ends[1]);
-    if (const std::string what = look(s, plan); !what.empty()) return what;
+    if (const std::string what = look_at_uploads(s, plan); !what.empty()) return what;
     if (is_over) return "";
   }
 }
 
 // ---- the scenarios
 
-using Found = std::map<int64_t, uint64_t>;
-bool has(const Found& found, int64_t step, uint64_t epoch) {
+using FoundSteps = std::map<int64_t, uint64_t>;
+bool has(const FoundSteps& found, int64_t step, uint64_t epoch) {
   const auto at = found.find(step);
   return at != found.end() && at->second == epoch;
 }
@@ -318,13 +318,13 @@ Plan same_checkpoint(bool is_newer) {
                         if (is_newer) store.set_aside_after(kEpoch4From20);
                         copy(store);
                       }},
-          .check = [](const Uploads& s, const Found& found) -> std::string {
+          .check = [](const Uploads& s, const FoundSteps& found) -> std::string {
             if (!has(found, 10, 2)) return "step 10 is lost";
             const bool is_copied = s.succeeded(0) || s.succeeded(1);
             if (is_copied && !has(found, 20, 3)) return "step 20 is lost";
             return is_copied && !is_indexed(s, 20) ? "INDEX has lost step 20" : "";
           },
-          .check_end = [=](const Uploads& s, const Found&) -> std::string {
+          .check_end = [=](const Uploads& s, const FoundSteps&) -> std::string {
             if (!s.succeeded(1)) return "b failed: " + *s.ends[1];
             return is_newer || s.succeeded(0) ? "" : "a failed: " + *s.ends[0];
           }};
@@ -337,7 +337,7 @@ Plan two_steps() {
           .epochs = {3, 3},
           .writers = {[](ckpt::Store& store) { copy_to(store, 20, 3); },
                       [](ckpt::Store& store) { copy_to(store, 30, 3); }},
-          .check = [](const Uploads& s, const Found& found) -> std::string {
+          .check = [](const Uploads& s, const FoundSteps& found) -> std::string {
             for (const int w : {0, 1}) {
               const int64_t step = w == 0 ? 20 : 30;
               if (s.succeeded(w) && !(has(found, step, 3) && is_indexed(s, step)))
@@ -345,7 +345,7 @@ Plan two_steps() {
             }
             return "";
           },
-          .check_end = [](const Uploads& s, const Found&) -> std::string {
+          .check_end = [](const Uploads& s, const FoundSteps&) -> std::string {
             return s.succeeded(0) && s.succeeded(1) ? "" : "failed: " + *s.ends[0] + *s.ends[1];
           }};
 }
@@ -360,13 +360,13 @@ Plan left_behind() {
                         store.set_aside_after(kEpoch4From20);
                         copy_to(store, 40, 4);
                       }},
-          .check = [](const Uploads& s, const Found& found) -> std::string {
+          .check = [](const Uploads& s, const FoundSteps& found) -> std::string {
             if (!has(found, 20, 3)) return "step 20 is lost";
             if (!s.succeeded(1)) return "";
             if (found.count(30)) return "what the run left behind is back";
             return has(found, 40, 4) ? "" : "step 40 is lost";
           },
-          .check_end = [](const Uploads& s, const Found&) { return s.succeeded(1) ? "" : *s.ends[1]; }};
+          .check_end = [](const Uploads& s, const FoundSteps&) { return s.succeeded(1) ? "" : *s.ends[1]; }};
 }
 
 /// One copies, the other removes older checkpoints and uploads that were not published.
@@ -386,11 +386,11 @@ Plan copy_and_retention(bool is_late) {
                         store.set_aside_after(kEpoch4From20);
                         is_late ? retain(store, 4) : copy_to(store, 20, 3);
                       }},
-          .check = [=](const Uploads& s, const Found& found) -> std::string {
+          .check = [=](const Uploads& s, const FoundSteps& found) -> std::string {
             if (!has(found, 10, 2) || !found.count(20)) return "a newer step is lost";
             return s.succeeded(is_late ? 0 : 1) && !has(found, 20, 3) ? "the copy of step 20 is lost" : "";
           },
-          .check_end = [](const Uploads& s, const Found&) { return s.succeeded(1) ? "" : *s.ends[1]; }};
+          .check_end = [](const Uploads& s, const FoundSteps&) { return s.succeeded(1) ? "" : *s.ends[1]; }};
 }
 
 std::vector<Plan> plans() {
@@ -402,11 +402,11 @@ std::vector<Plan> plans() {
 
 TEST_CASE("two uploads, all orders of their requests", "[two_uploads]") {
   for (const Plan& plan : plans()) {
-    const Seen seen = explore(plan);
+    const Seen seen = explore_uploads(plan);
     INFO(plan.name << ": " << seen.situations << " situations, " << seen.ends << " ends");
     CHECK(seen.violation == "");
     CHECK(seen.ends > 1);
-    CHECK(freeze(plan) == "");
+    CHECK(freeze_uploads(plan) == "");
   }
 }
 
@@ -425,6 +425,6 @@ TEST_CASE("each part of the protocol that a store leaves out is seen", "[two_upl
   };
   for (const Mutant& mutant : mutants) {
     INFO(int(mutant.lack) << " " << mutant.plan.name);
-    CHECK(explore(mutant.plan, mutant.lack).violation != "");
+    CHECK(explore_uploads(mutant.plan, mutant.lack).violation != "");
   }
 }

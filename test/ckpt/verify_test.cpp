@@ -13,7 +13,7 @@ using namespace trainctl::test;
 
 namespace {
 
-const std::string kStep = "/ckpt/step-00000007";
+const std::string kVerifiedStep = "/ckpt/step-00000007";
 
 /// A state small enough to flip every bit of.
 PlainState small_state(int64_t step = 7) {
@@ -33,7 +33,7 @@ struct Result {
   bool found() const { return !refused.empty() || !findings.empty(); }
 };
 
-Result check(FileSystem& fs, const std::string& path = kStep) {
+Result check(FileSystem& fs, const std::string& path = kVerifiedStep) {
   Result result;
   try {
     result.findings = ckpt::verify(*ckpt::Checkpoint::open(fs, path)).findings;
@@ -50,7 +50,7 @@ TEST_CASE("every flipped bit is found and its file and tensor are named") {
   PowerLossFileSystem fs;
   save(fs, "/ckpt", small_state(), 2);
   CHECK_FALSE(check(fs).found());
-  const auto checkpoint = ckpt::Checkpoint::open(fs, kStep);
+  const auto checkpoint = ckpt::Checkpoint::open(fs, kVerifiedStep);
   size_t flips = 0;
   for (const auto& [path, content] : fs.files()) {
     const std::string file = path.substr(path.rfind('/') + 1);
@@ -86,9 +86,9 @@ TEST_CASE("read finds damage in the chunks it touches, and only there") {
   PowerLossFileSystem fs;
   const PlainState state = small_state();
   save(fs, "/ckpt", state, 1);
-  const auto entry = ckpt::Checkpoint::open(fs, kStep)->files()[0].entries[1];
-  fs.poke(kStep + "/shard-00000-of-00001.safetensors", [&](std::string& text) { text[entry.offset + 3] ^= 1; });
-  const auto checkpoint = ckpt::Checkpoint::open(fs, kStep);
+  const auto entry = ckpt::Checkpoint::open(fs, kVerifiedStep)->files()[0].entries[1];
+  fs.poke(kVerifiedStep + "/shard-00000-of-00001.safetensors", [&](std::string& text) { text[entry.offset + 3] ^= 1; });
+  const auto checkpoint = ckpt::Checkpoint::open(fs, kVerifiedStep);
   for (size_t t = 0; t < state.tensors.size(); ++t)
     for (const auto& box : state.grids[t]) {
       std::vector<std::byte> out(size_t(box.count()) * 4);
@@ -108,8 +108,8 @@ TEST_CASE("read finds damage in the chunks it touches, and only there") {
 TEST_CASE("every pair of swapped chunks is found") {
   PowerLossFileSystem fs;
   save(fs, "/ckpt", small_state(), 1);
-  const std::string path = kStep + "/shard-00000-of-00001.safetensors";
-  const auto entries = ckpt::Checkpoint::open(fs, kStep)->files()[0].entries;
+  const std::string path = kVerifiedStep + "/shard-00000-of-00001.safetensors";
+  const auto entries = ckpt::Checkpoint::open(fs, kVerifiedStep)->files()[0].entries;
   int swaps = 0;
   for (size_t i = 0; i < entries.size(); ++i)
     for (size_t j = i + 1; j < entries.size(); ++j) {
@@ -130,7 +130,7 @@ TEST_CASE("every pair of swapped chunks is found") {
 TEST_CASE("missing, short, foreign and surplus files are found") {
   PowerLossFileSystem fs;
   save(fs, "/ckpt", small_state(), 2);
-  const std::string shard = kStep + "/shard-00001-of-00002.safetensors";
+  const std::string shard = kVerifiedStep + "/shard-00001-of-00002.safetensors";
   const std::string good = fs.files()[shard];
   for (const size_t size : {size_t(0), size_t(7), size_t(100), good.size() - 1}) {
     fs.poke(shard, [&](std::string& text) { text.resize(size); });
@@ -143,7 +143,7 @@ TEST_CASE("missing, short, foreign and surplus files are found") {
   CHECK_FALSE(check(fs).found());
 
   SECTION("cut short after it was opened") {
-    const auto checkpoint = ckpt::Checkpoint::open(fs, kStep);
+    const auto checkpoint = ckpt::Checkpoint::open(fs, kVerifiedStep);
     fs.poke(shard, [&](std::string& text) { text.resize(text.size() - 1); });
     const auto report = ckpt::verify(*checkpoint);
     REQUIRE(report.findings.size() == 2);
@@ -170,14 +170,14 @@ TEST_CASE("missing, short, foreign and surplus files are found") {
     CHECK(check(fs).findings.size() > 1);
   }
   SECTION("a file that is no part of it") {
-    fs.write_new_text(kStep + "/notes.txt", "hello");
+    fs.write_new_text(kVerifiedStep + "/notes.txt", "hello");
     REQUIRE(check(fs).findings.size() == 1);
     CHECK(check(fs).findings[0].file == "notes.txt");
   }
   SECTION("another checkpoint's COMMIT, a renamed folder, a folder without COMMIT") {
     PowerLossFileSystem other;
     save(other, "/ckpt", small_state(8), 2);
-    fs.rename(kStep, "/ckpt/step-00000009");
+    fs.rename(kVerifiedStep, "/ckpt/step-00000009");
     CHECK(check(fs, "/ckpt/step-00000009").refused.find("holds step 7") != std::string::npos);
     fs.poke("/ckpt/step-00000009/COMMIT",
             [&](std::string& text) { text = other.files()["/ckpt/step-00000008/COMMIT"]; });
@@ -195,7 +195,7 @@ TEST_CASE("values that are not finite are counted, statistics are those of the d
   set(1, 3, NAN), set(1, 4, INFINITY), set(1, 19, -INFINITY), set(2, 0, 0.0f), set(2, 1, -0.0f);
   PowerLossFileSystem fs;
   save(fs, "/ckpt", state, 3);
-  const auto checkpoint = ckpt::Checkpoint::open(fs, kStep);
+  const auto checkpoint = ckpt::Checkpoint::open(fs, kVerifiedStep);
   const auto report = ckpt::verify(*checkpoint);
   CHECK(report.findings.empty());
   CHECK((report.nan_values == 1 && report.infinite_values == 2 && report.files == 3 && report.chunks == 9));

@@ -35,7 +35,7 @@ int node_that_starts(ClusterRun& run) {
   return node;
 }
 
-void check_healed(ClusterRun& run, uint64_t epoch = 2) {
+void check_started_again(ClusterRun& run, uint64_t epoch = 2) {
   const Outcome outcome = run.finish();
   INFO(outcome.err << run.story());
   REQUIRE(outcome.status == 0);
@@ -55,7 +55,7 @@ TEST_CASE("an agent is killed while its ranks are in MPI_Init", "[fault][start_f
   const auto agent = run.agent(node_that_starts(run));
   REQUIRE(agent);
   REQUIRE(::kill(*agent, SIGKILL) == 0);
-  check_healed(run);
+  check_started_again(run);
 }
 
 TEST_CASE("a node crashes while its ranks are in MPI_Init", "[fault][start_fault]") {
@@ -65,7 +65,7 @@ TEST_CASE("a node crashes while its ranks are in MPI_Init", "[fault][start_fault
   ClusterRun run(nodes, {.start = start, .supervisor = 5, .set = {kStopInInit}});
   run.launch();
   nodes.crash(node_that_starts(run));
-  check_healed(run);
+  check_started_again(run);
 }
 
 TEST_CASE("a node is cut off while its ranks are in MPI_Init, and heals after the grace",
@@ -79,7 +79,7 @@ TEST_CASE("a node is cut off while its ranks are in MPI_Init, and heals after th
   run.await_event("node_lost");
   CHECK(eventually(10, [&] { return run.ranks(node).empty() && !run.agent(node); }));
   nodes.heal(node);
-  check_healed(run);
+  check_started_again(run);
 }
 
 TEST_CASE("the supervisor is killed between the shares of a fence, and the next one gets them all",
@@ -93,7 +93,7 @@ TEST_CASE("the supervisor is killed between the shares of a fence, and the next 
   run.kill_supervisor();
   run.resume(5);
   for (const pid_t rank : run.ranks(node)) ::kill(rank, SIGCONT);
-  check_healed(run, 1);
+  check_started_again(run, 1);
   CHECK(run.epoch() == 1);
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("an agent is killed between the order to start ranks and their start",
   CHECK(run.ranks(spare).empty());
   REQUIRE(::kill(*agent, SIGKILL) == 0);
   // An agent that is started as the run ends stays for its grace.
-  check_healed(run, 3);
+  check_started_again(run, 3);
 }
 
 TEST_CASE("two nodes crash at once and one spare is left", "[fault][start_fault][more]") {
@@ -129,7 +129,7 @@ TEST_CASE("two nodes crash at once and one spare is left", "[fault][start_fault]
   const std::vector<int> members = run.members();
   nodes.crash(members[0]);
   nodes.crash(members[2]);
-  check_healed(run);
+  check_started_again(run);
   CHECK(run.events("node_lost").size() == 2);
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("two agents are killed at once", "[fault][start_fault][more]") {
   REQUIRE(other);
   ::kill(*one, SIGKILL);
   ::kill(*other, SIGKILL);
-  check_healed(run);
+  check_started_again(run);
 }
 
 TEST_CASE("the supervisor is killed and a node loses its power at once", "[supervisor][start_fault][more]") {
@@ -160,5 +160,5 @@ TEST_CASE("the supervisor is killed and a node loses its power at once", "[super
   run.kill_supervisor();
   nodes.poweroff(node);
   run.resume(0);
-  check_healed(run);
+  check_started_again(run);
 }

@@ -62,7 +62,7 @@ Storage plausible_lse(const Case& c) {
   return lse;
 }
 
-void check(DType dtype, int64_t rows, int64_t vocab, float logit_scale, int seeds) {
+void check_loss(DType dtype, int64_t rows, int64_t vocab, float logit_scale, int seeds) {
   INFO(rows << " rows, vocabulary " << vocab << " " << name_of(dtype) << ", logits of size " << logit_scale);
   std::vector<char> stats_bits, gradient_bits;
   for (const Window& window : windows(vocab)) {
@@ -88,16 +88,16 @@ void check(DType dtype, int64_t rows, int64_t vocab, float logit_scale, int seed
 
 TEST_CASE("cross entropy by launchers agrees with the reference on ragged shapes") {
   for (DType dtype : kActivationTypes) {
-    for (int64_t vocab : {1, 7, 97, 1000, 2051}) check(dtype, 3, vocab, 4.0f, 4);
-    check(dtype, 33, 97, 4.0f, 2);
-    check(dtype, 200, 31, 4.0f, 0);
-    check(dtype, 1, 20011, 4.0f, 2);   // four groups at a time, one at a time, and a part of one
+    for (int64_t vocab : {1, 7, 97, 1000, 2051}) check_loss(dtype, 3, vocab, 4.0f, 4);
+    check_loss(dtype, 33, 97, 4.0f, 2);
+    check_loss(dtype, 200, 31, 4.0f, 0);
+    check_loss(dtype, 1, 20011, 4.0f, 2);   // four groups at a time, one at a time, and a part of one
   }
 }
 
 TEST_CASE("cross entropy of large logits keeps its precision") {
-  check(DType::f32, 2, 1000, 300.0f, 0);
-  check(DType::bf16, 2, 1000, 300.0f, 0);
+  check_loss(DType::f32, 2, 1000, 300.0f, 0);
+  check_loss(DType::bf16, 2, 1000, 300.0f, 0);
 }
 
 TEST_CASE("rows that are minus infinity in part have finite statistics") {

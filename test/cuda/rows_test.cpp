@@ -24,7 +24,7 @@ struct Argument {
 enum class Layout { contiguous, aligned_columns, odd_columns };
 
 /// `content` as the columns of a wider matrix of large values.
-std::pair<Storage, Window> framed(const Storage& content, Layout layout) {
+std::pair<Storage, Window> framed_rows(const Storage& content, Layout layout) {
   const int64_t cols = content->cols;
   if (layout == Layout::contiguous) return {content, {0, cols, 0}};
   const Window w = windows(cols)[layout == Layout::aligned_columns ? 0 : 1];
@@ -68,7 +68,7 @@ void check_op(const std::vector<Argument>& arguments, const ByReference& by_refe
   for (const Layout layout : {Layout::contiguous, Layout::aligned_columns, Layout::odd_columns}) {
     INFO("layout " << int(layout));
     std::vector<std::pair<Storage, Window>> initial;
-    for (const Argument& a : arguments) initial.push_back(framed(a.content, a.contiguous ? Layout::contiguous : layout));
+    for (const Argument& a : arguments) initial.push_back(framed_rows(a.content, a.contiguous ? Layout::contiguous : layout));
     each_order(check.seeds, [&](const Queue& queue) {
       OnDevice device(queue);
       Matrices wide, matrices;

@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-std::string corpus() {
+std::string tokenizer_corpus() {
   std::mt19937 random(1);
   const std::vector<std::string> words{"the", "model", "learns", "from", "tokens", "Zürich", "naïve", "return", "value", "{", "}",
                                        "42", "and", "because", "训练", "数据"};
@@ -28,7 +28,7 @@ std::string corpus() {
 
 const std::string& trained_model() {
   static const std::string model = [] {
-    const std::string text = corpus();
+    const std::string text = tokenizer_corpus();
     bool given = false;
     return train_sentencepiece([&](std::string_view& next) { return given ? false : (next = text, given = true); }, 400);
   }();
@@ -76,14 +76,14 @@ TEST_CASE("a trained SentencePiece model loses nothing", "[tokenizer]") {
     REQUIRE(tokenizer->decode(ids) == text);
     for (const int32_t id : ids) REQUIRE((id >= 2 && id < tokenizer->vocab_size()));
   }
-  const std::string text = corpus();
+  const std::string text = tokenizer_corpus();
   CHECK(tokenizer->decode(tokenizer->encode(text)) == text);
   CHECK(tokenizer->encode(text).size() * 2 < text.size());
 }
 
 TEST_CASE("encoding in parts gives the ids of the whole", "[tokenizer]") {
   const auto tokenizer = open_sentencepiece(trained_model(), "t");
-  const std::string text = corpus().substr(0, 20000);
+  const std::string text = tokenizer_corpus().substr(0, 20000);
   const auto whole = tokenizer->encode(text);
   for (const size_t limit : {8, 9, 50, 333, 4096}) {
     std::vector<int32_t> ids;
@@ -101,7 +101,7 @@ TEST_CASE("encoding in parts gives the ids of the whole", "[tokenizer]") {
 }
 
 TEST_CASE("training is deterministic and reports what it cannot do", "[tokenizer]") {
-  const std::string text = corpus();
+  const std::string text = tokenizer_corpus();
   bool given = false;
   const TextStream once = [&](std::string_view& next) { return given ? false : (next = text, given = true); };
   CHECK(train_sentencepiece(once, 400) == trained_model());

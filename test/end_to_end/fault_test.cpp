@@ -26,11 +26,11 @@ using namespace trainctl::test;
 
 namespace {
 
-struct Bench {
+struct FaultBench {
   TemporaryFolder dir;
   std::string whole;   // the undisturbed run
 
-  Bench() {
+  FaultBench() {
     write_file(dir.path() + "/job.json", tiny_spec("tiny"));
     const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "name=whole"});
     INFO(o.err);
@@ -105,7 +105,7 @@ constexpr Moment kMoments[] = {{"stopped between two saves", "forward", "", fals
 /// One run that is killed and resumed, all by chance.
 class Kill {
  public:
-  Kill(const Bench& bench, uint64_t seed)
+  Kill(const FaultBench& bench, uint64_t seed)
       : bench_(bench),
         random_(seed),
         name_("kill" + std::to_string(seed)),
@@ -204,7 +204,7 @@ class Kill {
     CHECK((!std::filesystem::exists(saving) || std::filesystem::is_empty(saving)));
   }
 
-  const Bench& bench_;
+  const FaultBench& bench_;
   std::mt19937 random_;
   const std::string name_;
   const Victim victim_;
@@ -216,7 +216,7 @@ class Kill {
 };
 
 void kill_and_resume(uint64_t runs) {
-  Bench bench;
+  FaultBench bench;
   const std::vector<uint64_t> seeds = test_seeds(runs);
   for (const uint64_t seed : seeds) {
     Kill kill(bench, seed);
@@ -234,7 +234,7 @@ TEST_CASE("kill -9 at any moment of a save, resumed on any mesh", "[kill]") { ki
 TEST_CASE("two hundred kills at any moment of a save", "[.][soak]") { kill_and_resume(200); }
 
 TEST_CASE("restarts by itself when it may", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   auto child = bench.start("again", 6, {"-s", "fault_tolerance.max_restarts=2"});
   const std::string run = run_of(bench.dir.path(), "again");
   const pid_t victim = rank_pids(run, 4).at(1);
@@ -248,7 +248,7 @@ TEST_CASE("restarts by itself when it may", "[fault]") {
 }
 
 TEST_CASE("SIGTERM saves and stops with 75", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   auto child = bench.start("term", 3, {"-s", "checkpoint.every_steps=0"});
   child->signal(SIGTERM);
   const Outcome o = child->wait(30);
@@ -260,7 +260,7 @@ TEST_CASE("SIGTERM saves and stops with 75", "[fault]") {
 }
 
 TEST_CASE("a scheduler's warning saves and stops, too", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   for (const int number : {SIGUSR1, SIGUSR2}) {
     const std::string name = fmt::format("warned{}", number);
     auto child = bench.start(name, 3, {"-s", "checkpoint.every_steps=0"});
@@ -275,7 +275,7 @@ TEST_CASE("a scheduler's warning saves and stops, too", "[fault]") {
 }
 
 TEST_CASE("a stop in the first moments of a launch is kept", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   auto child = std::make_unique<Child>(
       std::vector<std::string>{trainctl_path(), "launch", "job.json", "-s", "name=early", "-s", "schedule.total_steps=2000"}, bench.dir.path());
   REQUIRE(eventually(20, [&] {
@@ -291,7 +291,7 @@ TEST_CASE("a stop in the first moments of a launch is kept", "[fault]") {
 }
 
 TEST_CASE("mpirun that is told to end goes on, and the run saves when its supervisor is told", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   auto child = bench.start("told", 3, {"-s", "schedule.total_steps=2000", "-s", "launcher.start=mpirun"});
   const std::string run = run_of(bench.dir.path(), "told");
   const std::vector<pid_t> ranks = rank_pids(run, 1);
@@ -310,7 +310,7 @@ TEST_CASE("mpirun that is told to end goes on, and the run saves when its superv
 }
 
 TEST_CASE("why MPI or mpirun does not start is shown, with advice that is not the same again", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   const Outcome mpi = run_trainctl(bench.dir.path(), {"launch", "job.json", "-s", R"(launcher.env={"OMPI_MCA_btl":"tcp"})"}, 60);
   INFO(mpi.err);
   CHECK(mpi.status != 0);
@@ -324,7 +324,7 @@ TEST_CASE("why MPI or mpirun does not start is shown, with advice that is not th
 }
 
 TEST_CASE("a stop asked for twice is still one that saves", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   auto child = bench.start("twice", 3, {"-s", "checkpoint.every_steps=0"});
   for (const int number : {SIGTERM, SIGTERM, SIGHUP, SIGINT}) child->signal(number);
   const Outcome o = child->wait(30);
@@ -334,7 +334,7 @@ TEST_CASE("a stop asked for twice is still one that saves", "[fault]") {
 }
 
 TEST_CASE("a closed output pipe does not end the run", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   const std::string line = "'" + trainctl_path() + "' launch job.json -s name=pipe 2>&1 | head -n 2";
   Child({"bash", "-c", line}, bench.dir.path()).wait(60);
   const std::string run = run_of(bench.dir.path(), "pipe");
@@ -344,7 +344,7 @@ TEST_CASE("a closed output pipe does not end the run", "[fault]") {
 }
 
 TEST_CASE("the supervisor's death ends agents and ranks after the grace", "[fault]") {
-  Bench bench;
+  FaultBench bench;
   auto child = bench.start("orphan", 2, {"-s", "fault_tolerance.grace_seconds=1"});
   const std::string run = run_of(bench.dir.path(), "orphan");
   child->signal(SIGKILL);

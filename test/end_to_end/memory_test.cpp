@@ -27,11 +27,11 @@ namespace {
 
 constexpr int64_t kStep = 9;
 
-struct Bench {
+struct MemoryBench {
   TemporaryFolder dir;
   std::string whole;  // the undisturbed run, with a checkpoint of each step
 
-  Bench() {
+  MemoryBench() {
     write_file(dir.path() + "/job.json", tiny_spec("tiny"));
     const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "name=whole", "-s",
                                                 "checkpoint.every_steps=1", "-s", "checkpoint.keep_last=30"});
@@ -131,7 +131,7 @@ const std::vector<std::string> kNoCheckpoint = {"-s", "checkpoint.every_steps=0"
 }  // namespace
 
 TEST_CASE("a killed rank costs the step under way, not those since the last checkpoint", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child = bench.start("one", {"-s", "checkpoint.every_steps=0", "-s", "fault_tolerance.max_restarts=1"});
   const std::string run = run_of(bench.dir.path(), "one");
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
@@ -144,7 +144,7 @@ TEST_CASE("a killed rank costs the step under way, not those since the last chec
 }
 
 TEST_CASE("all ranks are killed at once", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child = bench.start("all", {"-s", "checkpoint.every_steps=4", "-s", "fault_tolerance.max_restarts=1"});
   bench.await_checkpoint("all", 8);
   const std::string run = run_of(bench.dir.path(), "all");
@@ -157,7 +157,7 @@ TEST_CASE("all ranks are killed at once", "[memory]") {
 }
 
 TEST_CASE("a flipped bit in memory is found, and an older checkpoint is taken", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child =
       bench.start("flip", {"-s", "checkpoint.every_steps=4", "-s", "fault_tolerance.max_restarts=1"});
   bench.await_checkpoint("flip", 8);
@@ -174,7 +174,7 @@ TEST_CASE("a flipped bit in memory is found, and an older checkpoint is taken", 
 }
 
 TEST_CASE("a run that failed is resumed from memory, on another mesh", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child = bench.start("failed", kNoCheckpoint);
   const std::string run = run_of(bench.dir.path(), "failed");
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
@@ -190,7 +190,7 @@ TEST_CASE("a run that failed is resumed from memory, on another mesh", "[memory]
 }
 
 TEST_CASE("supervisor, agent and ranks are killed: a resume finds what they kept", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child = bench.start("dead", {"-s", "checkpoint.every_steps=4"});
   bench.await_checkpoint("dead", 8);
   const std::string run = run_of(bench.dir.path(), "dead");
@@ -225,7 +225,7 @@ TEST_CASE("supervisor, agent and ranks are killed: a resume finds what they kept
 }
 
 TEST_CASE("what ranks themselves kept costs at most one finished step", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   const bool all = GENERATE(false, true);
   auto child =
       bench.stop_in_step("kept", {"-s", "checkpoint.every_steps=0", "-s", "fault_tolerance.max_restarts=1"},
@@ -252,7 +252,7 @@ TEST_CASE("what ranks themselves kept costs at most one finished step", "[memory
 }
 
 TEST_CASE("what ranks kept is resumed on another mesh, and that run is killed and resumed, too", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child = bench.stop_in_step("twice", {"-s", "checkpoint.every_steps=0"}, "checkpoint.memory=on");
   const std::string run = run_of(bench.dir.path(), "twice");
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
@@ -286,7 +286,7 @@ TEST_CASE("what ranks kept is resumed on another mesh, and that run is killed an
 }
 
 TEST_CASE("what ranks kept stays on another mesh until there is something newer", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child = bench.stop_in_step("kept", {"-s", "checkpoint.every_steps=0"}, "checkpoint.memory=on");
   const std::string run = run_of(bench.dir.path(), "kept");
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
@@ -307,7 +307,7 @@ TEST_CASE("what ranks kept stays on another mesh until there is something newer"
 }
 
 TEST_CASE("after an orderly stop nothing is left in memory", "[memory]") {
-  Bench bench;
+  MemoryBench bench;
   auto child = bench.start("stop", kNoCheckpoint);
   const std::string run = run_of(bench.dir.path(), "stop");
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGCONT) == 0);

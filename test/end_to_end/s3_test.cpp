@@ -23,18 +23,18 @@ using Catch::Contains;
 
 namespace {
 
-constexpr const char* kBucket = "trained";
+constexpr const char* kRunsBucket = "trained";
 
-struct Bench {
+struct S3Bench {
   TemporaryFolder dir;
   S3Server server{dir.path()};
   const std::string folder = std::filesystem::canonical(dir.path()).string(), run = folder + "/runs/r";
   const std::vector<std::string> settings;  ///< of every launch
   std::string whole;                        ///< the undisturbed run
 
-  explicit Bench(std::vector<std::string> given = {}) : settings(std::move(given)) {
+  explicit S3Bench(std::vector<std::string> given = {}) : settings(std::move(given)) {
     write_file(folder + "/job.json", tiny_spec("tiny"));
-    server.make_bucket(kBucket);
+    server.make_bucket(kRunsBucket);
     const Outcome o = run_trainctl(folder, launch("whole", {}));
     INFO(o.err);
     REQUIRE(o.status == 0);
@@ -53,7 +53,7 @@ struct Bench {
 
   /// Starts run r, which is copied to the store; rank 1 stops itself in `step`.
   std::unique_ptr<Child> start_and_stop_in(int step, std::vector<std::string> more) const {
-    more.push_back(fmt::format("checkpoint.store=s3://{}/copies", kBucket));
+    more.push_back(fmt::format("checkpoint.store=s3://{}/copies", kRunsBucket));
     std::vector<std::string> words = launch("r", more), environment = server.access();
     words.insert(words.begin(), trainctl_path());
     environment.push_back(fmt::format("TRAINCTL_STOP_AT=1:forward:{}", step));
@@ -95,7 +95,7 @@ struct Bench {
     INFO(diff.out << diff.err);
     CHECK(diff.status == 0);
     const Outcome stored =
-        with_store({"inspect-ckpt", fmt::format("s3://{}/copies/r", kBucket), "--diff", whole});
+        with_store({"inspect-ckpt", fmt::format("s3://{}/copies/r", kRunsBucket), "--diff", whole});
     INFO(stored.out << stored.err);
     CHECK(stored.status == 0);
   }
@@ -104,7 +104,7 @@ struct Bench {
 }  // namespace
 
 TEST_CASE("a machine that lost all processes, its memory and its disk goes on from the store", "[.][s3]") {
-  const Bench bench;
+  const S3Bench bench;
   auto child = bench.start_and_stop_in(14, {"checkpoint.memory=on"});
   // A save that came while the one before was written is left out: the newest that was written counts.
   Json status;
@@ -135,7 +135,7 @@ TEST_CASE("a machine that lost all processes, its memory and its disk goes on fr
 }
 
 TEST_CASE("ranks that outlived their supervisor go on, and a lost checkpoint comes back", "[.][s3]") {
-  const Bench bench;
+  const S3Bench bench;
   auto child = bench.start_and_stop_in(14, {"fault_tolerance.heartbeat_seconds=30"});
   REQUIRE(eventually(30, [&] { return bench.newest_copied() == 12; }));
   child->signal(SIGKILL);
@@ -152,7 +152,7 @@ TEST_CASE("ranks that outlived their supervisor go on, and a lost checkpoint com
 
 TEST_CASE("a store that dies costs one alarm, and gets its copies when it is back", "[.][s3]") {
   constexpr int kStop = 50, kOn = 100;
-  Bench bench({"schedule.total_steps=300", "checkpoint.every_steps=20"});
+  S3Bench bench({"schedule.total_steps=300", "checkpoint.every_steps=20"});
   // A stopped rank is no hang for five heartbeats.
   auto child = bench.start_and_stop_in(kStop, {"fault_tolerance.heartbeat_seconds=30"});
   REQUIRE(eventually(30, [&] { return bench.newest_copied() == 40; }));
@@ -169,7 +169,7 @@ TEST_CASE("a store that dies costs one alarm, and gets its copies when it is bac
   CHECK(bench.newest_copied() == 40);
 
   bench.server.start_again();
-  bench.server.make_bucket(kBucket);
+  bench.server.make_bucket(kRunsBucket);
   CHECK(eventually(90, [&] { return bench.newest_copied() >= kOn - 20; }));  // saved before the second stop
   REQUIRE(::kill(rank, SIGCONT) == 0);
   const Outcome o = child->wait(90);

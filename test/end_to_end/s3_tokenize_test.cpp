@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kBucket = "texts";
 
-struct Bench {
+struct TokenizeBench {
   TemporaryFolder folder;
   S3Server server{folder.path()};
   const std::string golden = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/";
@@ -80,7 +80,7 @@ TEST_CASE("data tokenize of objects, killed at random moments, makes the tokens 
   const uint64_t seed = test_seed();
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random{uint32_t(seed)};
-  Bench bench;
+  TokenizeBench bench;
   bench.server.make_bucket(kBucket);
   real_file_system().make_directory(bench.folder / "cache");
   bench.add("a.jsonl", seeded_lines(7'000'000, 1));
@@ -131,7 +131,7 @@ TEST_CASE("data tokenize of objects, killed at random moments, makes the tokens 
 }
 
 TEST_CASE("data tokenize: what an object store refuses is one sentence, and nothing is left", "[.][s3]") {
-  Bench bench;
+  TokenizeBench bench;
   bench.server.make_bucket(kBucket);
   real_file_system().make_directory(bench.folder / "cache");
   bench.add("a.jsonl", seeded_lines(10'000, 1));

@@ -38,7 +38,7 @@ struct Refusing {
   std::string run_folder() { return dir.path() + "/runs/r"; }
 };
 
-std::vector<std::string> launch(std::vector<std::string> more = {}) {
+std::vector<std::string> launch_saving(std::vector<std::string> more = {}) {
   std::vector<std::string> words = {"launch", "job.json", "-s", "observability.run_id=r", "-s", "parallelism.data=1"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
@@ -53,11 +53,11 @@ std::string refuse_all(int reason) {
 
 TEST_CASE("a run saves, verifies and resumes where renameat2, folder syncs and flock are refused", "[saving]") {
   Refusing whole("");
-  REQUIRE(whole.run(launch()).status == 0);
+  REQUIRE(whole.run(launch_saving()).status == 0);
   for (const int reason : {EINVAL, ENOSYS, EOPNOTSUPP}) {
     Refusing fs(refuse_all(reason));
     CAPTURE(reason);
-    const Outcome first = fs.run(launch({"--max-steps", "8"}));
+    const Outcome first = fs.run(launch_saving({"--max-steps", "8"}));
     INFO(first.err);
     REQUIRE(first.status == 0);
     CHECK_THAT(first.err, Contains("checkpoint step 8") && Contains("has no flock"));
@@ -76,7 +76,7 @@ TEST_CASE("a run saves, verifies and resumes where renameat2, folder syncs and f
 
 TEST_CASE("without flock a run still has one supervisor, and a dead one gives way", "[saving]") {
   Refusing fs(refuse_all(ENOSYS));
-  std::vector<std::string> words = launch();
+  std::vector<std::string> words = launch_saving();
   words.insert(words.begin(), trainctl_path());
   Child child(words, fs.dir.path(), fs.environment);
   REQUIRE(eventually(60, [&] { return !child.running() || line_count(fs.run_folder() + "/metrics.jsonl") >= 2; }));
@@ -123,7 +123,7 @@ TEST_CASE("a checkpoint folder that cannot be saved to is found before anything 
 TEST_CASE("a disk too small for the checkpoints is found before anything starts", "[saving]") {
   Refusing fs("");
   write_file(fs.dir.path() + "/small", "");
-  const Outcome o = fs.run(launch());
+  const Outcome o = fs.run(launch_saving());
   INFO(o.err);
   CHECK(o.status == 5);
   CHECK_THAT(o.err, Contains("the checkpoints of this run need") && Contains("65.5 kB are free") && Contains("checkpoint.keep_last"));
@@ -139,7 +139,7 @@ struct FullDisk {
 
   FullDisk() {
     const std::string dir = std::filesystem::canonical(fs.dir.path()).string();
-    std::vector<std::string> words = launch({"-s", "checkpoint.every_steps=0", "-s", "checkpoint.dir=" + dir + "/ckpt"});
+    std::vector<std::string> words = launch_saving({"-s", "checkpoint.every_steps=0", "-s", "checkpoint.dir=" + dir + "/ckpt"});
     words.insert(words.begin(), trainctl_path());
     child.emplace(words, fs.dir.path(), fs.environment);
     REQUIRE(eventually(60, [&] { return !child->running() || std::filesystem::exists(fs.run_folder() + "/run.json"); }));
@@ -181,7 +181,7 @@ TEST_CASE("a run folder that is removed while the run goes on is no success", "[
 
 TEST_CASE("going back sets checkpoints aside, says so and shows them", "[saving]") {
   Refusing fs("");
-  REQUIRE(fs.run(launch({"-s", "checkpoint.keep_last=9"})).status == 0);
+  REQUIRE(fs.run(launch_saving({"-s", "checkpoint.keep_last=9"})).status == 0);
   const Outcome back = fs.run({"resume", "r", "--step", "12", "--max-steps", "16"});
   INFO(back.err);
   REQUIRE(back.status == 0);
@@ -194,7 +194,7 @@ TEST_CASE("going back sets checkpoints aside, says so and shows them", "[saving]
 
 TEST_CASE("file errors of commands are no crashes, and a damaged status is not the end", "[saving]") {
   Refusing fs("");
-  REQUIRE(fs.run(launch({"--max-steps", "4"})).status == 0);
+  REQUIRE(fs.run(launch_saving({"--max-steps", "4"})).status == 0);
   std::filesystem::create_symlink("loop.json", fs.dir.path() + "/loop.json");
   for (const auto& [words, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"validate", "loop.json"}, "loop.json"}, {{"init", "-o", "/nonexist/x.json"}, "/nonexist/x.json"}}) {

@@ -6,10 +6,10 @@
 namespace trainctl::kernels::test {
 
 namespace {
-struct Shape {
+struct MnkShape {
   int64_t m, n, k;
 };
-const Shape kShapes[] = {{1, 1, 1},   {1, 5, 3},    {3, 17, 31},   {16, 1, 64},   {64, 64, 1},
+const MnkShape kMatmulShapes[] = {{1, 1, 1},   {1, 5, 3},    {3, 17, 31},   {16, 1, 64},   {64, 64, 1},
                          {37, 50, 96}, {33, 401, 20}, {12, 1043, 24}, {530, 40, 12}, {20, 65, 801},
                          {60, 96, 300}, {3, 16801, 5}};
 }  // namespace
@@ -17,7 +17,7 @@ const Shape kShapes[] = {{1, 1, 1},   {1, 5, 3},    {3, 17, 31},   {16, 1, 64}, 
 TEST_CASE("linear_forward and its gradients agree with the reference") {
   Random random(21);
   for (DType dtype : kActivationTypes) {
-    for (auto [m, n, k] : kShapes) {
+    for (auto [m, n, k] : kMatmulShapes) {
       INFO("M " << m << " N " << n << " K " << k << " " << name_of(dtype));
       const Storage x = random.normal(dtype, m, k, 3), w = random.normal(dtype, n, k, 5);
       const Storage dy = random.normal(dtype, m, n, 1);
@@ -49,8 +49,8 @@ TEST_CASE("linear_forward and its gradients agree with the reference") {
 TEST_CASE("a row stride never changes a product's bits") {
   Random random(22);
   for (DType dtype : kActivationTypes) {
-    for (auto [m, n, k] : {Shape{64, 96, 128}, {7, 300, 50}, {130, 400, 769}, {64, 64, 5}, {40, 2689, 8},
-                           Shape{40, 70, 1024}, {3, 16801, 5}}) {
+    for (auto [m, n, k] : {MnkShape{64, 96, 128}, {7, 300, 50}, {130, 400, 769}, {64, 64, 5}, {40, 2689, 8},
+                           MnkShape{40, 70, 1024}, {3, 16801, 5}}) {
       std::vector<std::vector<char>> first_of_class[2];
       for (int64_t pad : {0, 1, 16, 32, 100, 1024}) {
         INFO("M " << m << " N " << n << " K " << k << " pad " << pad << " " << name_of(dtype));

@@ -6,17 +6,17 @@
 namespace trainctl::kernels::test {
 
 namespace {
-struct Shape {
+struct NormShape {
   int64_t rows, cols;
 };
-const Shape kShapes[] = {{1, 5}, {3, 7}, {17, 16}, {5, 100}, {37, 768}, {130, 33}};
+const NormShape kNormShapes[] = {{1, 5}, {3, 7}, {17, 16}, {5, 100}, {37, 768}, {130, 33}};
 }  // namespace
 
 TEST_CASE("norm_forward, norm_apply and norm_backward agree with the reference") {
   Random random(11);
   for (DType dtype : kActivationTypes) {
     for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
-      for (Shape shape : kShapes) {
+      for (NormShape shape : kNormShapes) {
         const auto [rows, cols] = shape;
         INFO("[" << rows << ", " << cols << "] " << name_of(dtype) << " norm " << int(kind));
         const bool layernorm = kind == NormKind::layernorm;

@@ -53,7 +53,7 @@ float gradient_value(int lane, int use, int64_t element) { return input_value(la
 /// bf16 holds it exactly.
 float weight_value(int use, int64_t element) { return float((use * 31 + element) % 251); }
 
-struct Reduction {
+struct ReduceCase {
   Model m = model();
   int zero_stage = 1;
   int64_t bucket_elements = 1;
@@ -239,7 +239,7 @@ TEST_CASE("sums of gradients have the bits of the tree over the ranks", "[reduct
         for (const auto& [staged, dtype, exchange] : kTravels) {
           const int lanes = bucket_elements == 20 ? 16 : 8;
           CAPTURE(ranks, lanes, zero_stage, bucket_elements, staged, name_of(dtype), word_of(exchange));
-          const Reduction reduction{.zero_stage = zero_stage,
+          const ReduceCase reduction{.zero_stage = zero_stage,
                                     .bucket_elements = bucket_elements,
                                     .lanes = lanes,
                                     .dtype = dtype,
@@ -257,7 +257,7 @@ TEST_CASE("lanes that are reduced one by one have the bits of the same tree", "[
       for (const int64_t bucket_elements : {1, 20, 100000})
         for (const auto& [staged, dtype, exchange] : kTravels) {
           CAPTURE(ranks, shares, bucket_elements, staged, name_of(dtype), word_of(exchange));
-          const Reduction reduction{
+          const ReduceCase reduction{
               .bucket_elements = bucket_elements, .lanes = 32, .dtype = dtype, .exchange = exchange};
           CHECK_NOTHROW(on_rank_threads(
               ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, shares); },
@@ -270,7 +270,7 @@ TEST_CASE("lanes whose buckets follow one another directly are not mixed up", "[
   for (const int ranks : {2, 4, 8})
     for (const auto& [staged, dtype, exchange] : kTravels) {
       CAPTURE(ranks, staged, name_of(dtype), word_of(exchange));
-      const Reduction reduction{
+      const ReduceCase reduction{
           .m = model(1), .bucket_elements = 100000, .lanes = 256, .dtype = dtype, .exchange = exchange};
       CHECK_NOTHROW(on_rank_threads(
           ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, false); },
@@ -284,7 +284,7 @@ TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
     for (const int64_t bucket_elements : {1, 20, 60, 100000})
       for (const auto& [staged, dtype, exchange] : kTravels) {
         CAPTURE(ranks, bucket_elements, staged, name_of(dtype), word_of(exchange));
-        const Reduction reduction{.bucket_elements = bucket_elements, .dtype = dtype, .exchange = exchange};
+        const ReduceCase reduction{.bucket_elements = bucket_elements, .dtype = dtype, .exchange = exchange};
         CHECK_NOTHROW(on_rank_threads(
             ranks, 60, [&](Communicator& dp) { reduction.gather(dp, *backend); },
             staged_if(staged, *backend)));
@@ -309,7 +309,7 @@ TEST_CASE("compute copies come part by part, in two places, while gradients are 
     for (const int64_t bucket_elements : {1, 20, 100000})
       for (const auto& [staged, dtype, exchange] : kTravels) {
         CAPTURE(ranks, bucket_elements, staged, name_of(dtype), word_of(exchange));
-        const Reduction reduction{
+        const ReduceCase reduction{
             .bucket_elements = bucket_elements, .lanes = 16, .dtype = dtype, .exchange = exchange};
         CHECK_NOTHROW(on_rank_threads(
             ranks, 60, [&](Communicator& dp) { reduction.gather_parts(dp, *backend); },
@@ -323,7 +323,7 @@ TEST_CASE("a rank goes on with its backward pass while a peer has not come", "[r
   CHECK_NOTHROW(on_rank_threads(2, 60, [&](Communicator& dp) {
     const auto stream = backend->create_stream();
     const auto alone = make_thread_world(1, 60);
-    const Reduction reduction{.bucket_elements = 1};  // far more buckets than the ring has room for
+    const ReduceCase reduction{.bucket_elements = 1};  // far more buckets than the ring has room for
     ShardedParams params(reduction.m.uses, reduction.m.grids, reduction.options(), {dp, *alone[0], nullptr},
                          *backend, *stream);
     reduction.fill(params, dp);

@@ -25,14 +25,14 @@ using namespace parallel;
 constexpr AxisSet kContext = 8, kExpertData = 16;  // no other code has them
 constexpr int kLanes = 8;
 
-float gradient_value(int lane, int part, int use, int64_t element) {
+float part_gradient(int lane, int part, int use, int64_t element) {
   return input_value(lane * 16 + part, use * 1000 + element);
 }
 
 /// The tree over all lanes of one part of the sequence.
 float lane_tree(int part, int use, int64_t element, DType dtype) {
   std::vector<float> values;
-  for (int lane = 0; lane < kLanes; ++lane) values.push_back(gradient_value(lane, part, use, element));
+  for (int lane = 0; lane < kLanes; ++lane) values.push_back(part_gradient(lane, part, use, element));
   while (values.size() > 1) {
     if (dtype == DType::bf16)
       for (float& value : values) value = float(bf16(value));
@@ -42,7 +42,7 @@ float lane_tree(int part, int use, int64_t element, DType dtype) {
   return values[0];
 }
 
-float weight_value(int use, int64_t element) { return float((use * 31 + element) % 251); }
+float exact_weight(int use, int64_t element) { return float((use * 31 + element) % 251); }
 
 struct Uses {
   std::vector<ParamUse> uses;
@@ -83,7 +83,7 @@ void check_weights(ShardedParams& params, const Case& c) {
     for (int64_t i = 0; i < chunk.box.count(); ++i) {
       const int64_t cols = c.uses.uses[size_t(chunk.param)].layout.cols;
       const int64_t row = chunk.box.row_begin + i / chunk.box.cols();
-      chunk.master[i] = weight_value(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
+      chunk.master[i] = exact_weight(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
     }
   params.publish();
   for (int use = 0; use < params.use_count(); ++use) {
@@ -92,7 +92,7 @@ void check_weights(ShardedParams& params, const Case& c) {
     const kernels::Matrix w = params.weight(use);
     for (int64_t i = 0; i < w.count(); ++i) {
       const float value = w.dtype == DType::f32 ? w.as<float>()[i] : float(w.as<bf16>()[i]);
-      require(value == weight_value(use, i), "use {}, element {}: {}", use, i, value);
+      require(value == exact_weight(use, i), "use {}, element {}: {}", use, i, value);
     }
   }
 }
@@ -103,7 +103,7 @@ void check_memory(const Case& c, const AxisGroups& groups, kernels::Backend& bac
           planned);
 }
 
-std::unique_ptr<Communicator> group_of(Communicator& world, int number, const std::function<int(int)>& key) {
+std::unique_ptr<Communicator> key_group(Communicator& world, int number, const std::function<int(int)>& key) {
   Subgroup group{.members = {}, .number = number, .name = std::to_string(number)};
   for (int r = 0; r < world.size(); ++r)
     if (key(r) == key(world.rank())) group.members.push_back(r);
@@ -114,8 +114,8 @@ std::unique_ptr<Communicator> group_of(Communicator& world, int number, const st
 void run_context(Communicator& world, int context, const Case& c) {
   const auto backend = kernels::make_reference_backend();
   const auto stream = backend->create_stream();
-  const auto data = group_of(world, 1, [&](int r) { return r % context; });
-  const auto parts = group_of(world, 2, [&](int r) { return r / context; });
+  const auto data = key_group(world, 1, [&](int r) { return r % context; });
+  const auto parts = key_group(world, 2, [&](int r) { return r / context; });
   const auto alone = make_thread_world(1, 60);
   AxisGroups groups(*data, *alone[0], nullptr);
   groups.add(kContext, *parts);
@@ -132,7 +132,7 @@ void run_context(Communicator& world, int context, const Case& c) {
         // Not partial: every rank of the context group has the whole gradient.
         const bool partial = c.uses.uses[size_t(use)].partial & kContext;
         for (int64_t i = 0; i < g.count(); ++i)
-          g.as<float>()[i] = gradient_value(lane, partial ? parts->rank() : 0, use, i);
+          g.as<float>()[i] = part_gradient(lane, partial ? parts->rank() : 0, use, i);
         params.merge_lane(use, use + 1, at);
         if (by_lane) params.reduce(use, use + 1);
       }
@@ -148,7 +148,7 @@ void run_context(Communicator& world, int context, const Case& c) {
 void run_experts(Communicator& world, int experts, const Case& c) {
   const auto backend = kernels::make_reference_backend();
   const auto stream = backend->create_stream();
-  const auto copies = group_of(world, 1, [&](int r) { return r % experts; });
+  const auto copies = key_group(world, 1, [&](int r) { return r % experts; });
   const auto alone = make_thread_world(1, 60);
   AxisGroups groups(world, *alone[0], nullptr);
   groups.add(kExpertData, *copies, true);
@@ -161,7 +161,7 @@ void run_experts(Communicator& world, int experts, const Case& c) {
       const LaneRun run = lanes_of_rank(kLanes, line.size(), line.rank());
       for (int at = 0; at < run.count(); ++at) {
         const kernels::Matrix g = params.gradient(use, at);
-        for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = gradient_value(run.begin + at, 0, use, i);
+        for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = part_gradient(run.begin + at, 0, use, i);
         params.merge_lane(use, use + 1, at);
       }
     }
@@ -172,12 +172,12 @@ void run_experts(Communicator& world, int experts, const Case& c) {
   check_weights(params, c);
 }
 
-struct Way {
+struct ReductionWay {
   DType dtype;
   ExchangeChoice exchange;
   int64_t bucket_elements;
 };
-constexpr Way kWays[] = {{DType::f32, ExchangeChoice::automatic, 20},
+constexpr ReductionWay kWays[] = {{DType::f32, ExchangeChoice::automatic, 20},
                          {DType::f32, ExchangeChoice::direct, 100000},
                          {DType::bf16, ExchangeChoice::halving, 1},
                          {DType::bf16, ExchangeChoice::direct, 60}};
@@ -213,7 +213,7 @@ TEST_CASE("a parameter's group follows from its axes, its form and its dtype", "
 TEST_CASE("parameters along a context axis are reduced, added and gathered", "[groups]") {
   for (const auto& [ranks, context] : {std::pair{1, 2}, {2, 2}, {4, 2}, {2, 3}, {3, 2}, {1, 4}})
     for (const int zero : {0, 1, 2, 3})
-      for (const Way& way : kWays) {
+      for (const ReductionWay& way : kWays) {
         if (zero >= 2 && !std::has_single_bit(unsigned(ranks))) continue;
         CAPTURE(ranks, context, zero, name_of(way.dtype), word_of(way.exchange), way.bucket_elements);
         const AxisSet both = axes::data | kContext;
@@ -243,7 +243,7 @@ TEST_CASE("parameters along a context axis are reduced, added and gathered", "[g
 TEST_CASE("parameters of experts are shared by fewer ranks, which have more lanes each", "[groups]") {
   for (const auto& [ranks, experts] : {std::pair{2, 2}, {4, 2}, {8, 2}, {8, 4}, {6, 2}, {6, 3}})
     for (const int zero : {0, 1})
-      for (const Way& way : kWays) {
+      for (const ReductionWay& way : kWays) {
         CAPTURE(ranks, experts, zero, name_of(way.dtype), word_of(way.exchange), way.bucket_elements);
         Case c;
         c.uses.add(axes::data, axes::data, 8, 6);
@@ -285,7 +285,7 @@ TEST_CASE("the uses of a tied embedding are added where fewer ranks own a part o
         for (int lane = 0; lane < run.count(); ++lane) {
           for (int use = 0; use < 2; ++use)
             for (int64_t i = 0; i < 12; ++i)
-              params.gradient(use, lane).as<float>()[i] = gradient_value(run.begin + lane, 0, use, i);
+              params.gradient(use, lane).as<float>()[i] = part_gradient(run.begin + lane, 0, use, i);
           params.merge_lane(0, 2, lane);
         }
         params.reduce(1, 2);
@@ -296,7 +296,7 @@ TEST_CASE("the uses of a tied embedding are added where fewer ranks own a part o
             std::array<float, 2> sums{};
             for (int use = 0; use < 2; ++use) {
               std::vector<float> values;
-              for (int lane = 0; lane < 4; ++lane) values.push_back(gradient_value(lane, 0, use, i));
+              for (int lane = 0; lane < 4; ++lane) values.push_back(part_gradient(lane, 0, use, i));
               sums[size_t(use)] = serial_tree(values);
             }
             require(c.gradient[i] == sums[0] + sums[1], "element {}: {}", i, c.gradient[i]);

@@ -16,10 +16,10 @@ using namespace trainctl::parallel::sharding;
 namespace {
 
 /// "((0+1)+(2+3))"
-std::string tree_over(int begin, int end) {
+std::string sum_tree(int begin, int end) {
   if (end - begin == 1) return std::to_string(begin);
   const int middle = (begin + end) / 2;
-  return "(" + tree_over(begin, middle) + "+" + tree_over(middle, end) + ")";
+  return "(" + sum_tree(begin, middle) + "+" + sum_tree(middle, end) + ")";
 }
 
 /// What a rank has when it has added its lanes one after another, as ShardedParams does.
@@ -61,7 +61,7 @@ TEST_CASE("every width adds the tree over all lanes", "[lanes]") {
         const std::vector<std::string> own = added_one_by_one(run);
         REQUIRE(own.size() == subtrees.size());
         for (size_t i = 0; i < own.size(); ++i)
-          CHECK(own[i] == tree_over(subtrees[i].begin, subtrees[i].end));
+          CHECK(own[i] == sum_tree(subtrees[i].begin, subtrees[i].end));
         all.insert(all.end(), subtrees.begin(), subtrees.end());
         sums.insert(sums.end(), own.begin(), own.end());
       }
@@ -70,7 +70,7 @@ TEST_CASE("every width adds the tree over all lanes", "[lanes]") {
         CHECK(into < from);
         sums[size_t(into)] = "(" + sums[size_t(into)] + "+" + sums[size_t(from)] + ")";
       }
-      CHECK(sums.front() == tree_over(0, lanes));
+      CHECK(sums.front() == sum_tree(0, lanes));
     }
 }
 

@@ -119,7 +119,7 @@ TEST_CASE(
 /// Programs of two stages and two micro-batches under 1F1B.
 ///   stage 0: 0 F0 1 send 2 F1 3 send 4 recv 5 B0 6 W0 7 recv 8 B1 9 W1 10 reduce 11 step
 ///   stage 1: 0 recv 1 F0 2 B0 3 send 4 W0 5 recv 6 F1 7 B1 8 send 9 W1 10 reduce 11 step
-struct Small {
+struct SmallPipeline {
   PipelineShape shape{Schedule::one_f_one_b, 2, 1, 2};
   std::vector<Program> programs = make_programs(shape);
 
@@ -134,7 +134,7 @@ struct Small {
 };
 
 TEST_CASE("what the checker says of messages") {
-  Small small;
+  SmallPipeline small;
   SECTION("wrong number of programs") {
     small.programs.pop_back();
     CHECK(small.problem() == "1 programs for 2 stages");
@@ -195,7 +195,7 @@ TEST_CASE("what the checker says of messages") {
 }
 
 TEST_CASE("what the checker says of work") {
-  Small small;
+  SmallPipeline small;
   SECTION("nothing wrong") { CHECK(small.problem() == ""); }
   SECTION("gradients out of micro-batch order") {
     std::swap(small.at(1, 4)->micro_batch, small.at(1, 9)->micro_batch);
@@ -239,7 +239,7 @@ TEST_CASE("what the checker says of work") {
 }
 
 TEST_CASE("late weights raise the peak") {
-  Small small;
+  SmallPipeline small;
   CHECK(check_programs(small.shape, small.programs).peak_in_flight == std::vector<int>{2, 1});
   small.move(1, 4, 8);
   const CheckResult late = check_programs(small.shape, small.programs);

@@ -15,7 +15,7 @@ namespace {
 constexpr Schedule kSchedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
                                    Schedule::zb_h1};
 
-std::string text_of(const PipelineShape& shape) {
+std::string shape_text(const PipelineShape& shape) {
   std::ostringstream text;
   text << name_of(shape.schedule) << " stages " << shape.stages << " virtual " << shape.virtual_stages
        << " micro-batches " << shape.micro_batches;
@@ -31,7 +31,7 @@ void for_each_legal_shape(Visit visit) {
         for (int micro_batches = 1; micro_batches <= 16; ++micro_batches) {
           const PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
           if (shape_problem(shape).exists()) continue;
-          INFO(text_of(shape));
+          INFO(shape_text(shape));
           visit(shape);
           ++shapes;
         }

@@ -134,7 +134,7 @@ std::vector<std::string> schema_errors(const Json& schema, const Json& value) {
 
 Json result_schema(const std::string& kind) {
   const std::string path = folder() + kind + kEnding;
-  return std::filesystem::exists(path) ? Json::parse(read_file(path)) : json();
+  return std::filesystem::exists(path) ? Json::parse(read_file(path)) : Json();
 }
 
 std::vector<std::string> result_kinds() {

@@ -19,7 +19,7 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-winsize size_of(int columns, int rows) {
+winsize window_size(int columns, int rows) {
   winsize size{};
   size.ws_col = static_cast<unsigned short>(columns);
   size.ws_row = static_cast<unsigned short>(rows);
@@ -30,7 +30,7 @@ winsize size_of(int columns, int rows) {
 
 PseudoTerminal::PseudoTerminal(const std::vector<std::string>& words, const std::string& directory,
                                int columns, int rows) {
-  winsize size = size_of(columns, rows);
+  winsize size = window_size(columns, rows);
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -91,7 +91,7 @@ void PseudoTerminal::press(const std::string& keys) {
 }
 
 void PseudoTerminal::resize(int columns, int rows) {
-  const winsize size = size_of(columns, rows);
+  const winsize size = window_size(columns, rows);
   ::ioctl(fd_, TIOCSWINSZ, &size);
 }
 

@@ -26,7 +26,7 @@ double measured(R rule, const std::string& text) {
   return measures.value(rule);
 }
 
-std::string line_of(const std::string& text) { return Json{{"text", text}}.dump() + "\n"; }
+std::string json_line(const std::string& text) { return Json{{"text", text}}.dump() + "\n"; }
 
 /// n different words of 4 letters, with spaces.
 std::string words(int n) {
@@ -136,14 +136,14 @@ TEST_CASE("filter: each rule keeps what is at its limit and removes what is beyo
   size_t n = 0;
   for (const Case& c : cases) {
     CAPTURE(c.rule);
-    write_bytes(folder / "a.jsonl", line_of(c.kept) + line_of(c.removed));
+    write_bytes(folder / "a.jsonl", json_line(c.kept) + json_line(c.removed));
     FilterOptions options;
     options.cleaning.corpus.files = {folder / "a.jsonl"};
     options.cleaning.out = folder / ("out" + std::to_string(n++));
     options.limits.set(c.rule);
     if (std::string(c.rule).starts_with("max_blocked")) options.blocklist = folder / "list.txt";
     const CleaningResult result = filter(options);
-    CHECK(read_bytes(options.cleaning.out + "/a.jsonl") == line_of(c.kept));
+    CHECK(read_bytes(options.cleaning.out + "/a.jsonl") == json_line(c.kept));
     REQUIRE(result.reasons.size() == 1);
     CHECK(result.reasons[0].documents == 1);
     const auto removed = removed_in(options.cleaning.out);
@@ -207,7 +207,7 @@ TEST_CASE("filter: mistakes are one sentence", "[clean][filter]") {
                Contains("the rule file r.json cannot be used: "));
   }
   TemporaryFolder folder;
-  write_bytes(folder / "a.jsonl", line_of("x"));
+  write_bytes(folder / "a.jsonl", json_line("x"));
   write_bytes(folder / "list.txt", "one\n--\n");
   FilterOptions options;
   options.cleaning.corpus.files = {folder / "a.jsonl"};
@@ -270,13 +270,13 @@ TEST_CASE("filter: languages", "[clean][filter]") {
   while (longer.size() < 200'000) longer += german;
   CHECK(languages_of(longer)[0].code == "de");
   TemporaryFolder folder;
-  write_bytes(folder / "a.jsonl", line_of(english) + line_of(german));
+  write_bytes(folder / "a.jsonl", json_line(english) + json_line(german));
   FilterOptions options;
   options.cleaning.corpus.files = {folder / "a.jsonl"};
   options.cleaning.out = folder / "out";
   options.languages = {"de", "fr"};
   const CleaningResult result = filter(options);
-  CHECK(read_bytes(folder / "out/a.jsonl") == line_of(german));
+  CHECK(read_bytes(folder / "out/a.jsonl") == json_line(german));
   CHECK(result.reasons[0].name == "min_language_share");
   const auto removed = removed_in(folder / "out");
   REQUIRE(removed.size() == 1);
@@ -288,7 +288,7 @@ TEST_CASE("filter: one reason for each document, the first rule that refuses it;
           "[clean][filter]") {
   TemporaryFolder folder;
   std::string lines;
-  for (int i = 0; i < 300; ++i) lines += line_of(i % 3 == 0 ? "short" : words(40 + i % 30));
+  for (int i = 0; i < 300; ++i) lines += json_line(i % 3 == 0 ? "short" : words(40 + i % 30));
   write_bytes(folder / "a.jsonl", lines);
   FilterOptions options;
   options.cleaning.corpus.files = {folder / "a.jsonl"};

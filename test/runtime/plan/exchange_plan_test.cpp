@@ -13,7 +13,7 @@ using namespace trainctl;
 
 namespace {
 
-ParseInput input_of(const std::vector<std::string>& settings) {
+ParseInput job_input(const std::vector<std::string>& settings) {
   return {.text = R"({"version": 1, "name": "test", "model": {"preset": "gpt2-124m"},
             "data": {"train": [{"path": "/none.bin", "format": "raw", "dtype": "uint16"}]},
             "schedule": {"total_steps": 10, "lr": 1e-3}})",
@@ -29,7 +29,7 @@ TEST_CASE("the plan says how gradients travel, and counts their bytes and buffer
     settings.insert(settings.end(),
                     {"precision.compute=bf16", "batch.micro_sequences=1", "batch.global_sequences=48",
                      "parallelism.lanes=16", "model.tie_embeddings=false"});
-    const ParseInput input = input_of(settings);
+    const ParseInput input = job_input(settings);
     const ParsedJob parsed = parse_job(input);
     REQUIRE(parsed.ok());
     return make_report(input, parsed.job, device_of_kind(parsed.job, DeviceKind::cpu), std::nullopt);
@@ -78,7 +78,7 @@ TEST_CASE("buckets of a large model with few owners send hardly more than by hal
     for (int zero = 0; zero <= 3; ++zero) {
       const auto plan_of = [&](const char* way) {
         const ParsedJob parsed =
-            parse_job(input_of({"model.preset=llama3-70b", "precision.compute=bf16", "parallelism.tensor=8",
+            parse_job(job_input({"model.preset=llama3-70b", "precision.compute=bf16", "parallelism.tensor=8",
                                 "parallelism.pipeline=4", "parallelism.data=16", "parallelism.lanes=16",
                                 "batch.micro_sequences=1", "batch.global_sequences=512",
                                 fmt::format("parallelism.zero_stage={}", zero),
@@ -104,7 +104,7 @@ TEST_CASE("buckets of a large model with few owners send hardly more than by hal
 
 TEST_CASE("weights that stay after their forward pass are sent once a step, and take memory") {
   const auto plan_of = [&](int zero, bool reshards, int64_t sequences) {
-    const ParsedJob parsed = parse_job(input_of(
+    const ParsedJob parsed = parse_job(job_input(
         {"precision.compute=bf16", "parallelism.data=8", "batch.micro_sequences=1",
          fmt::format("batch.global_sequences={}", sequences), fmt::format("parallelism.lanes={}", sequences),
          "model.tie_embeddings=false", fmt::format("parallelism.zero_stage={}", zero),

@@ -31,8 +31,8 @@ std::string random_bytes(size_t count, unsigned seed) {
 }
 
 /// Objects of these sizes in a store, and a cache of `slots` blocks.
-struct Bench {
-  explicit Bench(const std::vector<size_t>& sizes) {
+struct CacheBench {
+  explicit CacheBench(const std::vector<size_t>& sizes) {
     for (size_t i = 0; i < sizes.size(); ++i)
       add("b/" + std::to_string(i) + ".txt", random_bytes(sizes[i], unsigned(i)));
   }
@@ -85,7 +85,7 @@ TEST_CASE("cache: any bytes of any object, and never more on disk than it may ha
   const std::vector<size_t> sizes{0, 1, kBlock - 1, kBlock, kBlock + 1, 10 * kBlock + 7, 3 * kBlock};
   for (const size_t slots : {1, 2, 3, 7, 100}) {
     CAPTURE(slots);
-    Bench bench(sizes);
+    CacheBench bench(sizes);
     const auto cache = bench.cache(slots);
     CHECK(cache_on_disk().files == 0);
     uint64_t largest = 0;
@@ -104,7 +104,7 @@ TEST_CASE("cache: any bytes of any object, and never more on disk than it may ha
 }
 
 TEST_CASE("cache: several threads read what is there", "[sources]") {
-  Bench bench({5 * kBlock, 9 * kBlock + 1, 2 * kBlock});
+  CacheBench bench({5 * kBlock, 9 * kBlock + 1, 2 * kBlock});
   for (const size_t slots : {1, 2, 5}) {
     CAPTURE(slots);
     const auto cache = bench.cache(slots);
@@ -130,7 +130,7 @@ TEST_CASE("cache: objects read in order are fetched once, ahead of the reader", 
   for (const size_t size : sizes) blocks += blocks_in(size);
   for (const size_t slots : {2, 5, 16, 100}) {
     CAPTURE(slots);
-    Bench bench(sizes);
+    CacheBench bench(sizes);
     const uint64_t before = bench.store.requests();
     const auto cache = bench.cache(slots);
     bench.read_in_order(*cache);
@@ -141,7 +141,7 @@ TEST_CASE("cache: objects read in order are fetched once, ahead of the reader", 
     CHECK(bench.store.requests() - before == blocks);
   }
   // The reader of one byte has the blocks after it fetched, up to half of the cache.
-  Bench bench(sizes);
+  CacheBench bench(sizes);
   const auto cache = bench.cache(8);
   bench.read(*cache, 0, 0, 1);
   CHECK(eventually(60, [&] { return bench.store.bytes_got() >= 5 * kBlock; }));
@@ -149,7 +149,7 @@ TEST_CASE("cache: objects read in order are fetched once, ahead of the reader", 
 }
 
 TEST_CASE("cache: of a large table little is fetched that is not read", "[sources]") {
-  Bench bench({});
+  CacheBench bench({});
   bench.add("b/t.parquet", random_bytes(100 * kBlock, 1));
   const auto cache = bench.cache(50, 1);
   bench.read(*cache, 0, 100 * kBlock - 8, 8);  // its end
@@ -167,7 +167,7 @@ TEST_CASE("cache: whatever passes at any request, the bytes are those of the obj
     for (uint64_t at = 0; at < 5; ++at)
       for (const uint64_t count : {1, 3}) {
         CAPTURE(int(fault), at, count);
-        Bench bench(sizes);
+        CacheBench bench(sizes);
         bench.store.fail_at(at, fault, count);
         const auto cache = bench.cache(4, 2);
         bench.read_in_order(*cache);
@@ -175,7 +175,7 @@ TEST_CASE("cache: whatever passes at any request, the bytes are those of the obj
 }
 
 TEST_CASE("cache: what does not pass is said in one sentence, and the next read tries again", "[sources]") {
-  Bench bench({2 * kBlock, kBlock});
+  CacheBench bench({2 * kBlock, kBlock});
   const auto cache = bench.cache(4, 1);
   const auto message = [&](ErrorCode code) {
     return error_text(code, [&] { bench.read(*cache, 0, kBlock, 10); });
@@ -202,7 +202,7 @@ TEST_CASE("cache: what does not pass is said in one sentence, and the next read 
 }
 
 TEST_CASE("cache: a failure ahead of the reader is no failure of what is read before it", "[sources]") {
-  Bench bench({kBlock, kBlock});
+  CacheBench bench({kBlock, kBlock});
   const auto cache = bench.cache(4, 1);
   bench.store.poke("b/1.txt", "other");
   CHECK(bench.read(*cache, 0, 0, kBlock) == bench.contents[0]);
@@ -212,7 +212,7 @@ TEST_CASE("cache: a failure ahead of the reader is no failure of what is read be
 }
 
 TEST_CASE("cache: a disk that is too small, or no folder, is said before anything is fetched", "[sources]") {
-  Bench bench({10 * kBlock});
+  CacheBench bench({10 * kBlock});
   ObjectCache cache(real_file_system(), bench.store.access(), {.folder = bench.folder / "none"},
                     bench.stored);
   CHECK_THAT(error_text(ErrorCode::kIo, [&] { bench.read(cache, 0, 0, 1); }),
@@ -229,7 +229,7 @@ TEST_CASE("cache: a disk that is too small, or no folder, is said before anythin
 }
 
 TEST_CASE("cache: a disk that becomes full is said, and the next read tries again", "[sources]") {
-  Bench bench({10 * kBlock});
+  CacheBench bench({10 * kBlock});
   PowerLossFileSystem fs;
   fs.make_directory("/c");
   fs.fail_at(2, Fault::no_space_from_here);  // after the file is made and has lost its name

@@ -43,8 +43,8 @@ std::map<std::string, std::string> tokens_in(const std::string& folder) {
 }
 
 /// A corpus in every format, as files and as objects below s3://texts/c/.
-struct Bench {
-  Bench() {
+struct SourcesBench {
+  SourcesBench() {
     const std::string golden = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/parquet/";
     std::string plain;
     for (int i = 0; i < 700; ++i) plain += "line " + std::to_string(i * i) + (i % 9 == 0 ? "\nEND\n" : "\n");
@@ -101,14 +101,14 @@ struct Bench {
 }  // namespace
 
 TEST_CASE("sources: objects of every format give the tokens of the files, through any cache", "[sources]") {
-  Bench bench;
+  SourcesBench bench;
   const auto expected = bench.expected();
   int i = 0;
   for (const uint64_t cache_bytes : {1500, 4000, 20000, 10000000}) {
     CAPTURE(cache_bytes);
     const std::string out = bench.folder / ("s" + std::to_string(i++));
     auto sources = bench.sources({"s3://texts/c/"}, cache_bytes);
-    data::TokenizeOptions options = Bench::options(out + "/t");
+    data::TokenizeOptions options = SourcesBench::options(out + "/t");
     uint64_t on_disk = 0;
     options.progress = [&](const auto&) { on_disk = std::max(on_disk, cache_on_disk().size); };
     const auto result = bench.tokenize(options, sources);
@@ -119,14 +119,14 @@ TEST_CASE("sources: objects of every format give the tokens of the files, throug
 }
 
 TEST_CASE("sources: work that is interrupted at any block goes on with the same bytes", "[sources]") {
-  Bench bench;
+  SourcesBench bench;
   const auto expected = bench.expected();
   int interrupted = 0;
   bool is_complete = false;
   for (int blocks = 0; !is_complete; blocks += 1 + blocks / 3) {
     CAPTURE(blocks);
     const std::string out = bench.folder / ("k" + std::to_string(blocks));
-    data::TokenizeOptions options = Bench::options(out + "/t");
+    data::TokenizeOptions options = SourcesBench::options(out + "/t");
     int done = 0;
     options.progress = [&](const auto& at) {
       if (std::string(at.doing) == "tokenizing" && done++ == blocks) throw Killed();
@@ -150,8 +150,8 @@ TEST_CASE("sources: work that is interrupted at any block goes on with the same 
 }
 
 TEST_CASE("sources: a tokenizer is trained on objects as on files", "[sources]") {
-  Bench bench;
-  data::TokenizeOptions options = Bench::options(bench.folder / "local/t");
+  SourcesBench bench;
+  data::TokenizeOptions options = SourcesBench::options(bench.folder / "local/t");
   options.train_vocab = 300;
   options.train_kind = data::TrainedKind::bpe;
   options.inputs = bench.files;
@@ -166,7 +166,7 @@ TEST_CASE("sources: a tokenizer is trained on objects as on files", "[sources]")
 
 TEST_CASE("sources: files and objects side by side; an object can only be read, within its bounds",
           "[sources]") {
-  Bench bench;
+  SourcesBench bench;
   auto sources = bench.sources({bench.files[0], "s3://texts/c/d.txt"});
   const auto file = sources.files().open_read(bench.files[0]),
              object = sources.files().open_read("s3://texts/c/d.txt");
@@ -189,10 +189,10 @@ TEST_CASE("sources: files and objects side by side; an object can only be read, 
 }
 
 TEST_CASE("sources: a store that fails costs no record, not even with --skip-bad", "[sources]") {
-  Bench bench;
+  SourcesBench bench;
   const auto expected = bench.expected();
   auto sources = bench.sources({"s3://texts/c/"});
-  data::TokenizeOptions options = Bench::options(bench.folder / "f/t");
+  data::TokenizeOptions options = SourcesBench::options(bench.folder / "f/t");
   options.skip_bad = true;
   options.kept_after_s = 0;
   for (const uint64_t requests : {0, 3, 9}) {
@@ -209,10 +209,10 @@ TEST_CASE("sources: a store that fails costs no record, not even with --skip-bad
 }
 
 TEST_CASE("sources: an object that changed is refused, and the work goes on when it is back", "[sources]") {
-  Bench bench;
+  SourcesBench bench;
   const auto expected = bench.expected();
   const std::string out = bench.folder / "x";
-  data::TokenizeOptions options = Bench::options(out + "/t");
+  data::TokenizeOptions options = SourcesBench::options(out + "/t");
   options.kept_after_s = 0;
   const std::string other = read_file(bench.folder / "d.txt") + "more\n",
                     same = read_file(bench.folder / "d.txt");

@@ -64,7 +64,7 @@ void check_memory(const JobSpec& job, const ThreadRun& run, const JobSpec& base,
   }
 }
 
-void check_all(Family family, DType compute, int tensor, bool sequence_parallel) {
+void check_all_layers(Family family, DType compute, int tensor, bool sequence_parallel) {
   const TemporaryFolder dir;
   JobSpec base = tiny_job(family, dir.path());
   base.compute = compute;
@@ -96,13 +96,13 @@ void check_all(Family family, DType compute, int tensor, bool sequence_parallel)
 }  // namespace
 
 TEST_CASE("same bits on every cut of the layers: gpt2 f32, tied", "[bits]") {
-  check_all(Family::gpt2, DType::f32, 1, true);
+  check_all_layers(Family::gpt2, DType::f32, 1, true);
 }
 TEST_CASE("same bits on every cut of the layers: llama bf16", "[bits]") {
-  check_all(Family::llama, DType::bf16, 1, true);
+  check_all_layers(Family::llama, DType::bf16, 1, true);
 }
 TEST_CASE("same bits on every cut of the layers: llama f32, tp 2, sequence parallel", "[bits]") {
-  check_all(Family::llama, DType::f32, 2, true);
+  check_all_layers(Family::llama, DType::f32, 2, true);
 }
 
 TEST_CASE("any number of layers computed again gives the same bits, in the memory of the plan", "[bits]") {

@@ -214,7 +214,7 @@ constexpr ErrorText kErrors[] = {
     {cudaErrorSystemDriverMismatch, "cudaErrorSystemDriverMismatch", "system has unsupported display driver / cuda driver combination"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
-const ErrorText* text_of(cudaError_t error) {
+const ErrorText* error_text(cudaError_t error) {
   for (const ErrorText& e : kErrors)
     if (e.error == error) return &e;
   return nullptr;
@@ -225,11 +225,11 @@ bool exists(int device) { return device >= 0 && device < device_count(); }
 }  // namespace
 
 const char* cudaGetErrorName(cudaError_t error) {
-  const ErrorText* const e = text_of(error);
+  const ErrorText* const e = error_text(error);
   return e ? e->name : "unrecognized error code";
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  const ErrorText* const e = text_of(error);
+  const ErrorText* const e = error_text(error);
   return e ? e->text : "unrecognized error code";
 }
 cudaError_t cudaGetLastError() {

@@ -13,7 +13,7 @@ using parallel::Act;
 
 namespace {
 
-Recording rank_at(int rank, int pp, int dp, int tp) {
+Recording mesh_rank(int rank, int pp, int dp, int tp) {
   Recording r{
       .rank = rank, .ranks = 8, .pp = pp, .dp = dp, .tp = tp, .pp_size = 2, .dp_size = 2, .tp_size = 2};
   r.first_step = 1;
@@ -40,7 +40,7 @@ std::vector<RankTrace> placed(std::vector<Recording> recordings) {
 }  // namespace
 
 TEST_CASE("a send meets the wait of the next stage at the same place, and of nowhere else") {
-  Recording first = rank_at(0, 0, 0, 0), second = rank_at(4, 1, 0, 0), elsewhere = rank_at(5, 1, 0, 1);
+  Recording first = mesh_rank(0, 0, 0, 0), second = mesh_rank(4, 1, 0, 0), elsewhere = mesh_rank(5, 1, 0, 1);
   first.spans = {action(Act::send_activation, 1, 0, 0, 10, 11), action(Act::send_activation, 1, 0, 1, 20, 21),
                  action(Act::send_activation, 2, 0, 0, 30, 31), action(Act::wait_gradient, 1, 0, 0, 40, 60)};
   second.spans = {action(Act::wait_activation, 1, 1, 0, 5, 15), action(Act::wait_activation, 1, 1, 1, 16, 25),
@@ -67,7 +67,7 @@ TEST_CASE("a send meets the wait of the next stage at the same place, and of now
 }
 
 TEST_CASE("a message that arrives before it was sent by the clocks has no arrow") {
-  Recording first = rank_at(0, 0, 0, 0), second = rank_at(4, 1, 0, 0);
+  Recording first = mesh_rank(0, 0, 0, 0), second = mesh_rank(4, 1, 0, 0);
   first.spans = {action(Act::send_activation, 1, 0, 0, 100, 110)};
   second.spans = {action(Act::wait_activation, 1, 1, 0, 5, 15)};
   const Flows flows = pair_flows(placed({first, second}));
@@ -77,7 +77,7 @@ TEST_CASE("a message that arrives before it was sent by the clocks has no arrow"
 }
 
 TEST_CASE("times are those of the common clock") {
-  Recording r = rank_at(0, 0, 0, 0);
+  Recording r = mesh_rank(0, 0, 0, 0);
   r.spans = {{.begin_ns = 7'000'000'000, .end_ns = 8'000'000'000, .step = 1},
              {.begin_ns = 7'500'000'000, .end_ns = 7'500'000'000, .sent = 3, .kind = SpanKind::memory}};
   const RankTrace ahead = place(r, "a", ClockAlignment(ClockOffset{.at_s = 0, .offset_s = 5}));
@@ -92,7 +92,7 @@ TEST_CASE("times are those of the common clock") {
 
 TEST_CASE("a step that one rank has not whole is left out on all") {
   const auto with_steps = [](int rank, int64_t first, uint64_t overwritten) {
-    Recording r = rank_at(rank, 0, 0, 0);
+    Recording r = mesh_rank(rank, 0, 0, 0);
     r.overwritten = overwritten;
     r.last_step = 3;
     // A step's own span ends last.

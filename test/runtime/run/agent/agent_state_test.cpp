@@ -22,10 +22,10 @@ using Phase = AgentState::Phase;
 constexpr AgentState::Options kOptions = {.silence_s = 2, .grace_s = 10, .dial_s = 0.1, .beat_s = 0.25};
 
 /// What the other end does with a connection.
-enum Supervisor { absent, accepts, welcomes, kSupervisors };
+enum OtherEnd { absent, accepts, welcomes, kSupervisors };
 
 /// Runs the agent until it is over or `until_s`; its first tick comes at `now_s`. Returns when it was over.
-double run(AgentState& agent, double now_s, double until_s, Supervisor supervisor) {
+double run(AgentState& agent, double now_s, double until_s, OtherEnd supervisor) {
   for (; now_s < until_s; now_s = std::max(now_s + 1e-6, agent.deadline_s())) {
     agent.tick(now_s);
     for (const Action action : agent.take_actions()) {
@@ -43,7 +43,7 @@ double run(AgentState& agent, double now_s, double until_s, Supervisor superviso
 }  // namespace
 
 TEST_CASE("an agent ends after its grace time, whether nobody listens or nobody answers") {
-  for (const Supervisor supervisor : {absent, accepts}) {
+  for (const OtherEnd supervisor : {absent, accepts}) {
     AgentState agent(kOptions, 0);
     agent.running(1);
     CHECK(run(agent, 0, 100, supervisor) == Approx(10).margin(0.2));
@@ -60,7 +60,7 @@ TEST_CASE("in all histories of four spells an agent lives as long as its last wo
     AgentState agent(kOptions, 0);
     double now_s = 0, word_s = 0, over_s = -1;
     for (int i = 0, rest = code; i < 4 && over_s < 0; ++i, rest /= 9) {
-      const auto supervisor = Supervisor(rest % 3);
+      const auto supervisor = OtherEnd(rest % 3);
       const double until_s = now_s + kSpells[rest / 3 % 3];
       // Whatever connection there was is cut where the supervisor changes.
       agent.disconnected(now_s);
@@ -110,7 +110,7 @@ TEST_CASE("an agent obeys no epoch that is older than one it has seen, and none 
 TEST_CASE("an agent starts a supervisor again and again until it hears one or its grace is over") {
   AgentState::Options options = kOptions;
   options.takeover_s = 4;
-  for (const Supervisor supervisor : {absent, accepts}) {
+  for (const OtherEnd supervisor : {absent, accepts}) {
     AgentState agent(kOptions, 0);
     agent.connected(0);
     agent.welcomed(options, 0);
@@ -136,7 +136,7 @@ TEST_CASE("a word of a supervisor puts the takeover off, and without a welcome t
   AgentState::Options options = kOptions;
   options.takeover_s = 4;
   AgentState agent(kOptions, 0);
-  const auto starts = [&](double from_s, double until_s, Supervisor supervisor) {
+  const auto starts = [&](double from_s, double until_s, OtherEnd supervisor) {
     int count = 0;
     for (double now_s = from_s; now_s < until_s; now_s += 0.05) {
       agent.tick(now_s);

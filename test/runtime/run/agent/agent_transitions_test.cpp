@@ -21,7 +21,7 @@ using Action = AgentState::Action;
 using Phase = AgentState::Phase;
 using Actions = std::vector<Action>;
 
-constexpr AgentState::Options kLimits = {.silence_s = 2, .grace_s = 30, .dial_s = 0.1, .beat_s = 0.25};
+constexpr AgentState::Options kTestLimits = {.silence_s = 2, .grace_s = 30, .dial_s = 0.1, .beat_s = 0.25};
 
 /// Ticks every 10 ms until `until_s`, as an agent that is served in time does; what it wants to do meanwhile.
 Actions wind(AgentState& state, double& now_s, double until_s) {
@@ -39,7 +39,7 @@ Actions tick(AgentState& state, double now_s) {
   return state.take_actions();
 }
 
-AgentState attached_at(double now_s, const AgentState::Options& limits = kLimits) {
+AgentState attached_at(double now_s, const AgentState::Options& limits = kTestLimits) {
   AgentState state(limits, now_s);
   state.connected(now_s);
   state.welcomed(limits, now_s);
@@ -55,7 +55,7 @@ int64_t count(const Actions& actions, Action action) {
 }  // namespace
 
 TEST_CASE("an agent dials at once and then at intervals, and greets whoever answers") {
-  AgentState state(kLimits, 100);
+  AgentState state(kTestLimits, 100);
   CHECK(state.phase() == Phase::dialing);
   CHECK(tick(state, 100.001) == Actions{Action::dial});
   CHECK(tick(state, 100.05).empty());
@@ -71,7 +71,7 @@ TEST_CASE("an agent dials at once and then at intervals, and greets whoever answ
 
 TEST_CASE("a greeting without an answer, refused or closed, ends in another dial") {
   for (const bool closed : {false, true}) {
-    AgentState state(kLimits, 0);
+    AgentState state(kTestLimits, 0);
     double now_s = 0;
     state.connected(0);
     state.take_actions();
@@ -89,7 +89,7 @@ TEST_CASE("a greeting without an answer, refused or closed, ends in another dial
 }
 
 TEST_CASE("a welcome brings the limits, and heartbeats begin at once") {
-  AgentState state(kLimits, 0);
+  AgentState state(kTestLimits, 0);
   state.welcomed({.silence_s = 9, .grace_s = 9, .beat_s = 9}, 0);  // before the connection: nonsense
   CHECK(state.phase() == Phase::dialing);
   state.connected(0);
@@ -124,7 +124,7 @@ TEST_CASE("a lost supervisor is dialed, and found again with the epoch that runs
     CHECK(count(actions, Action::dial) == int64_t(actions.size()));
     state.connected(now_s);
     CHECK(state.take_actions() == Actions{Action::greet});
-    state.welcomed(kLimits, now_s);
+    state.welcomed(kTestLimits, now_s);
     CHECK(state.phase() == Phase::attached);
     CHECK(state.epoch() == 7);  // nothing was killed; a welcome that keeps nothing is the agent's own affair
     CHECK(state.newest_epoch() == 7);
@@ -150,7 +150,7 @@ TEST_CASE("what a stranger says is no word of a supervisor") {
 
 TEST_CASE("the end by order: everything is killed, then the agent leaves") {
   for (const bool attached : {false, true}) {
-    AgentState idle = attached ? attached_at(0) : AgentState(kLimits, 0);
+    AgentState idle = attached ? attached_at(0) : AgentState(kTestLimits, 0);
     idle.ended_by_order(1);
     CHECK(idle.take_actions() == Actions{Action::kill_all, Action::leave});
     CHECK(idle.phase() == Phase::over);
@@ -196,7 +196,7 @@ TEST_CASE("orders of an epoch older than the newest seen are refused") {
   // Another supervisor does not make it forget.
   state.disconnected(1);
   state.connected(1);
-  state.welcomed(kLimits, 1);
+  state.welcomed(kTestLimits, 1);
   CHECK_FALSE(state.accept(5));
 }
 
@@ -212,7 +212,7 @@ namespace {
 
 /// The rules once more, as a person would tell them: when the last word came, and what has been done since.
 struct Rules {
-  double last_word_s = 0, grace_s = kLimits.grace_s, paused_s = 0;
+  double last_word_s = 0, grace_s = kTestLimits.grace_s, paused_s = 0;
   bool ordered = false;
   Actions done;
 
@@ -244,13 +244,13 @@ TEST_CASE(
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   for (int history = 0; history < 500; ++history) {
-    AgentState state(kLimits, 0);
+    AgentState state(kTestLimits, 0);
     double now_s = 0, idle_deadline_s = -1;
     int idle = 0;
     for (int turn = 0; turn < 500 && state.phase() != Phase::over; ++turn) {
       switch (random() % 6) {
         case 0: state.connected(now_s); break;
-        case 1: state.welcomed(kLimits, now_s); break;
+        case 1: state.welcomed(kTestLimits, now_s); break;
         case 2: state.heard(now_s); break;
         case 3:
           if (random() % 4 == 0) state.disconnected(now_s);
@@ -259,7 +259,7 @@ TEST_CASE(
       }
       state.take_actions();
       const double deadline_s = state.deadline_s();
-      CHECK(deadline_s <= now_s + kLimits.silence_s + test::tolerance::kClockSumS);
+      CHECK(deadline_s <= now_s + kTestLimits.silence_s + test::tolerance::kClockSumS);
       now_s = std::max(now_s, deadline_s);
       state.tick(now_s);
       // A tick exactly there may find that the limit is not passed yet; one a millisecond later may not.

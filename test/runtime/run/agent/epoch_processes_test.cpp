@@ -16,8 +16,8 @@ using namespace trainctl;
 
 namespace {
 
-struct Stage {
-  ~Stage() { processes.kill_now(400); }
+struct EpochStage {
+  ~EpochStage() { processes.kill_now(400); }
   bool until(const std::function<bool()>& condition) {
     return test::eventually([&] { return processes.watch(hold_output), condition(); });
   }
@@ -40,7 +40,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("a process's last output comes before its end", "[epoch_processes]") {
-  Stage stage;
+  EpochStage stage;
   stage.hold_output = true;  // so that it is read at the end alone
   stage.processes.start_rank(2, {"/bin/sh", "-c", "echo text; exit 3"}, stage.environment);
   REQUIRE(stage.until([&] { return stage.happened.find("end of") != std::string::npos; }));
@@ -50,7 +50,7 @@ TEST_CASE("a process's last output comes before its end", "[epoch_processes]") {
 }
 
 TEST_CASE("output stays in the pipe while it is held", "[epoch_processes]") {
-  Stage stage;
+  EpochStage stage;
   stage.hold_output = true;
   stage.processes.start_mpirun({"/bin/sh", "-c", "echo text; exec sleep 1000"}, stage.environment);
   std::vector<pollfd> fds;
@@ -67,7 +67,7 @@ TEST_CASE("output stays in the pipe while it is held", "[epoch_processes]") {
 }
 
 TEST_CASE("a request is started once, whatever supervisors ask again", "[epoch_processes]") {
-  Stage stage;
+  EpochStage stage;
   for (int times = 0; times < 2; ++times) {
     stage.processes.start_shell(7, "A=5; exit $A", stage.environment);
     REQUIRE(stage.until([&] { return !stage.happened.empty(); }));
@@ -76,7 +76,7 @@ TEST_CASE("a request is started once, whatever supervisors ask again", "[epoch_p
 }
 
 TEST_CASE("a kill ends everything with the mark and reports it once", "[epoch_processes]") {
-  Stage stage;
+  EpochStage stage;
   CHECK_FALSE(stage.processes.kill_step());
   stage.processes.start_rank(0, {"/bin/sh", "-c", "sleep 1000 & exec sleep 1000"}, stage.environment);
   REQUIRE(test::eventually([&] { return processes_marked(kAttemptVariable, stage.mark).size() == 2; }));

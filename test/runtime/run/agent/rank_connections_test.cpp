@@ -32,7 +32,7 @@ struct PlayedRank {
   const int fd;
 };
 
-struct Stage {
+struct RankStage {
   bool until(size_t count) {
     return test::eventually([&] { return connections.serve(), events.size() >= count; });
   }
@@ -55,7 +55,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("a rank's lines go on, its heartbeats count here", "[rank_connections]") {
-  Stage stage;
+  RankStage stage;
   const PlayedRank rank(stage.connections.address(), 1);
   REQUIRE(stage.until(1));
   CHECK(stage.events[0].kind == Kind::rank);
@@ -79,7 +79,7 @@ TEST_CASE("a rank's lines go on, its heartbeats count here", "[rank_connections]
 }
 
 TEST_CASE("a rank's loss comes after its last state and before the state of all", "[rank_connections]") {
-  Stage stage;
+  RankStage stage;
   const PlayedRank other(stage.connections.address(), 0);
   REQUIRE(stage.until(1));
   {
@@ -88,16 +88,16 @@ TEST_CASE("a rank's loss comes after its last state and before the state of all"
   }
   REQUIRE(stage.until(5));
   CHECK(stage.events[2].kind == Kind::beat);
-  CHECK(Stage::digests_of(wire::unpack(stage.events[2].payload)) == "1-");
+  CHECK(RankStage::digests_of(wire::unpack(stage.events[2].payload)) == "1-");
   CHECK(stage.events[3].kind == Kind::rank_lost);
   CHECK(stage.events[3].rank == 1);
   CHECK_FALSE(stage.events[3].text.empty());
   CHECK(stage.events[4].kind == Kind::beat);
-  CHECK(Stage::digests_of(wire::unpack(stage.events[4].payload)) == "0 1-");
+  CHECK(RankStage::digests_of(wire::unpack(stage.events[4].payload)) == "0 1-");
 }
 
 TEST_CASE("the board shows what a rank does, also after its loss", "[rank_connections]") {
-  Stage stage;
+  RankStage stage;
   {
     const PlayedRank rank(stage.connections.address(), 1);
     REQUIRE(stage.until(1));
@@ -114,7 +114,7 @@ TEST_CASE("the board shows what a rank does, also after its loss", "[rank_connec
 
 TEST_CASE("the times of a step go on together, those of a rank that ends or is lost before its end",
           "[rank_connections]") {
-  Stage stage;
+  RankStage stage;
   const auto times = [](int64_t step, double step_s) {
     return protocol::Up{.times = protocol::Times{step, {.step_s = step_s}}};
   };

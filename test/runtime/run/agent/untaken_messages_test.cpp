@@ -15,19 +15,19 @@ using wire::Message;
 namespace {
 
 /// A line as it arrives from a rank, without its newline.
-std::string line_of(const protocol::Up& up) {
+std::string up_line(const protocol::Up& up) {
   std::string line = protocol::encode(up);
   line.pop_back();
   return line;
 }
-Message done_of(int rank) { return {.kind = Kind::rank, .rank = rank, .payload = line_of({.done = true})}; }
+Message done_of(int rank) { return {.kind = Kind::rank, .rank = rank, .payload = up_line({.done = true})}; }
 Message event_of(int rank) {
-  return {.kind = Kind::rank, .rank = rank, .payload = line_of({.event = protocol::Event{}})};
+  return {.kind = Kind::rank, .rank = rank, .payload = up_line({.event = protocol::Event{}})};
 }
 Message shard_of(int rank, int64_t save) {
   protocol::Shard shard;
   shard.number = save;
-  return {.kind = Kind::rank, .rank = rank, .payload = line_of({.shard = shard})};
+  return {.kind = Kind::rank, .rank = rank, .payload = up_line({.shard = shard})};
 }
 Message output_of(const std::string& text) { return {.kind = Kind::output, .payload = text}; }
 

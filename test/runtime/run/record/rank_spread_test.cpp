@@ -32,7 +32,7 @@ std::vector<RankTimes> alike(int ranks) {
   return times;
 }
 
-std::vector<NodeRanks> nodes_of(int ranks, int each) {
+std::vector<NodeRanks> nodes_of_ranks(int ranks, int each) {
   std::vector<NodeRanks> nodes;
   for (int first = 0; first < ranks; first += each)
     nodes.push_back({"node" + std::to_string(first / each), first, each});
@@ -51,7 +51,7 @@ std::string step_line(const std::vector<RankTimes>& ranks, std::vector<NodeRanks
 TEST_CASE("ranks that are alike have no outliers, whatever their number") {
   for (const int ranks : {1, 2, 4, 6, 8, 64, 16384}) {
     CAPTURE(ranks);
-    CHECK(outliers_of(alike(ranks), ranks > 1 ? 2 : 1, nodes_of(ranks, 1)).empty());
+    CHECK(outliers_of(alike(ranks), ranks > 1 ? 2 : 1, nodes_of_ranks(ranks, 1)).empty());
   }
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("a slow, a hot, a large and a throttled rank are named with their node
   times[2].peak_bytes = 1.5e9;
   times[3].temperature_c = 20;  // cool, and
   slow_down(times[12], 0.5);    // fast ranks are no trouble
-  const auto found = outliers_of(times, 2, nodes_of(16, 4));
+  const auto found = outliers_of(times, 2, nodes_of_ranks(16, 4));
   REQUIRE(found.size() == 4);
   CHECK(found[0].of == RankNumber::compute_s);  // the largest difference first
   CHECK(found[0].node == "node1");
@@ -95,11 +95,11 @@ TEST_CASE("of two ranks it cannot be said which one is slow") {
 }
 
 TEST_CASE("a step's line has the same size for 8 and for 16,384 ranks, also where many are slow") {
-  const size_t small = step_line(alike(8), nodes_of(8, 2)).size();
+  const size_t small = step_line(alike(8), nodes_of_ranks(8, 2)).size();
   auto times = alike(16384);
-  CHECK(step_line(times, nodes_of(16384, 8)).size() < small + 100);
+  CHECK(step_line(times, nodes_of_ranks(16384, 8)).size() < small + 100);
   for (size_t r = 0; r < times.size(); r += 5) slow_down(times[r], 2 + 1e-5 * double(r));
-  const Json j = Json::parse(step_line(times, nodes_of(16384, 8)));
+  const Json j = Json::parse(step_line(times, nodes_of_ranks(16384, 8)));
   CHECK(j.dump().size() < small + kMostOutliers * 250);
   CHECK(j["ranks"]["count"] == 16384);
   CHECK(j["ranks"]["outliers"].size() == kMostOutliers);
@@ -107,7 +107,7 @@ TEST_CASE("a step's line has the same size for 8 and for 16,384 ranks, also wher
   // A node of which all are slow is one entry.
   times = alike(16384);
   for (size_t r = 800; r < 832; ++r) slow_down(times[r], 2);
-  const auto found = outliers_of(times, 2, nodes_of(16384, 32));
+  const auto found = outliers_of(times, 2, nodes_of_ranks(16384, 32));
   REQUIRE(found.size() == 1);
   CHECK(found[0].node == "node25");
   CHECK(found[0].count == 32);
@@ -119,7 +119,7 @@ TEST_CASE("smallest, median and largest, with the ranks and nodes that have them
   times[6].peak_bytes = 2e9;
   times[1].peak_bytes = 1;
   times[0].temperature_c = NAN;
-  const Json j = Json::parse(step_line(times, nodes_of(8, 2)));
+  const Json j = Json::parse(step_line(times, nodes_of_ranks(8, 2)));
   CHECK(j["ranks"]["peak_memory_bytes"] ==
         Json::parse(R"({"min":1,"min_rank":1,"min_node":"node0","median":1000002500,
       "max":2000000000,"max_rank":6,"max_node":"node3"})"));
@@ -132,7 +132,7 @@ TEST_CASE("smallest, median and largest, with the ranks and nodes that have them
 TEST_CASE("a step's line is read as it was written") {
   auto times = alike(16);
   slow_down(times[5], 1.6);
-  const std::string text = step_line(times, nodes_of(16, 4), 7);
+  const std::string text = step_line(times, nodes_of_ranks(16, 4), 7);
   CHECK(step_line_text(step_view(text)) == text);
   CHECK(step_view(text).compute()->max_node == "node2");
   CHECK(step_view(text).ranks->outliers.at(0).ranks == std::vector<int>{5});
@@ -166,7 +166,7 @@ TEST_CASE("a slow node is reported once, and once when it is over") {
   SlowRanks slow;
   auto times = alike(16), usual = times;
   slow_down(times[4], 1.8), slow_down(times[5], 2.0);
-  const auto nodes = nodes_of(16, 4);
+  const auto nodes = nodes_of_ranks(16, 4);
   std::vector<SlowRanks::Notice> all;
   double now_s = 1e9, pace_s = 0.02;
   const auto steps = [&](const std::vector<RankTimes>& t, int count) {

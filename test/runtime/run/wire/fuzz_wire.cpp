@@ -62,13 +62,13 @@ void fuzz_control(const std::string& line) {
 
 namespace {
 
-struct Stream {
+struct FuzzedStream {
   std::vector<wire::Message> messages;
   bool is_refused = false;
 };
 
-Stream read_in_pieces(const std::string& bytes, size_t piece) {
-  Stream stream;
+FuzzedStream read_in_pieces(const std::string& bytes, size_t piece) {
+  FuzzedStream stream;
   wire::MessageReader reader;
   reader.greeted();
   try {
@@ -113,8 +113,8 @@ void check_payload(const std::string& payload) {
 void fuzz_node(const std::string& bytes) {
   if (bytes.empty()) return;
   const std::string stream = bytes.substr(1);
-  const Stream whole = read_in_pieces(stream, stream.size() + 1);
-  const Stream pieces = read_in_pieces(stream, 1 + static_cast<unsigned char>(bytes[0]));
+  const FuzzedStream whole = read_in_pieces(stream, stream.size() + 1);
+  const FuzzedStream pieces = read_in_pieces(stream, 1 + static_cast<unsigned char>(bytes[0]));
   must(whole.is_refused == pieces.is_refused && whole.messages.size() == pieces.messages.size(),
        "cut otherwise, another stream");
   for (size_t i = 0; i < whole.messages.size(); ++i) {

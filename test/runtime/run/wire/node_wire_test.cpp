@@ -44,7 +44,7 @@ std::vector<Message> read_all(MessageReader& reader, const std::string& bytes,
   return messages;
 }
 
-std::string error_of(const std::function<void()>& call) {
+std::string launcher_error(const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& error) {
@@ -58,7 +58,7 @@ std::string error_of(const std::function<void()>& call) {
 std::string refusal_of(const std::string& bytes, bool greeted) {
   MessageReader reader;
   if (greeted) reader.greeted();
-  return error_of([&] { read_all(reader, bytes, [] { return size_t(4096); }); });
+  return launcher_error([&] { read_all(reader, bytes, [] { return size_t(4096); }); });
 }
 
 wire::NodeHello some_hello() {
@@ -121,7 +121,7 @@ TEST_CASE("the times of ranks come back as they were sent, and nothing else is t
   CHECK((again[0].step == 1ll << 40 && again[0].rank == 7 && again[0].times.step_s == 0.25));
   CHECK_FALSE(again[1].times.came());
   CHECK(wire::unpack_times("").empty());
-  CHECK(error_of([&] { wire::unpack_times(wire::pack(times).substr(1)); }) ==
+  CHECK(launcher_error([&] { wire::unpack_times(wire::pack(times).substr(1)); }) ==
         fmt::format("the connection of a node carried what is no message: {} bytes of ranks' times",
                     2 * sizeof(wire::RankStepTimes) - 1));
 }
@@ -220,9 +220,9 @@ TEST_CASE("what is no message of a node is refused with a sentence") {
   const std::string hello = some_hello().to_json();
   for (const char* text : {"", "x", "[]", "{}", "7", "{\"token\":1}"}) {
     INFO(text);
-    CHECK_FALSE(error_of([&] { wire::NodeHello::from_json(text); }).empty());
-    CHECK_FALSE(error_of([&] { wire::Welcome::from_json(text); }).empty());
-    CHECK_FALSE(error_of([&] { wire::StartOrder::from_json(text); }).empty());
+    CHECK_FALSE(launcher_error([&] { wire::NodeHello::from_json(text); }).empty());
+    CHECK_FALSE(launcher_error([&] { wire::Welcome::from_json(text); }).empty());
+    CHECK_FALSE(launcher_error([&] { wire::StartOrder::from_json(text); }).empty());
   }
 }
 
@@ -230,7 +230,7 @@ TEST_CASE("a start order that makes no sense is refused") {
   const auto refused = [](const std::function<void(wire::StartOrder&)>& spoil) {
     wire::StartOrder order = some_start();
     spoil(order);
-    return !error_of([&] { wire::StartOrder::from_json(order.to_json()); }).empty();
+    return !launcher_error([&] { wire::StartOrder::from_json(order.to_json()); }).empty();
   };
   CHECK_FALSE(refused([](wire::StartOrder&) {}));
   CHECK(refused([](wire::StartOrder& o) { o.argv.clear(); }));
@@ -248,7 +248,7 @@ TEST_CASE("states of ranks outside their range are refused") {
   const auto spoiled = [](const std::function<void(wire::RankDigest&)>& spoil) {
     auto digests = some_digests();
     spoil(digests[1]);
-    return !error_of([&] { wire::unpack(wire::pack(digests)); }).empty();
+    return !launcher_error([&] { wire::unpack(wire::pack(digests)); }).empty();
   };
   const auto byte = [](auto& member, uint8_t value) { std::memcpy(&member, &value, 1); };
   CHECK_FALSE(spoiled([](wire::RankDigest&) {}));
@@ -261,7 +261,7 @@ TEST_CASE("states of ranks outside their range are refused") {
   CHECK(spoiled([](wire::RankDigest& d) { d.silent_s = NAN; }));
   CHECK(spoiled([](wire::RankDigest& d) { d.silent_s = INFINITY; }));
   CHECK(spoiled([](wire::RankDigest& d) { d.silent_s = -1; }));
-  CHECK_FALSE(error_of([] { wire::unpack("x"); }).empty());
+  CHECK_FALSE(launcher_error([] { wire::unpack("x"); }).empty());
   // Without an activity its bytes do not matter.
   CHECK_FALSE(spoiled([](wire::RankDigest& d) { d.has_activity = 0, d.activity.peer_count = 9; }));
 }

@@ -19,8 +19,8 @@ using Catch::Contains;
 
 namespace {
 
-struct Stage {
-  Stage() {
+struct TraceStage {
+  TraceStage() {
     for (const char* part : {"logs", "failures", "ckpt"}) std::filesystem::create_directory(dir / part);
     log.emplace(real_file_system(), clock, run, console);
     trace.emplace(real_file_system(), clock, *log, run,
@@ -67,7 +67,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("a request is served from the order to the answer") {
-  Stage s;
+  TraceStage s;
   s.turn();
   s.request({1, 2});
   s.turn(false);  // not all ranks are there
@@ -109,7 +109,7 @@ TEST_CASE("a request is served from the order to the answer") {
 
 TEST_CASE("an attempt that ends, a rank without a recording, a width that changed") {
   {
-    Stage s;
+    TraceStage s;
     s.request({1, 2});
     s.turn();
     s.trace->handed_in(1, s.result());
@@ -119,7 +119,7 @@ TEST_CASE("an attempt that ends, a rank without a recording, a width that change
     s.trace->end("again");
   }
   {
-    Stage s;
+    TraceStage s;
     s.request({0});
     s.turn();
     s.trace->handed_in(0, {.number = 33, .problem = "no space left"});
@@ -127,7 +127,7 @@ TEST_CASE("an attempt that ends, a rank without a recording, a width that change
     CHECK_THAT(s.inquiry->answer()->reason, Contains("no space left"));
   }
   {
-    Stage s;
+    TraceStage s;
     s.request({0, 7});
     s.turn();
     CHECK(s.orders.empty());
@@ -136,7 +136,7 @@ TEST_CASE("an attempt that ends, a rank without a recording, a width that change
 }
 
 TEST_CASE("a command that gave up, and the next one") {
-  Stage s;
+  TraceStage s;
   s.request({1}, 33);
   s.turn();
   s.inquiry.reset();
@@ -155,7 +155,7 @@ TEST_CASE("a command that gave up, and the next one") {
 }
 
 TEST_CASE("a file system that fails is asked for requests less often, and a request waits in it") {
-  Stage s;
+  TraceStage s;
   s.request({1});
   const std::string request = s.run.file("trace.request"), kept = s.run.file("kept");
   std::filesystem::rename(request, kept);
@@ -172,7 +172,7 @@ TEST_CASE("a file system that fails is asked for requests less often, and a requ
 }
 
 TEST_CASE("a request that is no request costs nothing but a line on the console") {
-  Stage s;
+  TraceStage s;
   write_file(s.run.file("trace.request"), "{");
   s.turn();
   s.turn();

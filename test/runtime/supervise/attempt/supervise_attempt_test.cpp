@@ -31,7 +31,7 @@ using namespace trainctl;
 namespace {
 
 const std::string kProgram = TRAINCTL_BINARY_DIR "/trainctl";
-constexpr int kRanks = 3;
+constexpr int kAttemptRanks = 3;
 constexpr int64_t kSteps = 30, kSaveEvery = 10;
 
 /// The agent starts it, so its real path is needed.
@@ -86,11 +86,11 @@ void misbehave(const std::string& what, const std::string& run, int rank, uint64
   }
 }
 
-void save(Control& control, int rank, uint64_t epoch, int64_t step, const std::string& checkpoints,
+void save_step(Control& control, int rank, uint64_t epoch, int64_t step, const std::string& checkpoints,
           const std::string& what) {
   const ckpt::StateInfo state{.run_id = "fake", .epoch = epoch, .step = step};
   const std::vector<ckpt::Tensor> tensors = {
-      {.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {kRanks, 4}}};
+      {.name = "w", .role = ckpt::Role::master, .dtype = DType::f32, .shape = {kAttemptRanks, 4}}};
   const std::string failure = what == "unwritten" ? "no space left" : "";
   const int64_t number = step / kSaveEvery;
   const auto saving = ckpt::directory_store(real_file_system(), checkpoints)->saving(state);
@@ -99,7 +99,7 @@ void save(Control& control, int rank, uint64_t epoch, int64_t step, const std::s
   const ckpt::ChunkData chunk{0, {rank, rank + 1, 0, 4}, values};
   ckpt::ShardReceipt receipt;
   if (failure.empty())
-    receipt = ckpt::write_shard(*saving, ckpt::shard_file_name(rank, kRanks), state, tensors,
+    receipt = ckpt::write_shard(*saving, ckpt::shard_file_name(rank, kAttemptRanks), state, tensors,
                                 std::span(&chunk, 1));
   control.hand_in(
       {.number = number, .state = state, .tensors = tensors, .receipt = receipt, .failure = failure});
@@ -137,7 +137,7 @@ void fake_rank(const std::string& run) {
     // All must leave at the same step: rank 0 decides, and leaves a mark before the save can be complete.
     const std::string mark = fmt::format("{}/stop-{}", run, step);
     if (rank == 0 && control->stop_level() != StopLevel::none) real_file_system().write_new_text(mark, "");
-    save(*control, rank, attempt.epoch, step, run + "/ckpt", is_due(step) ? plan.what : "");
+    save_step(*control, rank, attempt.epoch, step, run + "/ckpt", is_due(step) ? plan.what : "");
     if (real_file_system().exists(mark)) break;
   }
   control->done();
@@ -157,8 +157,8 @@ pid_t start_rank(int rank, const std::string& run) {
 
 void fake_launcher(const std::string& run) {
   std::vector<pid_t> ranks;
-  for (int rank = 0; rank < kRanks; ++rank) ranks.push_back(start_rank(rank, run));
-  int left = kRanks, status = 0, result = 0;
+  for (int rank = 0; rank < kAttemptRanks; ++rank) ranks.push_back(start_rank(rank, run));
+  int left = kAttemptRanks, status = 0, result = 0;
   while (left > 0) {
     const pid_t dead = ::wait(&status);
     if (dead < 0) break;
@@ -186,7 +186,7 @@ const bool g_fake = [] {
 }();
 
 // ---- the stage
-struct Stage {
+struct AttemptStage {
   const test::TemporaryFolder folder;
   const std::string& path = folder.path();
   std::string console_text;
@@ -195,7 +195,7 @@ struct Stage {
     console_text += text;
     if (on_text) on_text(text);
   }}};
-  Stage() {
+  AttemptStage() {
     for (const char* part : {"logs", "failures", "ckpt"}) real_file_system().make_directory(folder / part);
   }
 
@@ -221,16 +221,16 @@ struct Stage {
     INFO(fleet.problem(0));
     REQUIRE(fleet.ready_count() == 1);
     AttemptOptions options;
-    options.nodes = {{.node = 0, .first = 0, .count = kRanks}};
+    options.nodes = {{.node = 0, .first = 0, .count = kAttemptRanks}};
     options.line = {{own_path(), "launcher"}, {{"FAKE", "launcher"}, {"FAKE_RUN", path}, {"FAKE_PLAN", plan}}};
     options.session_folder = folders.session() + ".epoch";
     options.shared_memory_folder = folders.shared_memory() + ".epoch";
-    options.limits = {.ranks = kRanks,
+    options.limits = {.ranks = kAttemptRanks,
                       .target_step = kSteps,
                       .heartbeat_s = heartbeat_s,
                       .step_timeout_s = step_timeout_s,
                       .start_timeout_s = start_timeout_s};
-    options.saves = {.ranks = kRanks, .directory = path + "/ckpt"};
+    options.saves = {.ranks = kAttemptRanks, .directory = path + "/ckpt"};
     options.file.epoch = 1;
     const Verdict verdict =
         run_attempt(options, fleet, directory, real_file_system(), real_clock(), log, signals).verdict;
@@ -250,11 +250,11 @@ struct Stage {
     p.name = "fake";
     p.program = kProgram;
     p.mpirun = own_path();
-    p.nodes.nodes = {{.name = "here", .slots = kRanks}};
+    p.nodes.nodes = {{.name = "here", .slots = kAttemptRanks}};
     p.resume_from = resume_from;
     p.resume_step = resume_step;
     JobSpec& job = p.job.job;
-    job.parallelism.world_size = job.parallelism.data = kRanks;
+    job.parallelism.world_size = job.parallelism.data = kAttemptRanks;
     job.schedule.total_steps = kSteps;
     job.checkpoint.keep_last = 5;
     job.fault_tolerance.max_restarts = max_restarts;
@@ -289,7 +289,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("an attempt that goes well: every step, every checkpoint, nothing left") {
-  Stage stage;
+  AttemptStage stage;
   const Verdict v = stage.run("");
   CHECK(v.outcome == Verdict::finished);
   CHECK(stage.reported() == kSteps);
@@ -318,7 +318,7 @@ TEST_CASE("what one rank does to itself is found, named and ended") {
         Case{"early 1 0", ErrorCode::kSpec, 1, "the run's job.json does not parse"},
         Case{"vanish 2 7", ErrorCode::kWorker, 2, "ended without a word"},
         Case{"stop 1 5", ErrorCode::kHang, 1, "sent no heartbeat"}}) {
-    Stage stage;
+    AttemptStage stage;
     const double begin = real_clock().monotonic_s();
     const Verdict v = stage.run(c.plan);
     const double took_s = real_clock().monotonic_s() - begin;
@@ -337,11 +337,11 @@ TEST_CASE("what one rank does to itself is found, named and ended") {
 }
 
 TEST_CASE("a rank that never starts is missed, one that steps no more is timed out, SIGTERM or not") {
-  Stage absent;
+  AttemptStage absent;
   const Verdict v = absent.run("absent 1 0", 0.1, 1.0);
   INFO(v.cause);
   CHECK(v.cause.find("rank 1 did not start within 1 s") == 0);
-  Stage stubborn;
+  AttemptStage stubborn;
   const Verdict w = stubborn.run("stubborn 0 3", 0.1, 5, 1.0);
   INFO(w.cause);
   CHECK(w.code == ErrorCode::kHang);
@@ -349,7 +349,7 @@ TEST_CASE("a rank that never starts is missed, one that steps no more is timed o
 }
 
 TEST_CASE("a dead rank cannot hang a save: the attempt at it is given up") {
-  Stage stage;
+  AttemptStage stage;
   const Verdict v = stage.run("kill 1 20");  // just before the second save, which the others have begun
   CHECK(v.outcome == Verdict::failed);
   CHECK(stage.checkpoints() == std::vector<int64_t>{10});
@@ -357,7 +357,7 @@ TEST_CASE("a dead rank cannot hang a save: the attempt at it is given up") {
 }
 
 TEST_CASE("a shard that cannot be written fails that save, on every rank, and nothing else") {
-  Stage stage;
+  AttemptStage stage;
   const Verdict v = stage.run("unwritten 2 20");
   CHECK(v.outcome == Verdict::finished);
   CHECK(stage.reported() == kSteps);
@@ -368,7 +368,7 @@ TEST_CASE("a shard that cannot be written fails that save, on every rank, and no
 }
 
 TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
-  Stage once;
+  AttemptStage once;
   once.on_text = [&, sent = false](const std::string& text) mutable {
     if (text.find("step=1 ") != std::string::npos && !std::exchange(sent, true)) ::raise(SIGTERM);
   };
@@ -377,7 +377,7 @@ TEST_CASE("asked once the run saves and stops; asked twice it stops now") {
   CHECK((once.reported() == 10 || once.reported() == 20));
   CHECK(once.checkpoints().front() == once.reported());
 
-  Stage twice;
+  AttemptStage twice;
   twice.on_text = [&](const std::string& text) {
     if (text.find("step=3 ") != std::string::npos) ::raise(SIGINT);
     if (text.find("stopping after this step") != std::string::npos) ::raise(SIGQUIT);   // what `stop --now` sends
@@ -390,7 +390,7 @@ TEST_CASE("a crash is healed from the newest checkpoint, and each step stands on
   std::vector<int64_t> all(kSteps);
   for (int64_t i = 0; i < kSteps; ++i) all[size_t(i)] = i + 1;
   for (const char* plan : {"kill 1 25", "error 1 3", "kill 0 14 2"}) {
-    Stage stage;
+    AttemptStage stage;
     const bool data_error = std::string(plan).starts_with("error");
     const RunResult result = stage.supervise_run(plan, 2);
     INFO(plan << "\n" << stage.console_text);
@@ -406,10 +406,10 @@ TEST_CASE("a crash is healed from the newest checkpoint, and each step stands on
 }
 
 TEST_CASE("when restarts are exhausted the first cause is told last, once, with what to do") {
-  Stage stage;
+  AttemptStage stage;
   const RunResult result = stage.supervise_run("abort 2 5 9", 1);
   CHECK(result.exit_code == 1);  // an internal check: no restart can help
-  Stage killed;
+  AttemptStage killed;
   const RunResult second = killed.supervise_run("kill 2 15 9", 1);
   CHECK(second.exit_code == 10);
   CHECK(second.status.restarts == 1);
@@ -424,7 +424,7 @@ TEST_CASE("when restarts are exhausted the first cause is told last, once, with 
 
 TEST_CASE(
     "a checkpoint that opens but cannot be loaded is passed over for the one before, which costs no restart") {
-  Stage stage;
+  AttemptStage stage;
   stage.supervise_run("kill 0 25", 0);
   REQUIRE(stage.checkpoints() == std::vector<int64_t>{20, 10});
   stage.console_text.clear();
@@ -439,7 +439,7 @@ TEST_CASE(
 }
 
 TEST_CASE("without an older usable checkpoint the run fails; it never begins again from step 0 by itself") {
-  Stage stage;
+  AttemptStage stage;
   stage.supervise_run("kill 0 15", 0);
   REQUIRE(stage.checkpoints() == std::vector<int64_t>{10});
   const RunResult result =
@@ -450,7 +450,7 @@ TEST_CASE("without an older usable checkpoint the run fails; it never begins aga
   CHECK(stage.checkpoints() == std::vector<int64_t>{10});  // still in its place
 
   // The same after a crash, when all that was saved has been damaged meanwhile.
-  Stage damaged;
+  AttemptStage damaged;
   damaged.on_text = [&](const std::string& text) {
     if (text.find("checkpoint step 10 ") != std::string::npos)
       real_file_system().replace_text(ckpt::step_directory(damaged.path + "/ckpt", 10) + "/manifest.json", "x");
@@ -464,7 +464,7 @@ TEST_CASE("without an older usable checkpoint the run fails; it never begins aga
 }
 
 TEST_CASE("after going back to step 0 the status names no checkpoint") {
-  Stage stage;
+  AttemptStage stage;
   std::vector<int64_t> saved_at_start;
   stage.on_text = [&](const std::string& text) {
     if (text.find("ranks up in") != std::string::npos)
@@ -475,7 +475,7 @@ TEST_CASE("after going back to step 0 the status names no checkpoint") {
 }
 
 TEST_CASE("a run whose only checkpoint has been removed does not begin again from step 0 by itself") {
-  Stage stage;
+  AttemptStage stage;
   stage.on_text = [&](const std::string& text) {
     if (text.find("checkpoint step 10 ") != std::string::npos)
       real_file_system().remove_tree(ckpt::step_directory(stage.path + "/ckpt", 10));
@@ -486,7 +486,7 @@ TEST_CASE("a run whose only checkpoint has been removed does not begin again fro
 }
 
 TEST_CASE("a supervisor that cannot go on says so in the status, whatever was thrown, and leaves nothing") {
-  Stage stage;
+  AttemptStage stage;
   stage.on_text = [](const std::string& text) {
     if (text.find("ranks up in") != std::string::npos) throw std::runtime_error("the terminal is gone");
   };

@@ -102,13 +102,13 @@ void answer_kill(test::Peer& peer, const Message& order) {
   if (order.kind == Kind::kill) peer.send(Message{.kind = Kind::gone, .epoch = order.epoch});
 }
 
-struct Stage {
+struct FleetStage {
   test::TemporaryFolder dir;
   std::string console_text;
   TerminalConsole console{{.write = [this](const std::string& text) { console_text += text; }}};
   std::unique_ptr<Fleet> fleet;
 
-  explicit Stage(std::vector<std::string> nodes) {
+  explicit FleetStage(std::vector<std::string> nodes) {
     for (const char* folder : {"logs", "failures", "ckpt"})
       real_file_system().make_directory(dir.path() + "/" + folder);
     fleet = std::make_unique<Fleet>(Fleet::Options{.run_directory = dir.path(),
@@ -145,7 +145,7 @@ struct Stage {
 }  // namespace
 
 TEST_CASE("an attempt gives each node its part, gathers the fence, and has everything killed at the end") {
-  Stage stage({"a", "b"});
+  FleetStage stage({"a", "b"});
   const auto script = [](int node) {
     return [node](test::Peer& peer, const Message& order) {
       if (order.kind == Kind::start)
@@ -178,7 +178,7 @@ TEST_CASE("an attempt gives each node its part, gathers the fence, and has every
 }
 
 TEST_CASE("a step's line has the numbers of the ranks of all nodes, and no others") {
-  Stage stage({"a", "b"});
+  FleetStage stage({"a", "b"});
   const auto times = [](std::vector<wire::RankStepTimes> all) {
     return Message{.kind = Kind::times, .epoch = kEpoch, .payload = wire::pack(all)};
   };
@@ -231,7 +231,7 @@ TEST_CASE("a step's line has the numbers of the ranks of all nodes, and no other
 }
 
 TEST_CASE("what does not belong to the attempt is not taken, and harms nothing") {
-  Stage stage({"a"});
+  FleetStage stage({"a"});
   const Agent agent(stage.dir.path(), "a", [](test::Peer& peer, const Message& order) {
     if (order.kind == Kind::start) {
       ranks_come(peer, 0);
@@ -273,7 +273,7 @@ TEST_CASE("what does not belong to the attempt is not taken, and harms nothing")
 }
 
 TEST_CASE("mpirun's daemon for another node is started there, and its end is told where it was asked for") {
-  Stage stage({"a", "b"});
+  FleetStage stage({"a", "b"});
   const Agent a(stage.dir.path(), "a", [](test::Peer& peer, const Message& order) {
     if (order.kind == Kind::start)
       peer.send(Message{
@@ -300,7 +300,7 @@ TEST_CASE("mpirun's daemon for another node is started there, and its end is tol
 }
 
 TEST_CASE("a node that goes ends the attempt at once, with its name, and the others are told to kill") {
-  Stage stage({"a", "b", "c"});
+  FleetStage stage({"a", "b", "c"});
   const auto script = [](int node) {
     return [node](test::Peer& peer, const Message& order) {
       if (order.kind == Kind::start) {

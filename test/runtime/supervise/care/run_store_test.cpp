@@ -12,7 +12,7 @@ using namespace trainctl::test;
 
 namespace {
 
-const std::string kStore = "/copies/tiny-7Q2K", kFolder = "/run/ckpt", kRun = "tiny-7Q2K";
+const std::string kStore = "/copies/tiny-7Q2K", kStoreFolder = "/run/ckpt", kRun = "tiny-7Q2K";
 
 struct Place {
   PowerLossFileSystem fs;
@@ -25,7 +25,7 @@ struct Place {
   int64_t fetch(int64_t newer_than, std::optional<int64_t> step = {}, const std::string& run = kRun) {
     const auto fetched = fetch_checkpoint(
         {fs, real_clock()}, {.place = kStore,
-                             .directory = kFolder,
+                             .directory = kStoreFolder,
                              .run_id = run,
                              .newer_than = newer_than,
                              .step = step,
@@ -34,11 +34,11 @@ struct Place {
   }
   int64_t fetch_at_most(int64_t step) {
     const auto fetched = fetch_checkpoint(
-        {fs, real_clock()}, {.place = kStore, .directory = kFolder, .run_id = kRun, .at_most = step});
+        {fs, real_clock()}, {.place = kStore, .directory = kStoreFolder, .run_id = kRun, .at_most = step});
     return fetched ? fetched->step : -1;
   }
   bool has(int64_t step) {
-    const auto checkpoint = ckpt::Checkpoint::open(fs, ckpt::step_directory(kFolder, step));
+    const auto checkpoint = ckpt::Checkpoint::open(fs, ckpt::step_directory(kStoreFolder, step));
     return ckpt::verify(*checkpoint).findings.empty() && reads_back(*checkpoint, make_state(1, step));
   }
 };
@@ -87,7 +87,7 @@ TEST_CASE("the newest checkpoint that is whole is fetched, if it is newer") {
   CHECK_THROWS_WITH(place.fetch(-1, {}, "other"),
                     Catch::Contains("is a checkpoint of run tiny-7Q2K, not of run other"));
 
-  place.fs.remove_tree(kFolder);
+  place.fs.remove_tree(kStoreFolder);
   place.fs.poke(kStore + "/step-00000030/shard-00001-of-00002.safetensors",
                 [](std::string& text) { text[text.size() - 3] ^= 1; });
   place.lines.clear();
@@ -95,5 +95,5 @@ TEST_CASE("the newest checkpoint that is whole is fetched, if it is newer") {
   CHECK_THAT(place.lines[1],
              Catch::Contains("step 30 of /copies/tiny-7Q2K is skipped") && Catch::Contains("damaged"));
   CHECK(place.has(20));
-  CHECK(ckpt::list_steps(place.fs, kFolder) == std::vector<int64_t>{20});
+  CHECK(ckpt::list_steps(place.fs, kStoreFolder) == std::vector<int64_t>{20});
 }

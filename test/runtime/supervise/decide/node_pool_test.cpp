@@ -12,7 +12,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-NodePool::Options options(const Names& nodes, int least_ranks = 2) {
+NodePool::Options pool_options(const Names& nodes, int least_ranks = 2) {
   return {.nodes = nodes,
           .least_ranks = least_ranks,
           .settle_s = 5,
@@ -21,7 +21,7 @@ NodePool::Options options(const Names& nodes, int least_ranks = 2) {
 
 /// All nodes have two slots and are ready at time 0.
 NodePool pool_of(const Names& nodes, int least_ranks = 2) {
-  NodePool pool(options(nodes, least_ranks), 0);
+  NodePool pool(pool_options(nodes, least_ranks), 0);
   for (const std::string& name : nodes) pool.ready(name, 2, 0);
   return pool;
 }
@@ -45,7 +45,7 @@ TEST_CASE("ranks are those of whole tensor groups on usable nodes", "[node_pool]
   for (const int tensor : {1, 2, 4})
     for (int there = 0; there < 16; ++there)
       for (int out = 0; out < 16; ++out) {
-        NodePool::Options given = options(names);
+        NodePool::Options given = pool_options(names);
         given.tensor = tensor;
         NodePool pool(given, 0);
         int ranks = 0, usable = 0, coming = 0;

@@ -9,18 +9,18 @@ using namespace trainctl;
 namespace {
 
 /// Tensor groups of two on nodes of two slots.
-Recovery::Options options(int most_width, const std::vector<std::string>& nodes) {
+Recovery::Options memory_options(int most_width, const std::vector<std::string>& nodes) {
   Recovery::Options o = {.tensor = 2, .nodes = nodes, .max_restarts = 100};
   for (int data = most_width; data >= 1; --data) o.widths.push_back({.data = data, .ranks = 2 * data});
   return o;
 }
 
 /// A run whose nodes are all ready and whose first attempt runs.
-struct Run {
+struct MemoryRun {
   Recovery recovery;
   StartAttempt start;
 
-  explicit Run(const Recovery::Options& o) : recovery(o, 0) {
+  explicit MemoryRun(const Recovery::Options& o) : recovery(o, 0) {
     for (const std::string& name : o.nodes) recovery.node_ready(name, 2, 0);
     go();
   }
@@ -44,9 +44,9 @@ struct Run {
 }  // namespace
 
 TEST_CASE("a state in memory that cannot be loaded costs no restart and is not asked for again") {
-  auto o = options(1, {"a"});
+  auto o = memory_options(1, {"a"});
   o.max_restarts = 1;
-  Run run(o);
+  MemoryRun run(o);
   run.recovery.progressed(41);
   run.recovery.saved(30);
   run.fail(ErrorCode::kWorker);
@@ -73,7 +73,7 @@ TEST_CASE("a state in memory that cannot be loaded costs no restart and is not a
 }
 
 TEST_CASE("a state in memory out of reach is passed over before an attempt starts") {
-  Run run(options(2, {"a", "b", "c"}));
+  MemoryRun run(memory_options(2, {"a", "b", "c"}));
   run.recovery.progressed(7);
   run.lose("b");
   REQUIRE(std::holds_alternative<FindCheckpoint>(run.next()));
@@ -88,7 +88,7 @@ TEST_CASE("a state in memory out of reach is passed over before an attempt start
 }
 
 TEST_CASE("a resume asks the nodes for a newer state once the nodes that are being started are there") {
-  auto o = options(2, {"a", "b", "c"});
+  auto o = memory_options(2, {"a", "b", "c"});
   o.from_step = 30;
   o.ask_nodes = true;
   Recovery recovery(o, 0);
@@ -126,7 +126,7 @@ TEST_CASE("a resume asks the nodes for a newer state once the nodes that are bei
 }
 
 TEST_CASE("a resume from a named step asks nobody, and one whose nodes are all there waits for none") {
-  auto o = options(1, {"a"});
+  auto o = memory_options(1, {"a"});
   o.from_step = 30;
   o.ask_nodes = true;
   o.step_fixed = GENERATE(false, true);
@@ -137,7 +137,7 @@ TEST_CASE("a resume from a named step asks nobody, and one whose nodes are all t
 }
 
 TEST_CASE("a resume of a run that never saved, whose nodes hold nothing, begins at the start") {
-  auto o = options(1, {"a"});
+  auto o = memory_options(1, {"a"});
   o.ask_nodes = true;
   Recovery recovery(o, 0);
   recovery.node_ready("a", 2, 0);

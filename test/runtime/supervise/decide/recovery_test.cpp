@@ -15,7 +15,7 @@ using TooFew = Recovery::TooFew;
 using Regroup = Recovery::Regroup;
 
 /// Tensor groups of two on nodes of two slots: as many replicas as nodes.
-Recovery::Options options(int most_width, const Names& nodes) {
+Recovery::Options recovery_options(int most_width, const Names& nodes) {
   Recovery::Options o = {.tensor = 2, .nodes = nodes, .max_restarts = 100};
   for (int data = most_width; data >= 1; --data) o.widths.push_back({.data = data, .ranks = 2 * data});
   return o;
@@ -65,7 +65,7 @@ struct Run {
 }  // namespace
 
 TEST_CASE("a rank that dies costs a restart, and the next epoch has the same nodes") {
-  auto o = options(2, {"a", "b", "c"});
+  auto o = recovery_options(2, {"a", "b", "c"});
   o.max_restarts = 2;
   Run run(o);
   CHECK(run.start.nodes == Names{"a", "b"});
@@ -86,7 +86,7 @@ TEST_CASE("a rank that dies costs a restart, and the next epoch has the same nod
 }
 
 TEST_CASE("a lost node costs no restart: a spare takes its place, and it returns as the last spare") {
-  auto o = options(2, {"a", "b", "c"});
+  auto o = recovery_options(2, {"a", "b", "c"});
   o.max_restarts = 0;
   Run run(o);
   run.recovery.progressed(5);
@@ -108,7 +108,7 @@ TEST_CASE("a lost node costs no restart: a spare takes its place, and it returns
 }
 
 TEST_CASE("without a spare the largest width that fits goes on, and it grows back when a node has settled") {
-  Run run(options(4, {"a", "b", "c", "d"}));
+  Run run(recovery_options(4, {"a", "b", "c", "d"}));
   run.recovery.progressed(5);
   run.recovery.saved(5);
   run.lose("b");
@@ -132,7 +132,7 @@ TEST_CASE("without a spare the largest width that fits goes on, and it grows bac
 }
 
 TEST_CASE("a node that is being started is awaited: long at first, briefly where a smaller width fits") {
-  Recovery r(options(2, {"a", "b"}), 0);
+  Recovery r(recovery_options(2, {"a", "b"}), 0);
   r.node_ready("a", 2, 1);
   REQUIRE(std::holds_alternative<Wait>(r.next(1)));
   CHECK(std::get<Wait>(r.next(1)).until_s == 60);
@@ -157,7 +157,7 @@ TEST_CASE("a node that is being started is awaited: long at first, briefly where
 
 TEST_CASE("too few nodes: wait up to the limit, requeue, or stop with 75") {
   for (const TooFew policy : {TooFew::wait, TooFew::requeue, TooFew::stop}) {
-    auto o = options(2, {"a", "b"});
+    auto o = recovery_options(2, {"a", "b"});
     o.widths.pop_back();  // nothing below two replicas
     o.too_few = policy;
     Run run(o);
@@ -184,7 +184,7 @@ TEST_CASE("too few nodes: wait up to the limit, requeue, or stop with 75") {
 }
 
 TEST_CASE("each shortage of nodes is awaited for the whole limit") {
-  auto o = options(1, {"a"});
+  auto o = recovery_options(1, {"a"});
   Run run(o);
   for (int i = 1; i <= 2; ++i) {
     run.recovery.progressed(i);
@@ -200,7 +200,7 @@ TEST_CASE("each shortage of nodes is awaited for the whole limit") {
 }
 
 TEST_CASE("an attempt that has lost a node is not ended to become wider") {
-  Run run(options(2, {"a", "b"}));
+  Run run(recovery_options(2, {"a", "b"}));
   run.recovery.progressed(1);
   run.recovery.saved(1);
   run.lose("b");
@@ -216,7 +216,7 @@ TEST_CASE("an attempt that has lost a node is not ended to become wider") {
 
 TEST_CASE("a checkpoint that cannot be loaded gives way to an older one at no cost, down to a refusal") {
   for (const bool fixed : {false, true}) {
-    auto o = options(1, {"a"});
+    auto o = recovery_options(1, {"a"});
     o.from_step = 30;
     o.step_fixed = fixed;
     o.max_restarts = 1;
@@ -249,7 +249,7 @@ TEST_CASE("a checkpoint that cannot be loaded gives way to an older one at no co
 TEST_CASE("a checkpoint that was repaired is loaded again, and repaired once only until the run gets on") {
   for (const bool fixed : {false, true}) {
     CAPTURE(fixed);
-    auto o = options(1, {"a"});
+    auto o = recovery_options(1, {"a"});
     o.from_step = 30;
     o.step_fixed = fixed;
     Run run(o);
@@ -277,7 +277,7 @@ TEST_CASE("a checkpoint that was repaired is loaded again, and repaired once onl
 TEST_CASE("a run that was saved never begins again from its start") {
   for (const int skipped : {0, 1})
     for (const bool saved : {false, true}) {
-      Run run(options(1, {"a"}));
+      Run run(recovery_options(1, {"a"}));
       run.recovery.progressed(5);
       if (saved) run.recovery.saved(5);
       run.fail(ErrorCode::kWorker);
@@ -297,7 +297,7 @@ TEST_CASE("a run that was saved never begins again from its start") {
 }
 
 TEST_CASE("a lost node whose run finds no checkpoint leaves the count of restarts alone") {
-  Run run(options(1, {"a", "b"}));
+  Run run(recovery_options(1, {"a", "b"}));
   run.recovery.progressed(5);
   run.recovery.saved(5);
   run.lose("a");
@@ -310,7 +310,7 @@ TEST_CASE("what a relaunch cannot heal ends the run, also where a node was lost 
   for (const bool lost : {false, true})
     for (const ErrorCode code :
          {ErrorCode::kData, ErrorCode::kDiverged, ErrorCode::kSpec, ErrorCode::kInternal}) {
-      Run run(options(1, {"a", "b"}));
+      Run run(recovery_options(1, {"a", "b"}));
       if (lost) run.recovery.node_lost("a", "silent", 0);
       run.fail(code);
       CHECK(run.stopped().exit_code == exit_status(code));
@@ -320,17 +320,17 @@ TEST_CASE("what a relaunch cannot heal ends the run, also where a node was lost 
 TEST_CASE("finished, stopped and aborted attempts end the run; a stop while none runs does, too") {
   for (const auto& [how, code] :
        {std::pair(AttemptEnd::finished, 0), {AttemptEnd::stopped, 75}, {AttemptEnd::aborted, 130}}) {
-    Run run(options(1, {"a"}));
+    Run run(recovery_options(1, {"a"}));
     run.recovery.attempt_ended({.how = how}, 1);
     CHECK(run.stopped().exit_code == code);
   }
   for (const auto& [level, code] : {std::pair(StopLevel::save_and_stop, 75), {StopLevel::now, 130}}) {
-    Recovery r(options(1, {"a"}), 0);
+    Recovery r(recovery_options(1, {"a"}), 0);
     r.stop(level);
     CHECK(std::get<StopRun>(r.next(0)).exit_code == code);
   }
   // An attempt that fails while it is being stopped is a failure.
-  Run run(options(1, {"a"}));
+  Run run(recovery_options(1, {"a"}));
   run.recovery.stop(StopLevel::save_and_stop);
   run.fail(ErrorCode::kWorker);
   CHECK(run.stopped().exit_code == 10);
@@ -338,7 +338,7 @@ TEST_CASE("finished, stopped and aborted attempts end the run; a stop while none
 
 TEST_CASE("three attempts that fail alike without progress are a crash loop, also after a lost node") {
   for (const bool step : {false, true}) {
-    auto o = options(1, {"a"});
+    auto o = recovery_options(1, {"a"});
     o.from_step = 10;
     Run run(o);
     run.recovery.progressed(14);  // progress: does not count
@@ -352,7 +352,7 @@ TEST_CASE("three attempts that fail alike without progress are a crash loop, als
     CHECK(run.stopped().exit_code == 10);
     CHECK(run.stopped().why == "it broke; 3 attempts in a row made no progress and failed alike");
   }
-  Run run(options(1, {"a"}));
+  Run run(recovery_options(1, {"a"}));
   for (int i = 0; i < 3; ++i) {
     run.lose("a");
     run.recovery.node_ready("a", 2, 0);
@@ -364,7 +364,7 @@ TEST_CASE("three attempts that fail alike without progress are a crash loop, als
 }
 
 TEST_CASE("failures at different steps are no crash loop before nine in a row") {
-  auto o = options(1, {"a"});
+  auto o = recovery_options(1, {"a"});
   o.from_step = 10;
   o.quarantine.failures = 0;
   Run run(o);
@@ -381,7 +381,7 @@ TEST_CASE("failures at different steps are no crash loop before nine in a row") 
 }
 
 TEST_CASE("a node on which failures repeat is put out, and listed once the run went on without it") {
-  auto o = options(1, {"a", "b"});
+  auto o = recovery_options(1, {"a", "b"});
   o.from_step = 1;
   Run run(o);
   for (int i = 1; i <= 3; ++i) {
@@ -407,7 +407,7 @@ TEST_CASE("a node on which failures repeat is put out, and listed once the run w
 }
 
 TEST_CASE("losses at one time count once against a node") {
-  auto o = options(1, {"a", "b"});
+  auto o = recovery_options(1, {"a", "b"});
   o.too_few = TooFew::stop;
   Run run(o);
   for (const double now_s : {10.0, 11.0, 12.0, 14.9, 20.0}) {
@@ -421,7 +421,7 @@ TEST_CASE("losses at one time count once against a node") {
 
 TEST_CASE("a node that this run put out is used again where the run fits in no other way") {
   for (const bool by_list : {false, true}) {
-    auto o = options(1, {"a", "b"});
+    auto o = recovery_options(1, {"a", "b"});
     o.from_step = 1;
     Run run(o);
     for (int i = 1; i <= 3; ++i) {
@@ -446,7 +446,7 @@ TEST_CASE("a node that this run put out is used again where the run fits in no o
 }
 
 TEST_CASE("a crash loop that follows its rank to another node is the program's") {
-  auto o = options(1, {"a", "b", "c"});
+  auto o = recovery_options(1, {"a", "b", "c"});
   o.from_step = 1;
   Run run(o);
   int attempts = 1;
@@ -461,7 +461,7 @@ TEST_CASE("a crash loop that follows its rank to another node is the program's")
 }
 
 TEST_CASE("a quarantined node in use is left at a checkpoint, if the others carry the width") {
-  Run run(options(2, {"a", "b", "c"}));
+  Run run(recovery_options(2, {"a", "b", "c"}));
   run.recovery.progressed(1);
   run.recovery.set_quarantined("b", true);
   CHECK(run.recovery.regroup(100) == Regroup::without_quarantined);
@@ -477,7 +477,7 @@ TEST_CASE("a quarantined node in use is left at a checkpoint, if the others carr
 
 TEST_CASE("a node that this run put out under an earlier supervisor is used again where nothing else fits") {
   const bool by_this_run = GENERATE(false, true);
-  auto o = options(1, {"a", "b"});
+  auto o = recovery_options(1, {"a", "b"});
   o.from_step = 1;
   Run run(o);
   run.recovery.set_quarantined("a", true, by_this_run);

@@ -13,20 +13,20 @@ namespace {
 using Action = Supervision::Action;
 using Phase = Supervision::Phase;
 
-constexpr int kRanks = 2;
+constexpr int kStopRanks = 2;
 
-Supervision running() {
-  Supervision s({.ranks = kRanks, .target_step = 100, .step_timeout_s = 1000, .exit_timeout_s = 60}, 0);
-  for (int rank = 0; rank < kRanks; ++rank) s.hello(rank, 100 + rank, "host", 0);
+Supervision running_to_stop() {
+  Supervision s({.ranks = kStopRanks, .target_step = 100, .step_timeout_s = 1000, .exit_timeout_s = 60}, 0);
+  for (int rank = 0; rank < kStopRanks; ++rank) s.hello(rank, 100 + rank, "host", 0);
   return s;
 }
 
 /// Turns each half second, with ranks that live, until `until_s` or the end of all; returns when the kill was
 /// ordered, -1: it was not.
-double wind(Supervision& s, double from_s, double until_s) {
+double wind_to_kill(Supervision& s, double from_s, double until_s) {
   double killed_s = -1;
   for (double now_s = from_s; now_s < until_s && !s.over(); now_s += 0.5) {
-    for (int rank = 0; rank < kRanks; ++rank) s.heard(rank, now_s);
+    for (int rank = 0; rank < kStopRanks; ++rank) s.heard(rank, now_s);
     s.tick(now_s);
     for (const Action action : s.take_actions())
       if (action == Action::kill) killed_s = now_s;
@@ -39,7 +39,7 @@ double wind(Supervision& s, double from_s, double until_s) {
 
 TEST_CASE("a stop has one limit, of which a part may have passed before the attempt") {
   for (const auto& [left_s, ends_s] : {std::pair{1e9, 65.0}, {60.0, 65.0}, {20.0, 25.0}, {-3.0, 5.0}}) {
-    Supervision s = running();
+    Supervision s = running_to_stop();
     s.stop(StopLevel::save_and_stop, 5, left_s);
     s.stop(StopLevel::save_and_stop, 6, left_s);  // said in each turn
     CHECK(s.stop_until_s() == std::min(ends_s, 5 + left_s));
@@ -50,7 +50,7 @@ TEST_CASE("a stop has one limit, of which a part may have passed before the atte
         Activity{
             .kind = Activity::waiting, .phase = RunPhase::saving, .step = 7, .communicator = kSupervisorWait},
         5);
-    CHECK(wind(s, 5, 1000) == ends_s);
+    CHECK(wind_to_kill(s, 5, 1000) == ends_s);
     const Verdict v = s.verdict();
     CHECK(v.outcome == Verdict::stopped);
     CHECK(v.gave_up ==
@@ -60,43 +60,43 @@ TEST_CASE("a stop has one limit, of which a part may have passed before the atte
 }
 
 TEST_CASE("a stop that ends in time gives nothing up; one of a start does") {
-  Supervision s = running();
+  Supervision s = running_to_stop();
   s.stop(StopLevel::save_and_stop, 5);
-  for (int rank = 0; rank < kRanks; ++rank) s.done(rank, 64.9);
+  for (int rank = 0; rank < kStopRanks; ++rank) s.done(rank, 64.9);
   s.launcher_ended(0, 65.2);
   CHECK(s.verdict().outcome == Verdict::stopped);
   CHECK(s.verdict().gave_up.empty());
-  Supervision starts({.ranks = kRanks, .start_timeout_s = 500, .exit_timeout_s = 60}, 0);
+  Supervision starts({.ranks = kStopRanks, .start_timeout_s = 500, .exit_timeout_s = 60}, 0);
   starts.stop(StopLevel::save_and_stop, 5);
-  CHECK(wind(starts, 5, 1000) == 65);
+  CHECK(wind_to_kill(starts, 5, 1000) == 65);
   CHECK(starts.verdict().gave_up ==
         "the stop did not end within 60 s (checkpoint.exit_timeout_seconds); its ranks had not all started");
 }
 
 TEST_CASE("a regroup has no limit until a person wants the run to stop") {
-  Supervision s = running();
+  Supervision s = running_to_stop();
   s.regroup(5);
   CHECK(s.take_actions() == std::vector{Action::tell_save_and_stop});
-  CHECK(wind(s, 5, 500) == -1);
+  CHECK(wind_to_kill(s, 5, 500) == -1);
   s.stop(StopLevel::save_and_stop, 500);
-  CHECK(wind(s, 500, 1000) == 560);
+  CHECK(wind_to_kill(s, 500, 1000) == 560);
 }
 
 TEST_CASE("the time in which the supervisor itself was stopped is not the ranks'") {
-  Supervision s = running();
+  Supervision s = running_to_stop();
   s.stop(StopLevel::save_and_stop, 5);
-  CHECK(wind(s, 5, 10) == -1);
-  CHECK(wind(s, 1009.5, 2000) == 1065);
+  CHECK(wind_to_kill(s, 5, 10) == -1);
+  CHECK(wind_to_kill(s, 1009.5, 2000) == 1065);
 }
 
 TEST_CASE("the end of an attempt waits for a file system as long as that is worth it") {
   const auto ended = [](bool failed, StopLevel level) {
-    Supervision s = running();
+    Supervision s = running_to_stop();
     if (level != StopLevel::none) s.stop(level, 5);
     if (failed) s.lost(0, CrashRecord{.rank = 0, .code = ErrorCode::kData, .message = "x"}, 6);
-    for (int rank = 0; rank < kRanks && !failed; ++rank) s.done(rank, 6);
+    for (int rank = 0; rank < kStopRanks && !failed; ++rank) s.done(rank, 6);
     if (!failed) s.launcher_ended(0, 6);
-    wind(s, 6, 30);
+    wind_to_kill(s, 6, 30);
     REQUIRE(s.over());
     return s;
   };

@@ -13,8 +13,8 @@ using namespace trainctl;
 
 namespace {
 
-struct Stage : test::SupervisedStage {
-  explicit Stage(SupervisePlan given = test::plan_of_two_nodes()) : SupervisedStage(std::move(given)) {
+struct EpochsStage : test::SupervisedStage {
+  explicit EpochsStage(SupervisePlan given = test::plan_of_two_nodes()) : SupervisedStage(std::move(given)) {
     source.emplace(plan, directory, real_file_system(), run->log);
     checkpoints.emplace(plan, run->directory, real_file_system(), clock, run->log, run->lock);
     epochs.emplace(*run, *source, *checkpoints);
@@ -39,7 +39,7 @@ void write_epoch(const RunDirectory& run, uint64_t epoch, int64_t steps) {
 }  // namespace
 
 TEST_CASE("the first epoch of a run begins at step 0", "[run_epochs]") {
-  Stage stage;
+  EpochsStage stage;
   CHECK(last_epoch(real_file_system(), stage.directory) == 0);
   const AttemptOptions options = stage.epochs->options(stage.job());
   CHECK(options.file.epoch == 1);
@@ -61,7 +61,7 @@ TEST_CASE("the first epoch of a run begins at step 0", "[run_epochs]") {
 TEST_CASE("an epoch that goes back has the next number and moves later steps aside", "[run_epochs]") {
   SupervisePlan plan = test::plan_of_two_nodes();
   plan.resume_step = 20;
-  Stage stage(plan);
+  EpochsStage stage(plan);
   stage.plan.resume_from = stage.directory.checkpoints(stage.job()) + "/step-20";
   stage.source.emplace(stage.plan, stage.directory, real_file_system(), stage.run->log);
   write_epoch(stage.directory, 4, 25);
@@ -93,7 +93,7 @@ TEST_CASE("an epoch that goes back has the next number and moves later steps asi
 }
 
 TEST_CASE("an epoch that is taken over goes on where it is", "[run_epochs]") {
-  Stage stage;
+  EpochsStage stage;
   write_epoch(stage.directory, 4, 25);
   RunStatus before;
   before.step = 24;  // written before the last step was

@@ -20,8 +20,8 @@ using test::SupervisedStage;
 
 namespace {
 
-struct Stage : SupervisedStage {
-  explicit Stage(SupervisePlan given = test::plan_of_two_nodes()) : SupervisedStage(std::move(given)) {
+struct FleetStage : SupervisedStage {
+  explicit FleetStage(SupervisePlan given = test::plan_of_two_nodes()) : SupervisedStage(std::move(given)) {
     recovery.emplace(recovery_options(plan), clock.monotonic_s());
     fleet.emplace(*run, *recovery);
   }
@@ -108,7 +108,7 @@ SupervisePlan plan_to_attach() {
 }  // namespace
 
 TEST_CASE("a node that comes and goes is reported to recovery, records and console", "[run_fleet]") {
-  Stage stage;
+  FleetStage stage;
   stage.fleet->begin(stage.folders);
   CHECK(stage.state_of("a") == PoolNode::coming);
   auto agent = stage.agent("a");
@@ -133,7 +133,7 @@ TEST_CASE("a node that comes and goes is reported to recovery, records and conso
 
 TEST_CASE("a node whose clock is apart is named", "[run_fleet]") {
   for (const double apart_s : {0.0, 0.5, -90.0, 90.0}) {
-    Stage stage;
+    FleetStage stage;
     stage.fleet->begin(stage.folders);
     Peer agent(stage.directory.path);
     wire::NodeHello hello = agent.hello_of("b");
@@ -146,7 +146,7 @@ TEST_CASE("a node whose clock is apart is named", "[run_fleet]") {
 }
 
 TEST_CASE("nodes that came during an attempt are reported after it, once", "[run_fleet]") {
-  Stage stage;
+  FleetStage stage;
   stage.fleet->begin(stage.folders);
   const auto a = stage.agent("a");
   REQUIRE(stage.until([&] { return stage.state_of("a") == PoolNode::ready; }));
@@ -161,7 +161,7 @@ TEST_CASE("nodes that came during an attempt are reported after it, once", "[run
 }
 
 TEST_CASE("why a node could not be started is reported once for each reason", "[run_fleet]") {
-  Stage stage;
+  FleetStage stage;
   stage.fleet->begin(stage.folders);
   for (const char* why : {"ssh: no route", "ssh: no route", "another version", "another version"})
     stage.fleet->start_failed(1, why);
@@ -177,7 +177,7 @@ TEST_CASE("at its end a run keeps in memory what a resume reads from there", "[r
     const bool keeps = one_machine && saved < 7;
     SupervisePlan plan = test::plan_of_two_nodes();
     plan.nodes.one_machine = one_machine;
-    Stage stage(plan);
+    FleetStage stage(plan);
     stage.fleet->begin(stage.folders);
     RunStatus& status = stage.run->log.status();
     status.step = status.staged_step = status.partner_step = 7;
@@ -196,7 +196,7 @@ TEST_CASE("at its end a run keeps in memory what a resume reads from there", "[r
 TEST_CASE("on one machine an agent that cannot be started is an error", "[run_fleet]") {
   SupervisePlan plan = test::plan_of_two_nodes();
   plan.nodes.one_machine = true;
-  Stage stage(plan);
+  FleetStage stage(plan);
   stage.fleet->begin(stage.folders);
   CHECK_THROWS_AS(stage.fleet->start_failed(0, "no memory for a process"), Error);
   CHECK(stage.fleet->statuses({}).empty());
@@ -221,7 +221,7 @@ TEST_CASE("a supervisor finds the ranks or the agents of the one before, or noth
 }
 
 TEST_CASE("without a supervisor before there is nothing to attach to", "[run_fleet]") {
-  Stage stage;
+  FleetStage stage;
   CHECK(stage.fleet->attach(stage.folders) == RunFleet::Left::nothing);
   CHECK_FALSE(real_file_system().exists(supervisor_file(stage.directory.path)));
 }

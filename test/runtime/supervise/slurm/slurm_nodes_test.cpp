@@ -18,7 +18,7 @@ namespace {
 
 /// The sentence of the refusal; "" if `call` passes.
 template <typename Call>
-std::string refusal(Call call) {
+std::string usage_error(Call call) {
   try {
     call();
   } catch (const Error& error) {
@@ -74,13 +74,13 @@ TEST_CASE("what is no node list is refused", "[slurm]") {
                            "a[0-999]b[0-999]c[0-999]",
                            "n[18446744073709551615]"}) {
     INFO(list);
-    const std::string words = refusal([&] { parse_node_list(list); });
+    const std::string words = usage_error([&] { parse_node_list(list); });
     CHECK(words.find("the node list '" + std::string(list)) == 0);
   }
 }
 
 TEST_CASE("the refusal of a node list says why", "[slurm]") {
-  const auto why = [](const char* list) { return refusal([&] { parse_node_list(list); }); };
+  const auto why = [](const char* list) { return usage_error([&] { parse_node_list(list); }); };
   CHECK(why("n[5-3]") == "the node list 'n[5-3]' is not of Slurm's form: the range '5-3' runs backwards");
   CHECK(why("n[a]") == "the node list 'n[a]' is not of Slurm's form: 'a' is no range of numbers");
   CHECK(why("n[1").ends_with("a bracket has no partner"));
@@ -132,7 +132,7 @@ TEST_CASE("repeated counts", "[slurm]") {
   for (const char* text :
        {"", "4(x3", "4(3)", "x", "4,", "4(x0)", "-1", "4(x2))", "4(x99999999)", "9999999999"}) {
     INFO(text);
-    CHECK(refusal([&] { parse_repeated_counts(text); }).find("the list of counts") == 0);
+    CHECK(usage_error([&] { parse_repeated_counts(text); }).find("the list of counts") == 0);
   }
 }
 
@@ -156,6 +156,6 @@ TEST_CASE("time limits", "[slurm]") {
   CHECK(parse_time_limit("") == std::nullopt);
   for (const char* text : {"1h", "1:2:3:4", "-5", "1-", "1-2-3", "1:", ":", "12 ", "1d"}) {
     INFO(text);
-    CHECK(refusal([&] { parse_time_limit(text); }).find("the time limit") == 0);
+    CHECK(usage_error([&] { parse_time_limit(text); }).find("the time limit") == 0);
   }
 }

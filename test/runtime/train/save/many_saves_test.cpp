@@ -127,7 +127,7 @@ class Ranks {
   std::vector<std::unique_ptr<Saver>> savers_;
 };
 
-int64_t resident_bytes() {
+int64_t resident_bytes_now() {
   std::ifstream statm("/proc/self/statm");
   int64_t pages = 0, resident = 0;
   statm >> pages >> resident;
@@ -144,7 +144,7 @@ void save_often(int64_t count) {
     // The numbers of the later steps have as many digits, so texts as long.
     ranks.save(10000 + step);
     if (step > kWarmUp / 2) usual.insert(ranks.census());
-    most_resident = std::max(most_resident, resident_bytes());
+    most_resident = std::max(most_resident, resident_bytes_now());
   }
   for (int64_t step = kWarmUp + 1; step <= count; ++step) ranks.save(10000 + step);
   CHECK(ranks.saved() == count);
@@ -157,7 +157,7 @@ void save_often(int64_t count) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     last = ranks.census();
   }
-  const int64_t growth = resident_bytes() - most_resident;
+  const int64_t growth = resident_bytes_now() - most_resident;
   INFO("after the warm-up: " << *usual.rbegin());
   INFO("after " << count << " saves: " << last);
   CHECK(usual.contains(last));
