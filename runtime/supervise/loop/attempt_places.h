@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/supervise/attempt/attempt.h"
-#include "runtime/supervise/loop/supervisor.h"
+#include "runtime/supervise/loop/supervise_plan.h"
 
 namespace trainctl {
 

@@ -13,7 +13,7 @@
 #include "runtime/supervise/care/care_thread.h"
 #include "runtime/supervise/decide/recovery.h"
 #include "runtime/supervise/loop/lock_watch.h"
-#include "runtime/supervise/loop/supervisor.h"
+#include "runtime/supervise/loop/supervise_plan.h"
 
 namespace trainctl {
 

@@ -3,9 +3,16 @@
 #include <string>
 
 #include "runtime/supervise/decide/supervision.h"
-#include "runtime/supervise/loop/supervisor.h"
+#include "runtime/supervise/loop/supervise_plan.h"
 
 namespace trainctl {
+
+/// How the run ended, for the command that supervised it.
+struct RunResult {
+  int exit_code = 0;
+  RunStatus status;
+  LastActs acts;  ///< the caller passes them to act() after it has released the run's lock
+};
 
 class RunEnd {
  public:

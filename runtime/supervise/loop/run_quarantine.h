@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/supervise/attempt/run_log.h"
-#include "runtime/supervise/loop/supervisor.h"
+#include "runtime/supervise/loop/supervise_plan.h"
 
 namespace trainctl {
 

@@ -9,7 +9,7 @@
 #include "runtime/supervise/decide/source.h"
 #include "runtime/supervise/history/suspects.h"
 #include "runtime/supervise/loop/run_checkpoints.h"
-#include "runtime/supervise/loop/supervisor.h"
+#include "runtime/supervise/loop/supervise_plan.h"
 
 namespace trainctl {
 

@@ -6,7 +6,7 @@
 
 #include "runtime/supervise/attempt/run_log.h"
 #include "runtime/supervise/loop/lock_watch.h"
-#include "runtime/supervise/loop/supervisor.h"
+#include "runtime/supervise/loop/supervise_plan.h"
 
 namespace trainctl {
 

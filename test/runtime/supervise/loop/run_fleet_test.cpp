@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/supervise/loop/supervisor.h"
 #include "test/runtime/supervise/loop/supervised_stage.h"
 
 using namespace trainctl;
