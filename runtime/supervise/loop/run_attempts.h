@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/supervise/attempt/attempt.h"
-#include "runtime/supervise/attempt/attempt_times.h"
-#include "runtime/supervise/attempt/starter.h"
+#include "runtime/supervise/loop/attempt_times.h"
+#include "runtime/supervise/loop/starter.h"
 #include "runtime/supervise/loop/run_end.h"
 #include "runtime/supervise/loop/run_epochs.h"
 #include "runtime/supervise/loop/run_fleet.h"

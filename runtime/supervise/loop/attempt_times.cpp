@@ -1,4 +1,4 @@
-#include "runtime/supervise/attempt/attempt_times.h"
+#include "runtime/supervise/loop/attempt_times.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervise/attempt/starter.h"
+#include "runtime/supervise/loop/starter.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
