@@ -10,8 +10,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/philox.h"
-#include "runtime/run/rank/thread_control.h"
 #include "runtime/train/rank.h"
+#include "test/support/thread_control.h"
 
 namespace trainctl::test {
 namespace {

@@ -2,7 +2,7 @@
 //
 // A rank sends its activity, step reports and receipts of saves; the supervisor sends stop requests and
 // results of saves. In a run the channel is a socket with one JSON object per line
-// (runtime/run/rank/control_client.cpp); in tests it is direct calls (runtime/run/rank/thread_control.cpp).
+// (runtime/run/rank/control_client.cpp); in tests it is direct calls (test/support/thread_control.cpp).
 #pragma once
 #include <functional>
 #include <limits>

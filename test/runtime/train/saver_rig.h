@@ -15,12 +15,12 @@
 #include "ckpt/pieces.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/run/rank/thread_control.h"
 #include "runtime/train/save/saver.h"
 #include "test/support/gates.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_clock.h"
+#include "test/support/thread_control.h"
 
 namespace trainctl::test {
 

@@ -18,9 +18,9 @@
 
 #include "ckpt/pieces.h"
 #include "runtime/base/process_memory.h"
-#include "runtime/run/rank/thread_control.h"
 #include "runtime/train/save/saver.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_control.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -68,7 +68,7 @@ std::ostream& operator<<(std::ostream& out, const Census& c) {
 class Ranks {
  public:
   Ranks()
-      : controls_(make_thread_control(kRanks, real_file_system(), dir(), 2, nullptr,
+      : controls_(test::make_thread_control(kRanks, real_file_system(), dir(), 2, nullptr,
                                       [this](EventKind kind, const std::string&) {
                                         (kind == EventKind::checkpoint ? saved_ : failed_) += 1;
                                       })) {

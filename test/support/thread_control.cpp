@@ -1,4 +1,6 @@
 // The control channel of ranks that are threads of one process: a shared collector behind a mutex.
+#include "test/support/thread_control.h"
+
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -6,11 +8,10 @@
 
 #include "ckpt/store.h"
 #include "runtime/base/error.h"
-#include "runtime/run/rank/thread_control.h"
 #include "runtime/base/json.h"
 #include "runtime/run/saves/save_collector.h"
 
-namespace trainctl {
+namespace trainctl::test {
 namespace {
 
 /// So long rank 0 waits for the times that the others report of its step.
@@ -48,7 +49,7 @@ struct Shared {
   std::function<void(EventKind, const std::string&)> on_event;
   std::map<int64_t, SaveOutcome> outcomes;  // by the number of the save
   TraceOrder trace;
-  int gone = 0;                             // ends that have left: a save that still needs them cannot finish
+  int gone = 0;  // ends that have left: a save that still needs them cannot finish
 };
 
 class ThreadControl final : public Control {
@@ -144,4 +145,4 @@ std::vector<std::unique_ptr<Control>> make_thread_control(
   return ends;
 }
 
-}  // namespace trainctl
+}  // namespace trainctl::test

@@ -8,7 +8,7 @@
 #include "runtime/run/record/step_assembly.h"
 #include "runtime/train/control/control.h"
 
-namespace trainctl {
+namespace trainctl::test {
 
 /// Returns one Control for each of `size` ranks. They share a collector that publishes into `checkpoint_dir`
 /// and keeps the `keep_last` newest checkpoints. `on_report` is called by rank 0 for each step, under a lock.
@@ -19,4 +19,4 @@ std::vector<std::unique_ptr<Control>> make_thread_control(
     std::function<void(const StepRecord&)> on_report,
     std::function<void(EventKind, const std::string&)> on_event = {}, const TraceOrder& trace = {});
 
-}  // namespace trainctl
+}  // namespace trainctl::test
