@@ -16,7 +16,6 @@
 #include <fstream>
 
 #include "runtime/base/error.h"
-#include "runtime/base/record.h"
 #include "runtime/base/units.h"
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/session.h"
@@ -415,13 +414,6 @@ int run_agent(const AgentOptions& given) {
   }
   if (!ended && options.abandoned) options.abandoned();
   return 0;
-}
-
-std::string supervisor_file(const std::string& run_directory) { return run_directory + "/supervisor.json"; }
-
-std::string SupervisorFile::to_json() const { return record_text(*this); }
-SupervisorFile SupervisorFile::from_json(const std::string& text) {
-  return read_record<SupervisorFile>(text, "supervisor.json");
 }
 
 }  // namespace trainctl

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "runtime/base/file_system.h"
-#include "runtime/run/agent/agent.h"
+#include "runtime/run/wire/supervisor_file.h"
 
 namespace trainctl {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "runtime/base/json.h"
-#include "runtime/run/agent/agent.h"
 #include "runtime/run/wire/environment.h"
+#include "runtime/run/wire/supervisor_file.h"
 #include "runtime/supervise/loop/attempt_places.h"
 #include "runtime/supervise/loop/run_source.h"
 

@@ -15,9 +15,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
-#include "runtime/run/agent/agent.h"
 #include "runtime/run/agent/agent_state.h"
 #include "runtime/run/wire/environment.h"
+#include "runtime/run/wire/supervisor_file.h"
 #include "runtime/supervise/nodes/own_address.h"
 #include "runtime/supervise/slurm/slurm.h"
 #include "runtime/supervise/slurm/slurm_script.h"

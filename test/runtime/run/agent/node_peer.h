@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
-#include "runtime/run/agent/agent.h"
 #include "runtime/run/wire/stream.h"
+#include "runtime/run/wire/supervisor_file.h"
 #include "test/support/hand_clock.h"
 
 namespace trainctl::test {

@@ -15,8 +15,8 @@
 #include <memory>
 #include <thread>
 
-#include "runtime/run/agent/agent.h"
 #include "runtime/run/wire/stream.h"
+#include "runtime/run/wire/supervisor_file.h"
 #include "runtime/supervise/nodes/fleet.h"
 #include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
