@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/run/pieces/remote_memory.h"
+#include "runtime/run/wire/folder_pieces.h"
 
 namespace trainctl {
 namespace {
@@ -78,7 +79,7 @@ const std::string& HeldPieces::folder() const {
 }
 
 wire::PiecesAnswer HeldPieces::list() const {
-  return {folder_ ? wire::held_pieces(real_file_system(), folder_->path()) : std::vector<wire::HeldPiece>{}};
+  return {folder_ ? wire::folder_pieces(real_file_system(), folder_->path()) : std::vector<wire::HeldPiece>{}};
 }
 
 void HeldPieces::keep_only(int ranks) {

@@ -279,8 +279,6 @@ struct HeldPiece {
     f("problem", r.problem);
   }
 };
-/// The pieces in a folder (ckpt::MemoryFolder). Their chunks are not read. Throws nothing.
-std::vector<HeldPiece> held_pieces(FileSystem& fs, const std::string& folder);
 /// The payload of pieces, up: what the node has.
 struct PiecesAnswer {
   std::vector<HeldPiece> pieces;

@@ -13,6 +13,7 @@
 #include "ckpt/open_part.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
+#include "runtime/run/wire/folder_pieces.h"
 
 namespace trainctl {
 
@@ -214,7 +215,7 @@ std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_
 
 NodePieces pieces_here(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs) {
   const std::string& node = plan.nodes.nodes.front().name;
-  return {node, wire::held_pieces(fs, ckpt::memory_folder_path(run.path, node))};
+  return {node, wire::folder_pieces(fs, ckpt::memory_folder_path(run.path, node))};
 }
 
 }  // namespace trainctl

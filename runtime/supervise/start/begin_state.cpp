@@ -7,7 +7,7 @@
 #include "ckpt/memory_folder.h"
 #include "ckpt/open_pieces.h"
 #include "runtime/base/error.h"
-#include "runtime/run/wire/node_wire.h"
+#include "runtime/run/wire/folder_pieces.h"
 #include "runtime/supervise/loop/run_epochs.h"
 #include "runtime/supervise/loop/run_source.h"
 #include "runtime/supervise/care/usable_checkpoint.h"
@@ -40,7 +40,7 @@ BeginState find_in_memory(const BeginSearch& search, std::optional<int64_t> dire
       .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(fs, request.run)),
       .refused = {},
       .doubted = doubted_states(suspect_checkpoints(lines_of(fs, request.run.events()))),
-      .memory = {{node, wire::held_pieces(fs, folder)}},
+      .memory = {{node, wire::folder_pieces(fs, folder)}},
       .directory_step = directory_step};
   while (true) {
     const SourceChoice choice = choose_source(question);

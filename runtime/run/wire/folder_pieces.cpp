@@ -1,9 +1,10 @@
+#include "runtime/run/wire/folder_pieces.h"
+
 #include "ckpt/pieces.h"
-#include "runtime/run/wire/node_wire.h"
 
 namespace trainctl::wire {
 
-std::vector<HeldPiece> held_pieces(FileSystem& fs, const std::string& folder) {
+std::vector<HeldPiece> folder_pieces(FileSystem& fs, const std::string& folder) {
   std::vector<HeldPiece> pieces;
   for (const ckpt::FoundPiece& found : ckpt::list_pieces(fs, folder)) {
     if (found.step < 0) continue;  // the file holds no state
