@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/supervise/slurm/jobset.h"
+#include "runtime/supervise/jobset/jobset.h"
 #include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/slurm/slurm_script.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/supervise/slurm/yaml.h"
+#include "runtime/supervise/jobset/yaml.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "runtime/supervise/slurm/jobset.h"
+#include "runtime/supervise/jobset/jobset.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/supervise/slurm/yaml.h"
+#include "runtime/supervise/jobset/yaml.h"
 #include "runtime/supervise/slurm/slurm_nodes.h"
 
 namespace trainctl {

@@ -14,8 +14,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/supervise/slurm/yaml.h"
-#include "runtime/supervise/slurm/jobset.h"
+#include "runtime/supervise/jobset/yaml.h"
+#include "runtime/supervise/jobset/jobset.h"
 #include "test/support/seed.h"
 
 using namespace trainctl;
