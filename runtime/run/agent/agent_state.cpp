@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/ensure.h"
+
 namespace trainctl {
 namespace {
 
@@ -19,6 +21,7 @@ constexpr double kTakeoverStepS = 3.0;
 }  // namespace
 
 double takeover_after_s(double silence_s, double grace_s, int order) {
+  ENSURE(order >= 0, "node {}", order);
   const int turn = int(std::bit_width(unsigned(order) + 1)) - 1;
   const double first_s = std::max(grace_s / 4, silence_s), last_s = std::max(first_s, 0.75 * grace_s);
   return std::min(first_s + turn * std::min(kTakeoverStepS, grace_s / 12), last_s);
@@ -73,7 +76,11 @@ bool AgentState::accept(uint64_t epoch) {
   return true;
 }
 
-void AgentState::running(uint64_t epoch) { epoch_ = epoch; }
+void AgentState::running(uint64_t epoch) {
+  ENSURE(!epoch_ || epoch >= *epoch_, "epoch {} after {}", epoch, *epoch_);
+  ENSURE(phase_ != Phase::ending && phase_ != Phase::over, "epoch {} begins at the end", epoch);
+  epoch_ = epoch;
+}
 
 void AgentState::gone(uint64_t epoch, double) {
   if (epoch_ == epoch) epoch_.reset();

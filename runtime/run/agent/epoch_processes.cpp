@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/run/wire/environment.h"
 
 namespace trainctl {
@@ -28,10 +29,14 @@ EpochProcesses::EpochProcesses(std::string mark, Clock& clock, Handler handler)
 
 void EpochProcesses::start_rank(int rank, const std::vector<std::string>& argv,
                                 const Environment& environment) {
+  ENSURE(rank >= 0 && std::none_of(children_.begin(), children_.end(),
+                                   [&](const Child& child) { return child.rank == rank; }),
+         "rank {} was started", rank);
   children_.push_back({rank, 0, std::make_unique<ChildProcess>(argv, environment)});
 }
 
 void EpochProcesses::start_mpirun(const std::vector<std::string>& argv, const Environment& environment) {
+  ENSURE(children_.empty(), "{} processes before mpirun", children_.size());
   children_.push_back(
       {-1, 0, std::make_unique<ChildProcess>(argv, environment, std::vector<std::string>{}, kNotForMpirun)});
 }

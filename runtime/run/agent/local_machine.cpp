@@ -49,6 +49,7 @@ std::optional<uint64_t> LocalMachine::epoch() const {
 }
 
 void LocalMachine::emit(Message&& message) {
+  ENSURE(epoch_, "a message of kind {} without an epoch", int(message.kind));
   message.epoch = epoch_->number;
   events_(std::move(message));
 }
@@ -76,6 +77,7 @@ void LocalMachine::order(const Message& message) {
 }
 
 void LocalMachine::start(const Message& message) {
+  ENSURE(!epoch_ || message.epoch >= epoch_->number, "epoch {} after {}", message.epoch, epoch_->number);
   // The supervisor has waited for the end of the epoch before; one that is still here has been forgotten by
   // it.
   if (epoch_) {
@@ -219,6 +221,7 @@ void LocalMachine::kill_all() {
 void LocalMachine::go_on_killing() {
   const std::optional<int> left = epoch_ ? epoch_->processes->kill_step() : std::nullopt;
   if (!left) return;
+  ENSURE(!epoch_->pmix_begun || pmix_);
   if (epoch_->pmix_begun) pmix_->end();
   const uint64_t number = epoch_->number;
   epoch_.reset();

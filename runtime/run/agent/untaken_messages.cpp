@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/base/error.h"
 #include "runtime/run/wire/protocol.h"
 
 namespace trainctl {
@@ -40,6 +41,7 @@ void UntakenMessages::drop_beyond_limits() {
 void UntakenMessages::taken(uint64_t sequence) {
   for (; !others_.empty() && others_.front().sequence <= sequence; others_.pop_front())
     others_bytes_ -= others_.front().payload.size();
+  ENSURE(!others_.empty() || others_bytes_ == 0, "{} bytes of no message", others_bytes_);
 }
 
 void UntakenMessages::drop_oldest_save() {

@@ -70,6 +70,7 @@ StepRecord StepAssembly::take_first() {
   while (!steps_.begin()->second.report) steps_.erase(steps_.begin());
   const Step step = std::move(steps_.begin()->second);
   steps_.erase(steps_.begin());
+  ENSURE(step.report && step.report->step > taken_);  // steps only rise
   taken_ = step.report->step;
   return record_of(*step.report, step.times, options_.nodes);
 }

@@ -59,6 +59,10 @@ std::optional<CollectedSave> SaveCollector::take(int64_t number) {
 }
 
 SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
+  ENSURE(save.receipts.size() == size_t(options_.ranks), "{} receipts of {} ranks", save.receipts.size(),
+         options_.ranks);
+  ENSURE(std::find(save.handed_in.begin(), save.handed_in.end(), false) == save.handed_in.end(),
+         "step {} is not complete", save.state.step);
   SaveOutcome outcome;
   outcome.step = save.state.step;
   outcome.cpu_s = save.cpu_s;

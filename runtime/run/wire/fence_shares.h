@@ -8,6 +8,7 @@
 #pragma once
 #include <deque>
 
+#include "runtime/base/ensure.h"
 #include "runtime/run/wire/node_wire.h"
 
 namespace trainctl {
@@ -24,6 +25,7 @@ class FenceShares {
   bool answer(int64_t number) {
     if (number != entered_ || number == answered_) return false;
     answered_ = number;
+    ENSURE(!kept_.empty() && kept_.back().number == number);
     while (kept_.front().number < number) kept_.pop_front();
     return true;
   }

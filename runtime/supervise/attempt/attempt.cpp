@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
@@ -120,12 +121,21 @@ class Attempt {
   }
   static AttemptOptions with_nodes(AttemptOptions options, const Fleet& fleet) {
     options.limits.launcher = !options.pmix;
-    for (const AttemptOptions::Node& node : options.nodes)
+    ENSURE(!options.nodes.empty() && options.limits.nodes.empty());
+    int next = 0;
+    for (const AttemptOptions::Node& node : options.nodes) {
+      ENSURE(node.node >= 0 && node.node < fleet.size(), "node {} of {}", node.node, fleet.size());
+      // Those of an attach are as attempt.json says.
+      ENSURE(options.attach || (node.first == next && node.count > 0), "rank {} after {}", node.first, next);
+      next += node.count;
       options.limits.nodes.push_back({fleet.name(node.node), node.first, node.count});
+    }
+    ENSURE(options.attach || next == options.limits.ranks, "{} of {} ranks", next, options.limits.ranks);
     return options;
   }
 
   void start() {
+    ENSURE(options_.file.epoch > 0 && options_.file.nodes.empty());
     options_.file.mark = random_token();
     options_.file.pmix = options_.pmix;
     options_.file.session_folder = options_.session_folder;
@@ -254,6 +264,7 @@ class Attempt {
             .left_s = supervision_.stop_until_s() - clock_.monotonic_s()};
   }
   void send(int index, Message message) {
+    ENSURE(index >= 0 && size_t(index) < options_.nodes.size(), "node {} of {}", index, options_.nodes.size());
     message.epoch = options_.file.epoch;
     fleet_.machine(options_.nodes[size_t(index)].node).order(message);
   }

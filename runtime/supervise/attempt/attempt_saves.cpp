@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/json.h"
 
 namespace trainctl {
@@ -113,6 +114,8 @@ void AttemptSaves::answer(int64_t number, const SaveOutcome& outcome) {
 }
 
 void AttemptSaves::send_answer(const protocol::Down& down) {
+  ENSURE(!answers_.contains(down.number), "save {} has an answer", down.number);
+  ENSURE(!collector_.has(down.number), "save {} is still being collected", down.number);
   began_s_.erase(down.number);
   answers_[down.number] = down;
   if (answers_.size() > protocol::kMostAnswers) {
@@ -131,9 +134,11 @@ void AttemptSaves::publish_next() {
     publisher_.remove_all();
   } else {
     publishing_ = complete_.front().number;
+    ENSURE(!answers_.contains(publishing_), "save {} has an answer", publishing_);
     publisher_.publish(std::move(complete_.front()), std::exchange(given_up_, {}));
     complete_.pop_front();
   }
+  ENSURE(publisher_.is_busy());
   answered_s_ = *publisher_.answered_s();
   said_silence_ = false;
 }
@@ -159,8 +164,10 @@ void AttemptSaves::give_up() {
   const std::string why = publisher_.quiet_text();
   ended(publisher_.give_up());
   // They waited for it. The newest is what the run would go on from.
-  for (const CollectedSave& save : waiting)
+  for (const CollectedSave& save : waiting) {
+    ENSURE(!answers_.contains(save.number) && began_s_.contains(save.number), "save {}", save.number);
     log_.saved({.step = save.state.step, .message = why}, clock_.monotonic_s() - began_s_[save.number]);
+  }
 }
 
 void AttemptSaves::take_result() {
@@ -170,6 +177,7 @@ void AttemptSaves::take_result() {
 void AttemptSaves::ended(const SaveOutcome& outcome) {
   if (outcome.taken) throw RunTaken(ErrorCode::kLauncher, outcome.message);
   if (publishing_ < 0) return;
+  ENSURE(began_s_.contains(publishing_), "save {} has not begun", publishing_);
   log_.saved(outcome, clock_.monotonic_s() - began_s_[publishing_]);
   attempt_.progressed();
   answer(publishing_, outcome);

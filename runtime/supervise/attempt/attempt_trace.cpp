@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 
@@ -48,6 +49,7 @@ void AttemptTrace::begin(const TraceRequest& request) {
 
 /// Asks what there is to ask, and answers when it is over.
 void AttemptTrace::go_on() {
+  ENSURE(session_);
   session_->tick(clock_.monotonic_s());
   for (const int node : session_->take_questions()) {
     asked_[++questions_] = {node, clock_.monotonic_s()};
@@ -69,6 +71,7 @@ void AttemptTrace::go_on() {
 }
 
 void AttemptTrace::publish() {
+  ENSURE(session_);
   TraceAnswer answer = session_->answer();
   answer.monotonic_s = clock_.monotonic_s();
   answer.unix_s = clock_.unix_s();

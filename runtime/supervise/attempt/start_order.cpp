@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "runtime/base/error.h"
+
 namespace trainctl {
 
 wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, size_t index) {
+  ENSURE(index < options.nodes.size(), "node {} of {}", index, options.nodes.size());
   const std::vector<Beginning>& begin = options.file.beginnings;
   wire::StartOrder order{.mark = options.file.mark,
                          .pmix = options.pmix,
@@ -29,7 +32,9 @@ wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, 
   const auto partner_of = std::find_if(options.nodes.begin(), options.nodes.end(),
                                        [&](const auto& node) { return node.partner == int(index); });
   if (partner_of != options.nodes.end()) order.partner_of = {partner_of->first, partner_of->count};
-  if (const int partner = options.nodes[index].partner; partner >= 0)
+  const int partner = options.nodes[index].partner;
+  ENSURE(partner < int(options.nodes.size()) && partner != int(index), "partner {} of node {}", partner, index);
+  if (partner >= 0)
     if (const wire::NodeHello* hello = fleet.hello(options.nodes[size_t(partner)].node))
       order.partner = hello->pieces;
   return order;

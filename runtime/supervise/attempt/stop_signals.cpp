@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/file_system.h"
 
 namespace trainctl {
@@ -82,6 +83,7 @@ double StopSignals::left_s(double limit_s) const {
 }
 
 void StopSignals::watch(LastResort last) {
+  ENSURE(!watching_.joinable());
   read();
   last_ = std::move(last);
   end_fd_ = ::eventfd(0, EFD_CLOEXEC);

@@ -222,6 +222,7 @@ std::string CareThread::silence_text() const {
 /// Another thread takes its place with the next begin().
 void CareThread::leave() {
   const std::shared_ptr<Thread> hangs = thread_;
+  ENSURE(hangs->thread.joinable());  // only a thread that runs can hang
   hangs->left = true;
   hangs->thread.detach();
   thread_ = std::make_shared<Thread>(fs_, clock_, options_);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/ensure.h"
+#include "runtime/base/error.h"
 
 namespace trainctl {
 namespace {
@@ -16,6 +16,7 @@ bool usable(const PoolNode& n) { return n.state == PoolNode::ready && !n.quarant
 
 NodePool::NodePool(Options options, double now_s) : options_(std::move(options)) {
   ENSURE(options_.tensor > 0);
+  ENSURE(options_.least_ranks > 0);
   for (const std::string& name : options_.nodes) node(name, now_s);
 }
 
@@ -134,13 +135,17 @@ void NodePool::end_attempt() {
 }
 
 std::vector<std::string> NodePool::select(int ranks) const {
+  ENSURE(ranks > 0);
   std::vector<const PoolNode*> at(size_t(places_), nullptr), spares;
   for (const PoolNode& n : nodes_) {
     if (!usable(n) || ranks_on(n) == 0) continue;
-    if (n.place >= 0)
+    if (n.place >= 0) {
+      ENSURE(n.place < places_);
+      ENSURE(!at[size_t(n.place)]);  // a place belongs to one node
       at[size_t(n.place)] = &n;
-    else
+    } else {
       spares.push_back(&n);
+    }
   }
   auto spare = spares.begin();
   for (const PoolNode*& place : at)

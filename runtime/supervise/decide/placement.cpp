@@ -132,6 +132,7 @@ int ranks_on(int slots, int tensor, const PlacementRules& rules) {
 PlacementResult place(const MeshShape& mesh, std::span<const ClusterNode> nodes,
                       const PlacementRules& rules) {
   const int needed = mesh.world_size();
+  ENSURE(mesh.tp > 0 && mesh.cp > 0, "tensor {} x context {}", mesh.tp, mesh.cp);
   const int smallest = rules.tensor_across_nodes ? 1 : mesh.tp;
   for (const int group : {mesh.tp * mesh.cp, mesh.tp, smallest}) {
     if (ranks_that_fit(nodes, group) < needed) continue;
@@ -144,6 +145,7 @@ PlacementResult place(const MeshShape& mesh, std::span<const ClusterNode> nodes,
       result.placement.ranges.push_back({int(i), next, count});
       next += count;
     }
+    ENSURE(next == needed, "{} of {} ranks are placed", next, needed);  // ranges ascend: each rank is on one node
     return result;
   }
   return {.refusal = refuse(mesh, nodes, smallest)};

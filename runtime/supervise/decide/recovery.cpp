@@ -37,6 +37,10 @@ std::vector<std::string> without(const std::vector<std::string>& names, std::vec
 
 NodePool::Options pool_options(const Recovery::Options& options) {
   ENSURE(!options.widths.empty());
+  ENSURE(options.widths.back().ranks > 0, "a width of {} ranks", options.widths.back().ranks);
+  for (size_t i = 1; i < options.widths.size(); ++i)
+    ENSURE(options.widths[i].ranks < options.widths[i - 1].ranks, "widths of {}, then {} ranks",
+           options.widths[i - 1].ranks, options.widths[i].ranks);
   return {.nodes = options.nodes,
           .tensor = options.tensor,
           .least_ranks = options.widths.back().ranks,
@@ -54,6 +58,7 @@ Recovery::Recovery(Options options, double now_s)
       asks_nodes_(options_.ask_nodes && !options_.step_fixed),
       was_saved_(options_.from_step && !options_.from_memory),
       newest_step_(options_.from_step.value_or(0)) {
+  ENSURE(!options_.from_memory || options_.from_step);
   state_.step = options_.from_step;
   state_.in_memory = options_.from_memory;
 }
@@ -97,6 +102,10 @@ const Width* Recovery::widest(int ranks) const {
 // ---- attempts
 
 void Recovery::attempt_started(const StartAttempt& start, double now_s) {
+  ENSURE(!attempt_.is_running);  // the one before has ended, with all of its processes
+  ENSURE(!over_);
+  ENSURE(!start.nodes.empty() && start.width.ranks > 0, "{} ranks on {} nodes", start.width.ranks,
+         start.nodes.size());
   asks_nodes_ = false;
   attempt_ = {.is_running = true,
               .has_ever_run = true,
@@ -117,6 +126,7 @@ void Recovery::note_progress() {
 }
 
 void Recovery::progressed(int64_t step) {
+  ENSURE(attempt_.is_running, "step {}", step);
   attempt_.stepped = true;
   attempt_.step = step;
   if (step <= newest_step_) return;
@@ -125,11 +135,13 @@ void Recovery::progressed(int64_t step) {
 }
 
 void Recovery::saved(int64_t step) {
+  ENSURE(attempt_.is_running, "step {}", step);
   was_saved_ = true;
   if (step > state_.step.value_or(0)) note_progress();
 }
 
 void Recovery::search(std::optional<int64_t> at_most, bool is_charged) {
+  ENSURE(!attempt_.is_running);
   state_.is_searched = true;
   state_.damaged.reset();
   state_.at_most = at_most;
@@ -192,6 +204,8 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
 }
 
 void Recovery::checkpoint_found(int64_t step, std::optional<StateId> in_memory) {
+  ENSURE(!attempt_.is_running, "step {}", step);
+  ENSURE(!in_memory || in_memory->step == step);
   state_.is_searched = asks_nodes_ = false;
   state_.step = step;
   state_.in_memory = in_memory;
@@ -204,6 +218,7 @@ void Recovery::memory_out_of_reach() {
 }
 
 void Recovery::no_checkpoint(int skipped) {
+  ENSURE(!attempt_.is_running);
   state_.is_searched = asks_nodes_ = false;
   state_.in_memory.reset();
   // A run that was saved never begins again unasked: that would move every checkpoint aside.
@@ -211,6 +226,7 @@ void Recovery::no_checkpoint(int skipped) {
     state_.step.reset();
     return;
   }
+  ENSURE(!state_.is_charged || restarts_ > 0);
   if (state_.is_charged) --restarts_;
   const char* what = state_.at_most && options_.step_fixed ? "it cannot be repaired, and the step was given"
                      : state_.at_most                      ? "there is no older usable checkpoint"
@@ -224,6 +240,7 @@ void Recovery::stop(StopLevel level) { stop_ = std::max(stop_, level); }
 // ---- decisions
 
 Decision Recovery::end(Decision decision) {
+  ENSURE(!over_ && !attempt_.is_running);  // how the run ends is decided once
   over_ = std::move(decision);
   return *over_;
 }

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/problem.h"
 #include "runtime/base/text.h"
 
@@ -69,6 +70,7 @@ const DoubtedState* doubt_about(const Set& set, const SourceQuestion& question) 
 }
 
 Source source_of(const Set& set) {
+  ENSURE(int(set.whole.size()) == set.ranks, "{} of {} pieces", set.whole.size(), set.ranks);
   Source source{.tier = Tier::memory, .state = set.state, .ranks = set.ranks, .others = set.others};
   for (const auto& [rank, piece] : set.whole) {
     source.nodes.push_back(piece.first);

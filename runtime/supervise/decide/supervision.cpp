@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/ensure.h"
+
 namespace trainctl {
 namespace {
 
@@ -41,13 +43,21 @@ Supervision::Supervision(const Options& options, double now_s)
       last_tick_s_(now_s),
       progressed_s_(now_s),
       ranks_(size_t(options.ranks)),
-      launcher_alive_(options.launcher) {}
+      launcher_alive_(options.launcher) {
+  ENSURE(options.ranks > 0, "{} ranks", options.ranks);
+}
 
 void Supervision::enter(Phase phase, double now_s) {
+  ENSURE(phase > phase_, "from phase {} to {}", int(phase_), int(phase));  // as drawn in the header: never back
   phase_ = phase;
   entered_s_ = now_s;
   if (phase == Phase::collecting) actions_.push_back(Action::look);
   if (phase == Phase::ending) actions_.push_back(Action::kill);
+}
+
+RankView& Supervision::at(int rank) {
+  ENSURE(rank >= 0 && rank < options_.ranks, "rank {} of {}", rank, options_.ranks);
+  return ranks_[size_t(rank)];
 }
 
 int Supervision::count(RankView::Phase phase) const {
@@ -71,7 +81,7 @@ std::string Supervision::at_node(int rank) const {
 }
 
 void Supervision::hello(int rank, int pid, const std::string& host, double now_s) {
-  RankView& r = ranks_[size_t(rank)];
+  RankView& r = at(rank);
   r.phase = RankView::present;
   r.pid = pid;
   r.host = host;
@@ -86,10 +96,10 @@ void Supervision::check_all_here(double now_s) {
   enter(Phase::running, now_s);
 }
 
-void Supervision::heard(int rank, double now_s) { ranks_[size_t(rank)].heard_s = now_s; }
+void Supervision::heard(int rank, double now_s) { at(rank).heard_s = now_s; }
 
 void Supervision::activity(int rank, const std::optional<Activity>& activity, double now_s) {
-  RankView& r = ranks_[size_t(rank)];
+  RankView& r = at(rank);
   // What a stopped rank did when it was stopped stays: mpirun lets it go on for a moment when it ends all
   // ranks.
   if (!activity || r.stopped) return;
@@ -103,7 +113,7 @@ void Supervision::activity(int rank, const std::optional<Activity>& activity, do
 }
 
 void Supervision::stopped(int rank, bool is_stopped) {
-  RankView& r = ranks_[size_t(rank)];
+  RankView& r = at(rank);
   // Later, signals are at work: mpirun's, which begin with SIGCONT, and then our own.
   if (phase_ < Phase::collecting) r.stopped = is_stopped;
   if (phase_ == Phase::collecting) r.stopped = r.stopped || is_stopped;
@@ -123,14 +133,14 @@ void Supervision::progressed(int64_t step, double now_s) {
 }
 
 void Supervision::done(int rank, double now_s) {
-  ranks_[size_t(rank)].phase = RankView::done;
+  at(rank).phase = RankView::done;
   if ((phase_ == Phase::running || phase_ == Phase::starting) && count(RankView::done) == options_.ranks)
     return enter(Phase::finishing, now_s);
   check_all_here(now_s);  // after an attach: it was done before
 }
 
 void Supervision::lost(int rank, const std::optional<CrashRecord>& record, double now_s) {
-  RankView& r = ranks_[size_t(rank)];
+  RankView& r = at(rank);
   if (r.phase == RankView::done) return;
   r.phase = RankView::lost;
   if (record) activity(rank, record->activity, now_s);
@@ -154,7 +164,7 @@ void Supervision::lost(int rank, const std::optional<CrashRecord>& record, doubl
 }
 
 void Supervision::exited(int rank, int wait_status, const std::optional<CrashRecord>& record, double now_s) {
-  RankView& r = ranks_[size_t(rank)];
+  RankView& r = at(rank);
   ++ended_;
   if (phase_ == Phase::finishing) {
     // The work of all is done, however one of them ends.
@@ -180,6 +190,7 @@ void Supervision::exited(int rank, int wait_status, const std::optional<CrashRec
 
 void Supervision::node_lost(int node, const std::string& why, double now_s) {
   if (phase_ == Phase::over) return;
+  ENSURE(node >= 0 && size_t(node) < options_.nodes.size(), "node {} of {}", node, options_.nodes.size());
   const NodeRanks& ranks = options_.nodes[size_t(node)];
   bool all_done = true;
   for (int rank = ranks.first; rank < ranks.first + ranks.count; ++rank) {
@@ -285,6 +296,7 @@ void Supervision::check_silence(double now_s) {
 }
 
 bool Supervision::stands_still(int rank) const {
+  ENSURE(rank >= 0 && rank < options_.ranks, "rank {} of {}", rank, options_.ranks);
   return ranks_[size_t(rank)].stopped || ranks_[size_t(rank)].silent;
 }
 

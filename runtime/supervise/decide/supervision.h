@@ -154,6 +154,7 @@ class Supervision {
   void check_start(double now_s);
   void check_all_here(double now_s);
   void enter(Phase phase, double now_s);
+  RankView& at(int rank);
   void raise(StopLevel level, double now_s);
   void check_stop(double now_s);
   bool collecting_is_enough(double now_s) const;

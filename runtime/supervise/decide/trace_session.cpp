@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/ensure.h"
+
 namespace trainctl {
 
 TraceSession::TraceSession(TraceRequest request, const std::vector<Node>& nodes, uint64_t epoch)
@@ -52,6 +54,7 @@ void TraceSession::handed_in(int rank, const TraceResult& result, double now_s) 
   if (has_handed_in_[index]) return;
   has_handed_in_[index] = true;
   const bool is_first = answer_.handed_in++ == 0;
+  ENSURE(size_t(answer_.handed_in) <= request_.ranks.size());
   answer_.first_step = is_first ? result.first_step : std::max(answer_.first_step, result.first_step);
   answer_.last_step = is_first ? result.last_step : std::min(answer_.last_step, result.last_step);
   answer_.spans += result.spans;

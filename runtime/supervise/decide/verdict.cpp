@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "runtime/base/ensure.h"
 #include "runtime/supervise/decide/supervision.h"
 
 namespace trainctl {
@@ -16,6 +17,7 @@ const Supervision::Evidence* Supervision::first_cause() const {
 }
 
 void Supervision::describe_death(const DeathNotice& notice, Verdict& v) const {
+  ENSURE(notice.rank >= 0 && notice.rank < options_.ranks, "rank {} of {}", notice.rank, options_.ranks);
   const int pid = ranks_[size_t(notice.rank)].pid;
   const std::string who = pid ? fmt::format("rank {} (pid {}{})", notice.rank, pid, at_node(notice.rank))
                               : fmt::format("rank {}", notice.rank);

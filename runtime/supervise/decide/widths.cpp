@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "runtime/base/ensure.h"
+
 namespace trainctl {
 
 std::vector<std::string> overrides_of(const ParsedJob& job, const Width& width) {
@@ -20,6 +22,8 @@ ParsedJob at_width(const ParsedJob& job, const Width& width) {
 
 std::vector<Width> widths_of(const ParsedJob& job) {
   const ParallelSpec& p = job.job.parallelism;
+  ENSURE(p.data > 0 && job.job.mesh().world_size() % p.data == 0, "{} ranks, data {}",
+         job.job.mesh().world_size(), p.data);
   const int replica = job.job.mesh().world_size() / p.data;
   std::vector<Width> widths = {{p.data, p.data * replica}};
   if (!job.job.fault_tolerance.elastic) return widths;

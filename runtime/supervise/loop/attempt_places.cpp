@@ -17,8 +17,14 @@ double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 
 void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
                  const std::vector<std::string>& names) {
+  ENSURE(options.nodes.empty());
+  ENSURE(plan.nodes.nodes.size() == size_t(fleet.size()));
   std::vector<ClusterNode> nodes;
-  for (const std::string& name : names) nodes.push_back(plan.nodes.nodes[size_t(fleet.find(name))]);
+  for (const std::string& name : names) {
+    const int node = fleet.find(name);
+    ENSURE(node >= 0, "{} is no node of the run", name);
+    nodes.push_back(plan.nodes.nodes[size_t(node)]);
+  }
   const PlacementResult placed =
       place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
   if (!placed.ok()) throw Error(ErrorCode::kPreflight, placed.refusal);
@@ -33,11 +39,15 @@ Problem place_second_copies(AttemptOptions& options, const SupervisePlan& plan, 
       checkpoint.partner == PartnerCopies::off)
     return Problem::none();
   std::vector<int> node_of_rank(size_t(job.mesh().world_size()));
+  ENSURE(options.nodes.back().first + options.nodes.back().count == job.mesh().world_size());
   for (size_t i = 0; i < options.nodes.size(); ++i)
     for (int k = 0; k < options.nodes[i].count; ++k)
       node_of_rank[size_t(options.nodes[i].first + k)] = int(i);
   const ckpt::Partners partners = ckpt::place_partners(job.mesh(), node_of_rank);
-  for (const auto& [node, partner] : partners.partner) options.nodes[size_t(node)].partner = partner;
+  for (const auto& [node, partner] : partners.partner) {
+    ENSURE(node != partner, "node {} would hold its own second copy", node);
+    options.nodes[size_t(node)].partner = partner;
+  }
   return Problem::of(partners.weakness);
 }
 

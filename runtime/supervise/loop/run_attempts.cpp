@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/supervise/decide/widths.h"
 #include "runtime/supervise/loop/attempt_places.h"
@@ -39,6 +40,7 @@ std::string second_copies_note(const Problem& weakness, std::string& known) {
 
 StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths,
                       const std::string& parent_checkpoint) {
+  ENSURE(!widths.empty());
   StartAttempt start{.width = widths.front()};
   if (file.memory) {
     start.step = file.memory->step;
@@ -105,6 +107,7 @@ void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
 }
 
 void RunAttempts::attach(StopSignals& signals) {
+  ENSURE(run_.plan.attach && !last_);
   const AttemptFile& file = *run_.plan.attach;
   const StartAttempt start =
       start_of(file, widths_of(run_.plan.job), run_.plan.start ? run_.plan.start->checkpoint : "");

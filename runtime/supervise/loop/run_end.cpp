@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ckpt/checkpoint.h"
+#include "runtime/base/ensure.h"
 #include "runtime/base/json.h"
 #include "runtime/supervise/history/divergence.h"
 
@@ -37,6 +38,8 @@ RunResult RunEnd::end(RunState state, int exit_code, std::string reason, std::st
 }
 
 RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
+  ENSURE(v.outcome != Verdict::failed, "{}", v.cause);
+  ENSURE(v.outcome != Verdict::stopped || stopped);
   const RunStatus& s = log_.status();
   const std::string resume = "trainctl resume " + plan_.name;
   const std::string logs = fmt::format("logs {}/logs · metrics {}", run_.path, run_.metrics());
@@ -81,6 +84,7 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
 }
 
 RunResult RunEnd::conclude_failure(const Verdict& v, const std::string& folder, int64_t resume_step) {
+  ENSURE(v.outcome == Verdict::failed, "outcome {}", int(v.outcome));
   const RunStatus& s = log_.status();
   const std::string after =
       s.restarts ? fmt::format(" after {} restart{}", s.restarts, s.restarts == 1 ? "" : "s") : "";
@@ -126,6 +130,7 @@ RunResult RunEnd::conclude_idle(int exit_code, const std::string& why) {
 }
 
 std::string RunEnd::record_failure(const Verdict& v) {
+  ENSURE(v.outcome == Verdict::failed, "outcome {}", int(v.outcome));
   const Json fields = {{"epoch", log_.status().epoch},
                        {"step", log_.status().step},
                        {"code", exit_status(v.code)},

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/json.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/run/wire/supervisor_file.h"
@@ -67,6 +68,7 @@ RunFleet::RunFleet(SupervisedRun& run, Recovery& recovery)
 
 RunFleet::Left RunFleet::attach(const SessionFolders& folders) {
   if (!run_.plan.attach) return Left::nothing;
+  ENSURE(!fleet_);
   const AttemptFile& file = *run_.plan.attach;
   Fleet::Options options = fleet_options(run_.plan, run_.directory.path, folders);
   options.attach_to = file.epoch;
@@ -92,6 +94,7 @@ RunFleet::Left RunFleet::attach(const SessionFolders& folders) {
 }
 
 void RunFleet::begin(const SessionFolders& folders) {
+  ENSURE(!fleet_);
   fleet_.emplace(fleet_options(run_.plan, run_.directory.path, folders), run_.clock);
   listen();
   // Agents of a dead supervisor dial by themselves; a second agent on a node would only end the first.
@@ -122,6 +125,7 @@ std::vector<NodePieces> RunFleet::pieces(const std::function<void()>& turn) {
 }
 
 void RunFleet::listen() {
+  ENSURE(fleet_);
   fleet_->set_handler(handler());
   for (int i = 0; i < fleet_->size(); ++i)
     if (fleet_->hello(i) && !is_up_.contains(i)) node_up(i);
@@ -135,6 +139,7 @@ void RunFleet::poll(double until_s, int other_fd) const {
 }
 
 void RunFleet::node_up(int node) {
+  ENSURE(node >= 0 && size_t(node) < run_.plan.nodes.nodes.size() && fleet_->hello(node), "node {}", node);
   is_up_.insert(node);
   const int slots = run_.plan.nodes.nodes[size_t(node)].slots;
   recovery_.node_ready(fleet_->name(node), slots, run_.clock.monotonic_s());
@@ -187,6 +192,7 @@ std::vector<NodeStatus> RunFleet::statuses(const std::vector<AttemptOptions::Nod
 }
 
 std::string RunFleet::with_problems(std::string why) const {
+  ENSURE(last_problems_.size() <= run_.plan.nodes.nodes.size());
   for (size_t i = 0; i < last_problems_.size(); ++i)
     if (!last_problems_[i].empty())
       why += fmt::format("; {}: {}", run_.plan.nodes.nodes[i].name, last_problems_[i]);

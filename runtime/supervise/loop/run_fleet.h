@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/ensure.h"
 #include "runtime/machine/session.h"
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/decide/source.h"
@@ -41,7 +42,10 @@ class RunFleet {
   std::vector<NodePieces> pieces(const std::function<void()>& turn);
 
   /// There must be a fleet.
-  Fleet& fleet() { return *fleet_; }
+  Fleet& fleet() {
+    ENSURE(fleet_);
+    return *fleet_;
+  }
   /// Waits for news of the nodes or for `other_fd` until `until_s`, at most half a second.
   void poll(double until_s, int other_fd) const;
 

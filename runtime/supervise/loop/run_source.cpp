@@ -61,6 +61,7 @@ void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, st
     return recovery.checkpoint_found(step_, choice.source->state);
   }
   memory_.reset();
+  ENSURE(found.checkpoint);  // choose_source takes the directory's state only where there is one
   folder_ = found.checkpoint->path();
   recovery.checkpoint_found(step_);
 }
@@ -119,9 +120,13 @@ std::vector<wire::PieceHolder> RunSource::holders(const Fleet& fleet) const {
     else
       holder.ranks.push_back({rank, 1});
   };
+  ENSURE(memory_->nodes.size() == size_t(memory_->ranks), "{} nodes for {} ranks", memory_->nodes.size(),
+         memory_->ranks);
   for (int rank = 0; rank < memory_->ranks; ++rank) {
     const std::string& node = memory_->nodes[size_t(rank)];
-    add(first[node], *server_of(fleet, node), rank);
+    const wire::PieceServerAddress* const server = server_of(fleet, node);
+    ENSURE(server, "the piece of rank {} is not reachable", rank);  // is_reachable() was asked before
+    add(first[node], *server, rank);
   }
   std::vector<std::pair<int, std::string>> further = memory_->others;
   std::sort(further.begin(), further.end());
@@ -155,6 +160,8 @@ std::string manifest_in(FileSystem& fs, const std::string& folder) {
 }  // namespace
 
 void RunSource::put_into(AttemptFile& file) const {
+  ENSURE(file.epoch > 0);
+  ENSURE(!memory_ || folder_.empty(), "a state in memory and in {}", folder_);
   file.resume_from = folder_;
   file.resume_manifest = manifest_in(fs_, folder_);
   file.from_store = from_store_;

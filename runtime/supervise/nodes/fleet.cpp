@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "runtime/base/ensure.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/run/agent/agent_state.h"
@@ -74,6 +75,7 @@ struct Fleet::Remote final : Machine {
 
 Fleet::Fleet(Options options, Clock& clock)
     : options_(std::move(options)), clock_(clock), token_(random_token()) {
+  ENSURE(options_.gpus_needed.empty() || options_.gpus_needed.size() == options_.nodes.size());
   // A connection a node, and a pipe for each remote shell.
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
@@ -101,8 +103,13 @@ Fleet::~Fleet() {
   ::close(epoll_fd_);
 }
 
+const Fleet::Node& Fleet::at(int node) const {
+  ENSURE(node >= 0 && node < size(), "node {} of {}", node, size());
+  return nodes_[size_t(node)];
+}
+
 const wire::NodeHello* Fleet::hello(int node) const {
-  const auto& hello = nodes_[size_t(node)].hello;
+  const auto& hello = at(node).hello;
   return hello ? &*hello : nullptr;
 }
 
@@ -293,8 +300,10 @@ void Fleet::greet(Connection& c, const Message& message) {
     return close(c, refusal);
   }
   const int index = find(hello.name);
+  ENSURE(index >= 0, "{} was not refused", hello.name);
   Node& node = nodes_[size_t(index)];
   if (node.connection) close(*node.connection, "another agent of this node has connected");
+  ENSURE(!node.connection && !node.hello, "{} has another connection", node.name);
   c.node = index;
   c.stream->greeted();
   node.connection = &c;
@@ -327,6 +336,7 @@ void Fleet::close(Connection& c, const std::string& why) {
 
 void Fleet::lose(int index, const std::string& why) {
   Node& node = nodes_[size_t(index)];
+  ENSURE(node.connection && node.hello, "{} is lost already", node.name);
   node.connection = nullptr;
   node.hello.reset();
   node.problem = why;
@@ -361,6 +371,8 @@ void Fleet::read_from(Connection& c) {
 void Fleet::send(int index, const Message& message) {
   Node& node = nodes_[size_t(index)];
   if (!node.connection) return;
+  ENSURE(node.connection->node == index, "{}: its connection is that of node {}", node.name,
+         node.connection->node);
   node.connection->stream->send(message);
   await_room(*node.connection);
 }

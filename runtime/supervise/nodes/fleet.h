@@ -65,25 +65,28 @@ class Fleet {
   void keep_agents(bool keep) { keep_agents_ = keep; }
 
   int size() const { return int(nodes_.size()); }
-  const std::string& name(int node) const { return nodes_[size_t(node)].name; }
+  const std::string& name(int node) const { return at(node).name; }
   /// The node's hello; null while the node is absent or lost.
   const wire::NodeHello* hello(int node) const;
   /// The node's newest report on its memory and GPUs.
-  const NodeUsage& usage(int node) const { return nodes_[size_t(node)].usage; }
+  const NodeUsage& usage(int node) const { return at(node).usage; }
   /// The node's clock minus the supervisor's clock, at the last hello; nullopt: no hello yet.
-  std::optional<double> clock_offset_s(int node) const { return nodes_[size_t(node)].clock_offset_s; }
+  std::optional<double> clock_offset_s(int node) const { return at(node).clock_offset_s; }
   /// Monotonic time of the last bytes from the node; 0: none yet.
-  double heard_s(int node) const { return nodes_[size_t(node)].heard_s; }
+  double heard_s(int node) const { return at(node).heard_s; }
   /// Why the node is not ready: why its agent did not start, or how it was lost; "": no problem.
-  const std::string& problem(int node) const { return nodes_[size_t(node)].problem; }
+  const std::string& problem(int node) const { return at(node).problem; }
   int find(const std::string& name) const;       ///< index by name; -1 if there is none
   /// Index by the node's own host name, or by name; -1 if there is none.
   int find_host(const std::string& host) const;
   int ready_count() const;
   /// Until the next call, the agent of `node` keeps the messages from number `sequence` on, for a supervisor
   /// that takes over; nullopt: it keeps none that was handled.
-  void let_keep(int node, std::optional<uint64_t> sequence) { nodes_[size_t(node)].kept_from = sequence; }
-  Machine& machine(int node) { return *nodes_[size_t(node)].machine; }
+  void let_keep(int node, std::optional<uint64_t> sequence) {
+    (void)at(node);
+    nodes_[size_t(node)].kept_from = sequence;
+  }
+  Machine& machine(int node) { return *at(node).machine; }
 
   /// A descriptor that is readable when serve() has work.
   int fd() const { return epoll_fd_; }
@@ -126,6 +129,7 @@ class Fleet {
     std::unique_ptr<ChildProcess> starter;
     std::string starter_text;
   };
+  const Node& at(int node) const;
   void listen();
   void accept_all();
   void read_from(Connection& connection);

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/ensure.h"
+
 namespace trainctl {
 
 using wire::Kind;
 using wire::Message;
 
 void NodeRelay::fence(int node, Message&& share) {
+  ENSURE(node >= 0 && node < nodes_, "node {} of {}", node, nodes_);
   const int64_t number = share.number;
   if (number == answer_.number) send_(node, answer_);
   if (number <= answer_.number) return;
