@@ -83,7 +83,8 @@ void when_chosen(CommandLine command, Context& context, std::function<int()> run
 }
 
 void add_no_data_flag(CommandLine command, JobArguments& arguments) {
-  command.add_flag("--no-data", arguments.no_data, "do not look for the files of the job, e.g. where they are not visible");
+  command.add_flag("--no-data", arguments.no_data, "do not check that the job's files exist, e.g. on a "
+                                                   "login node that does not see them");
 }
 
 void add_set_option(CommandLine command, std::vector<std::string>& overrides) {

@@ -43,15 +43,15 @@ int compare(const CompareOptions& options, const Context& context) {
 void add_compare(CommandLine& app, Context& context) {
   auto options = std::make_shared<CompareOptions>();
   CommandLine command = app.add_subcommand(
-      "compare", "two runs side by side, and the first step whose bits differ (exit 20; exit 0: none does)");
+      "compare", "compare two runs and find the first step whose bits differ (exit 20; none: exit 0)");
   command.add_option("RUN", options->a, "id, unique beginning of one, path, or `latest`")
       .required()
       .type_name("");
   command
       .add_option(
           "OTHER", options->b,
-          "the run to compare with; exit status 0: all that both recorded is the same, bit for bit; 20: "
-          "it is not, or they have nothing in common")
+          "the run to compare with; exit status 0: everything that both recorded has equal bits; 20: "
+          "something differs, or there is nothing to compare")
       .required()
       .type_name("");
   command.add_option("--run-dir", options->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")

@@ -143,19 +143,19 @@ int config(const ConfigOptions& options, const Context& context) {
 void add_config(CommandLine& app, Context& context) {
   auto options = std::make_shared<ConfigOptions>();
   CommandLine command = app.add_subcommand(
-      "config", "the effective values of a job spec or of a run, their origins, and the difference of two");
+      "config", "print the effective values of a job spec or a run, their origins, or the difference of two");
   command
       .add_option("JOB|RUN", options->job.path,
                   "a job spec, or a run: id, unique beginning of one, path, or `latest`")
       .required()
       .type_name("");
   add_set_option(command, options->job.overrides);
-  command.add_flag("--show-origin", options->show_origin, "print where each value comes from, too");
+  command.add_flag("--show-origin", options->show_origin, "also print where each value comes from");
   command.add_flag("--given", options->given, "leave out the fields that have their default value");
   command
       .add_option("--diff", options->other,
-                  "print the fields that differ in this job spec or run (names and places of runs are not "
-                  "compared): exit status 0 if there is none, 20 if there is one")
+                  "print the fields that differ in this job spec or run (except names and places of runs); "
+                  "exit status 0: none, 20: some")
       .type_name("JOB|RUN");
   command.add_option("--run-dir", options->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
       .type_name("DIR");

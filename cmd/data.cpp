@@ -131,8 +131,9 @@ void add_tokenize(CommandLine group, Context& context) {
   CommandLine command = group.add_subcommand("tokenize", "turn text, JSON lines or Parquet into token files");
   command
       .add_option("FILES", options.inputs,
-                  "text (a document each), .jsonl (one per line) or .parquet (one per row); text and .jsonl "
-                  "also as .zst or .gz; or objects: s3://bucket/key, s3://bucket/prefix/ for all below it")
+                  "text (one document per file), .jsonl (one per line) or .parquet (one per row); text and "
+                  ".jsonl also as .zst or .gz; or objects: s3://bucket/key, s3://bucket/prefix/ for all "
+                  "below it")
       .required()
       .type_name("");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
@@ -148,14 +149,15 @@ void add_tokenize(CommandLine group, Context& context) {
   train.excludes(tokenizer);
   command
       .add_option("--train-kind", text->train_kind,
-                  "what to train: a SentencePiece model, or byte-level BPE as a Hugging Face tokenizer.json")
+                  "kind to train: a SentencePiece model, or byte-level BPE as a Hugging Face tokenizer.json")
       .one_of({"sentencepiece", "bpe"})
       .show_default()
       .needs(train);
   command
       .add_option(
           "--tokenizer-out", options.tokenizer_out,
-          "folder or file (.model, of bpe .json) for the trained tokenizer (default: the folder of PREFIX)")
+          "folder or file of the trained tokenizer: .model, or .json for bpe (default: the folder of "
+          "PREFIX)")
       .needs(train)
       .type_name("PATH");
   command.add_option("--threads", options.threads, "threads that encode; 0: one for each core")
@@ -164,31 +166,34 @@ void add_tokenize(CommandLine group, Context& context) {
       .type_name("N");
   command
       .add_option("--split", text->split,
-                  "99:1 puts one part in a hundred into PREFIX-val: every 100th document, the last hundredth of a text file that is one")
+                  "99:1 puts every 100th document into PREFIX-val; of a text file that is one document, "
+                  "its last hundredth")
       .type_name("TRAIN:VAL");
   command.add_option("--to", text->to, "megatron (PREFIX.idx + .bin) or llmc (PREFIX.bin)").type_name("FORMAT");
   command.add_flag(
       "--force", options.force,
-      "replace token sets and a trained tokenizer that exist under these names, and unfinished work of other settings");
-  command.add_option("--text-key", options.text_key, "where a JSON line has its text, or the column of a .parquet")
+      "replace existing token sets and tokenizers of these names, and unfinished work with other settings");
+  command.add_option("--text-key", options.text_key, "key of the text in a JSON line, or column of a "
+                                                     ".parquet")
       .show_default()
       .type_name("KEY");
   command
       .add_option("--separator", text->separator,
-                  "ends a document of a text file: wherever it is, if it has a newline (\\n\\n), else as a whole line "
-                  "(<|endoftext|>); it belongs to no document")
+                  "separates the documents of a text file and belongs to none: anywhere if it contains a "
+                  "newline (\\n\\n), else as a whole line (<|endoftext|>)")
       .type_name("TEXT");
   command
       .add_option("--cache", text->cache,
-                  "most bytes of s3:// inputs on the local disk at once (default: 4GiB); gone at the end")
+                  "limit of the local copies of s3:// inputs (default: 4GiB); removed at the end")
       .type_name("SIZE");
   command
       .add_option("--cache-dir", text->cache_folder, "folder of the cache (default: the folder of PREFIX)")
       .type_name("DIR");
-  command.add_flag("--skip-bad", options.skip_bad, "leave out records that cannot be read, and count and show them");
+  command.add_flag("--skip-bad", options.skip_bad, "skip unreadable records; count them and show the first");
   command
       .add_option("--longest-document", text->longest_document_mb,
-                  "MB of a line, a row, or a document that the tokenizer cannot divide; longer ones are refused")
+                  "limit in MB of a line, a row, or a document that the tokenizer cannot divide; longer "
+                  "ones are refused")
       .range(1, 2000)
       .show_default()
       .type_name("MB");
@@ -209,13 +214,15 @@ void add_data(CommandLine& app, Context& context) {
   auto seen = std::make_shared<ReadArguments>();
   CommandLine command = group.add_subcommand("inspect", "format, tokens, documents and first texts of a token set");
   add_source(command, *seen);
-  command.add_option("--tokenizer", seen->tokenizer, "to show texts (default: the one of the sidecar)").type_name("NAME|FILE");
+  command.add_option("--tokenizer", seen->tokenizer,
+      "tokenizer to show texts with (default: the one in the sidecar)").type_name("NAME|FILE");
   when_chosen(command, context, [seen, &context] { return inspect(*seen, context); });
 
   auto checked = std::make_shared<ReadArguments>();
   command = group.add_subcommand("verify", "read every byte of a token set; exit status 6 if something is wrong");
   add_source(command, *checked);
-  command.add_option("--vocab", checked->vocab_size, "number of ids allowed (default: the sidecar's)").type_name("N");
+  command.add_option("--vocab", checked->vocab_size,
+      "number of ids allowed (default: the one in the sidecar)").type_name("N");
   when_chosen(command, context, [checked, &context] { return verify(*checked, context); });
 }
 

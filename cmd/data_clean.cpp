@@ -22,33 +22,33 @@ void add_cleaning_options(CommandLine command, CleaningArguments& arguments) {
   data::CleaningOptions& options = arguments.options;
   command
       .add_option("FILES", options.corpus.files,
-                  "text (a document each), .jsonl (one per line) or .parquet (one per row); text and .jsonl "
-                  "also as .zst or .gz")
+                  "text (one document per file), .jsonl (one per line) or .parquet (one per row); text and "
+                  ".jsonl also as .zst or .gz")
       .required()
       .type_name("");
-  command.add_option("-o,--out", options.out, "folder to make: a .jsonl of each file, and removed.jsonl")
+  command.add_option("-o,--out", options.out, "folder to make: one .jsonl for each file, and removed.jsonl")
       .required()
       .type_name("DIR");
-  command.add_flag("--zstd", options.zstd, "pack the files of kept records: .jsonl.zst");
+  command.add_flag("--zstd", options.zstd, "compress the files of kept records: .jsonl.zst");
   command.add_option("--threads", options.threads, "threads that examine records; 0: one for each core")
       .range(0, 1024)
       .show_default()
       .type_name("N");
   command
       .add_option("--text-key", options.corpus.text_key,
-                  "where a JSON line has its text, or the column of a .parquet")
+                  "key of the text in a JSON line, or column of a .parquet")
       .show_default()
       .type_name("KEY");
   command
       .add_option("--separator", arguments.separator,
-                  "ends a document of a text file: wherever it is, if it has a newline (\\n\\n), else as a "
-                  "whole line; it belongs to no document")
+                  "separates the documents of a text file and belongs to none: anywhere if it contains a "
+                  "newline (\\n\\n), else as a whole line")
       .type_name("TEXT");
   command.add_flag("--skip-bad", options.corpus.skip_bad,
-                   "leave out records that cannot be read, and count and show them");
+                   "skip unreadable records; count them and show the first");
   command
       .add_option("--longest-document", arguments.longest_document_mb,
-                  "MB of a line, a row, or a document; longer ones are refused")
+                  "limit in MB of a line, a row, or a document; longer ones are refused")
       .range(1, 2000)
       .show_default()
       .type_name("MB");
@@ -101,22 +101,22 @@ void add_data_dedup(CommandLine& group, Context& context) {
   add_cleaning_options(command, given->cleaning);
   const Option near =
       command.add_flag("--near", given->options.near,
-                       "also remove documents that are nearly those before them (MinHash and LSH)");
+                       "also remove near duplicates of earlier documents (MinHash and LSH)");
   command
       .add_option("--threshold", given->options.threshold,
-                  "Jaccard similarity of the sequences of words that counts as near")
+                  "Jaccard similarity of word sequences from which on documents are near duplicates")
       .range(0.3, 1)
       .show_default()
       .needs(near)
       .type_name("S");
-  command.add_option("--shingle", given->options.shingle_words, "words of a sequence that is compared")
+  command.add_option("--shingle", given->options.shingle_words, "words in each compared sequence")
       .range(1, 100)
       .show_default()
       .needs(near)
       .type_name("N");
   command
       .add_option("--memory", given->memory,
-                  "memory that the command may use: 38 bytes for each kept document, with --near about 400")
+                  "limit of memory: 38 bytes for each kept document, with --near about 400")
       .show_default()
       .type_name("SIZE");
   when_chosen(command, context, [given, &context] {
@@ -151,30 +151,30 @@ void add_data_filter(CommandLine& group, Context& context) {
       .type_name("SET|FILE");
   command
       .add_option("--rule", given->rules,
-                  "sets the limit of one rule, after --rules: min_words=20, max_hashes_per_word=off")
+                  "set the limit of one rule, after --rules: min_words=20, max_hashes_per_word=off")
       .repeatable()
       .type_name("NAME=LIMIT");
   command
       .add_option(
           "--language", given->languages,
-          "codes of languages to keep, such as en,de (CLD2); half of the text must be in them, or what "
-          "--rule min_language_share says")
+          "codes of languages to keep, such as en,de (CLD2); at least half of the text must be in them "
+          "(--rule min_language_share)")
       .type_name("CODES");
   const Option model = command
                            .add_option("--fasttext", given->options.fasttext,
-                                       "supervised model of fastText (.bin) that says which label a text has")
+                                       "supervised fastText model (.bin) that predicts the label of a text")
                            .type_name("MODEL");
   command
       .add_option(
           "--label", given->labels,
-          "labels of that model to keep, such as en,de; their probability must be 0.5, or what --rule "
-          "min_label_probability says")
+          "labels of that model to keep, such as en,de; their probability must be at least 0.5 (--rule "
+          "min_label_probability)")
       .needs(model)
       .type_name("LABELS");
   command
       .add_option("--blocklist", given->options.blocklist,
-                  "file with a word or phrase a line; documents with more of them than --rule "
-                  "max_blocked_words (0) are removed")
+                  "file with one word or phrase per line; documents with any of them are removed (--rule "
+                  "max_blocked_words=N allows N)")
       .type_name("FILE");
   when_chosen(command, context, [given, &context] {
     data::FilterOptions& options = given->options;

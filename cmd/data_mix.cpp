@@ -92,13 +92,13 @@ void add_data_mix(CommandLine& group, Context& context) {
   command.get_option("JOB").required(false);
   command
       .add_option("--source", arguments->sources,
-                  "a source without a JOB: web:300B:0.8; k, M, B and T count tokens")
+                  "a source, in place of a JOB: web:300B:0.8; k, M, B and T count tokens")
       .repeatable()
       .type_name("NAME:TOKENS:WEIGHT")
       .excludes(command.get_option("JOB"));
   command.add_option("--tokens", arguments->tokens, "the budget (default: all steps of the JOB)")
       .type_name("N");
-  command.add_option("--seq-len", arguments->seq_len, "tokens of a sample, of sources without a JOB")
+  command.add_option("--seq-len", arguments->seq_len, "tokens in a sample, for --source")
       .range(1, 1e9)
       .show_default()
       .excludes(command.get_option("JOB"))

@@ -31,7 +31,8 @@ int diagnose_run(const RunArguments& arguments, const Context& context) {
 
 void add_diagnose(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<RunArguments>();
-  CommandLine command = app.add_subcommand("diagnose", "why a run hangs or crashed: who, where, since when");
+  CommandLine command = app.add_subcommand("diagnose", "report why a run hangs or crashed: which rank, "
+                                                       "where, since when");
   add_run_arguments(command, *arguments, false);
   when_chosen(command, context, [arguments, &context] { return diagnose_run(*arguments, context); });
 }

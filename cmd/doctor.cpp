@@ -21,7 +21,8 @@ int doctor(const Context& context) {
 }  // namespace
 
 void add_doctor(CommandLine& app, Context& context) {
-  CommandLine command = app.add_subcommand("doctor", "what this machine has, and whether runs are possible on it");
+  CommandLine command = app.add_subcommand("doctor", "report what this machine has, and whether runs are "
+                                                     "possible on it");
   when_chosen(command, context, [&context] { return doctor(context); });
 }
 

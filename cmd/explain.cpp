@@ -59,7 +59,8 @@ int show_topic(const std::string& topic, const Context& context) {
 void add_explain(CommandLine& app, Context& context) {
   auto topic = std::make_shared<std::string>();
   CommandLine command = app.add_subcommand("explain", "explain a field of the job spec, or an error code");
-  command.add_option("TOPIC", *topic, "a field, section, preset or code; all; codes; none: the sections");
+  command.add_option("TOPIC", *topic, "a field, section, preset or code; `all` fields; all `codes`; "
+                                      "without it: the sections");
   when_chosen(command, context, [topic, &context] { return show_topic(*topic, context); });
 }
 

@@ -59,7 +59,7 @@ void add_export(CommandLine& app, Context& context) {
   command.add_option("--dtype", options->dtype, "number format of the weights: f32 is exact")
       .one_of({"bf16", "f32"})
       .show_default();
-  command.add_option("--shard-size", options->shard_size, "most bytes of tensors in a file")
+  command.add_option("--shard-size", options->shard_size, "limit of the bytes of tensors in one file")
       .type_name("SIZE")
       .show_default();
   command
@@ -68,7 +68,8 @@ void add_export(CommandLine& app, Context& context) {
                   "they differ")
       .range(1, 100000)
       .type_name("N");
-  command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not say");
+  command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not "
+                                                        "name one");
   when_chosen(command, context, [options, &context] { return run_export(*options, context); });
 }
 
@@ -82,7 +83,7 @@ void add_import(CommandLine& app, Context& context) {
   command.add_option("--out", request->out, "checkpoint to make; it appears complete or not at all")
       .required()
       .type_name("CKPT");
-  command.add_flag("--no-tokenizer", *without, "take the weights only, whatever tokenizer the folder has");
+  command.add_flag("--no-tokenizer", *without, "take the weights only, not the folder's tokenizer");
   when_chosen(command, context, [request, without, &context] {
     request->takes_tokenizer = !*without;
     return run_import(*request, context);

@@ -238,14 +238,15 @@ int init(const InitOptions& options, const Context& context) {
 void add_init(CommandLine& app, Context& context) {
   auto options = std::make_shared<InitOptions>();
   CommandLine command = app.add_subcommand(
-      "init", "write a commented starter job spec; in a terminal it asks for model, data and mesh");
+      "init", "write a commented starter job spec; in a terminal, ask for model, data and mesh");
   command.add_option("PRESET", options->preset,
-                     "the model to start from, without questions (where nothing is asked: gpt2-124m)");
-  command.add_option("-o,--output", options->output, "file to write; none: stdout").type_name("FILE");
+                     "the model to start from, without questions (default if nothing is asked: gpt2-124m)");
+  command.add_option("-o,--output", options->output,
+      "file to write (default: stdout)").type_name("FILE");
   command.add_flag(
       "--propose", options->propose,
-      "without questions: the mesh that fits this machine, the first token set in data/, and without "
-      "PRESET a model for this machine");
+      "ask nothing; take the mesh that fits this machine, the first token set in data/, and without PRESET "
+      "a model for this machine");
   command.add_flag("--list", options->list, "list the presets");
   when_chosen(command, context, [options, &context] { return init(*options, context); });
 }

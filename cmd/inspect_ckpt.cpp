@@ -59,14 +59,15 @@ int change(const Changes& changes, const std::string& given, const std::string& 
 void add_changes(CommandLine& command, Changes& changes) {
   auto repair = command.add_flag(
       "--repair", changes.repair,
-      "rewrite damaged files from good copies of their chunks: in the places of --from, then in "
-      "the checkpoints next to it; exit status 7 and nothing written where one is missing");
+      "rewrite damaged files from good copies of their chunks, found in --from, then in the checkpoints "
+      "next to it; if one is missing, nothing is written and the exit status is 7");
   command
-      .add_option("--from", changes.repair_options.from, "look here for good copies first; may be repeated")
+      .add_option("--from", changes.repair_options.from, "look for good copies here first; may be repeated")
       .repeatable()
       .needs(repair)
       .type_name("PATH");
-  command.add_flag("--dry-run", changes.repair_options.only_look, "only say what would be repaired")
+  command.add_flag("--dry-run", changes.repair_options.only_look,
+      "only report what would be repaired")
       .needs(repair);
   auto copy = command.add_option(
       "--copy-to", changes.copy_to,

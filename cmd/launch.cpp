@@ -148,41 +148,46 @@ int launch(LaunchOptions options, const Context& context) {
 
 void add_launch(CommandLine& app, Context& context) {
   auto options = std::make_shared<LaunchOptions>();
-  CommandLine command = app.add_subcommand("launch", "start a run and watch over it");
+  CommandLine command = app.add_subcommand("launch", "start a run and supervise it");
   add_job_arguments(command, options->job);
-  command.add_flag("--dry-run", options->dry_run, "print what would be written and run, and do nothing");
-  command.add_flag("--detach", options->detach, "return once the run is going; its supervisor stays in the background");
+  command.add_flag("--dry-run", options->dry_run, "print what would be written and started, and do nothing");
+  command.add_flag("--detach", options->detach, "return once the run has started; its supervisor stays in "
+                                                "the background");
   Option max_steps =
-      command.add_option("--max-steps", options->max_steps, "stop (and save) after this step; `resume` "
-          "goes on");
+      command.add_option("--max-steps", options->max_steps, "save and stop after this step; `resume` "
+                                                            "continues");
   max_steps.positive().type_name("N");
   Option from = command.add_option(
       "--from", options->from,
       "begin from this checkpoint of another run, with its weights, optimizer state, step and data position");
   from.type_name("RUN[@STEP]");
-  Option submit = command.add_flag("--submit", options->submit, "make the run and give it to Slurm as a "
-      "job; returns at once");
+  Option submit = command.add_flag("--submit", options->submit,
+      "prepare the run, submit it to Slurm as a job, and return");
   submit.excludes(from).excludes(max_steps);
-  command.add_option("--chain", options->chain, "submit so many jobs, each of which goes on where the one "
-      "before stopped")
+  command.add_option("--chain", options->chain, "submit N Slurm jobs; each resumes where the previous one "
+                                                "stopped")
       .needs(submit)
       .range(1, 1000)
       .type_name("N");
   Option manifest = command.add_option("--manifest", options->manifest,
-                                       "make the run and print what starts it elsewhere; `k8s`: a Kubernetes JobSet");
+                                       "prepare the run and print a manifest that starts it; `k8s`: a "
+                                       "Kubernetes JobSet");
   manifest.one_of({"k8s"}).type_name("KIND").excludes(submit).excludes(from).excludes(max_steps);
   command.add_option("--image", options->image, "container image that holds trainctl").needs(manifest).type_name("IMAGE");
-  command.add_option("--claim", options->claim, "volume claim (ReadWriteMany) on which the runs lie").needs(manifest).type_name("NAME");
-  command.add_option("--mount", options->mount, "where pods mount it; the runs' folder is the same here and there")
+  command.add_option("--claim", options->claim,
+      "volume claim (ReadWriteMany) that holds the runs").needs(manifest).type_name("NAME");
+  command.add_option("--mount", options->mount, "where pods mount the volume; runs must have the same path "
+                                                "here and in the pods")
       .needs(manifest)
       .type_name("DIR");
-  command.add_option("--namespace", options->name_space, "of the JobSet").needs(manifest).type_name("NAME");
-  command.add_option("--image-program", options->image_program, "trainctl in the image")
+  command.add_option("--namespace", options->name_space,
+      "namespace of the JobSet").needs(manifest).type_name("NAME");
+  command.add_option("--image-program", options->image_program, "path of trainctl in the image")
       .needs(manifest)
       .show_default()
       .type_name("PATH");
-  command.add_flag("--requeue", options->requeue, "inside a Slurm job: give it back to the queue when its "
-      "time is over");
+  command.add_flag("--requeue", options->requeue, "inside a Slurm job: give the job back to the queue when "
+                                                  "its time is over");
   command.add_option("--run-dir", options->run_dir, "folder of the runs (default: $TRAINCTL_RUN_DIR, else observability.run_dir)")
       .type_name("DIR");
   when_chosen(command, context, [options, &context] { return launch(*options, context); });

@@ -42,8 +42,9 @@ int list(const ListOptions& options, const Context& context) {
 
 void add_list(CommandLine& app, Context& context) {
   auto options = std::make_shared<ListOptions>();
-  CommandLine command = app.add_subcommand("list", "the runs of a folder, the newest first");
-  command.add_option("-n,--most", options->most, "list only so many").range(1, 1 << 20).type_name("N");
+  CommandLine command = app.add_subcommand("list", "list the runs of a folder, newest first");
+  command.add_option("-n,--most", options->most,
+      "list at most N runs").range(1, 1 << 20).type_name("N");
   command.add_option("--run-dir", options->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
       .type_name("DIR");
   when_chosen(command, context, [options, &context] { return list(*options, context); });

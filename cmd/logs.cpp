@@ -155,16 +155,20 @@ int logs(const LogsOptions& options, const Context& context) {
 void add_logs(CommandLine& app, Context& context) {
   auto options = std::make_shared<LogsOptions>();
   CommandLine command =
-      app.add_subcommand("logs", "the logs of a run's ranks, launcher and nodes, merged; also of failures");
+      app.add_subcommand("logs", "print the logs of a run's ranks, launcher and nodes, merged; also those "
+                                 "of failures");
   add_run_arguments(command, options->run, false);
-  command.add_option("-r,--rank", options->ranks, "of these ranks only, for example 0,3-7").type_name("LIST");
+  command.add_option("-r,--rank", options->ranks,
+      "only these ranks, for example 0,3-7").type_name("LIST");
   command.add_option("-g,--grep", options->pattern, "only lines that match this extended regular expression")
       .type_name("PATTERN");
-  command.add_option("-n,--tail", options->tail, "the last N lines only").range(1, 1 << 30).type_name("N");
+  command.add_option("-n,--tail", options->tail,
+      "only the last N lines").range(1, 1 << 30).type_name("N");
   Option follow = command.add_flag("-f,--follow", options->follow,
-                                   "go on with what is written, until the run ends; Ctrl-C leaves it");
+                                   "print new lines until the run ends; Ctrl-C quits");
   command
-      .add_option("--failure", options->failure, "what was kept with this failure: a number from 1, or last")
+      .add_option("--failure", options->failure, "the logs kept with this failure: a number from 1, or "
+                                                 "`last`")
       .type_name("N")
       .excludes(follow);
   when_chosen(command, context, [options, &context] { return logs(*options, context); });

@@ -88,9 +88,9 @@ void add_node(CommandLine& app, Context& context) {
   CommandLine command = app.add_subcommand("node", "the agent of a node (started by launch)");
   command.hide();
   command.add_option("RUN", options->agent.run_directory, "run directory").required();
-  command.add_option("--name", options->agent.name, "of this node, as the supervisor calls it");
+  command.add_option("--name", options->agent.name, "name of this node at the supervisor");
   command.add_option("--connect", options->agent.connect,
-                     "HOST:PORT of the supervisor, where its own address does not lead to it");
+                     "HOST:PORT of the supervisor, if its recorded address cannot be reached from here");
   command.add_option("--mpirun", options->agent.mpirun, "the MPI launcher");
   command.add_flag("--give-back", options->give_back, "wait until the Slurm job can be given back to the "
       "queue");

@@ -64,10 +64,10 @@ int nodes(const NodesOptions& options, const Context& context) {
 void add_nodes(CommandLine& app, Context& context) {
   auto options = std::make_shared<NodesOptions>();
   CommandLine command =
-      app.add_subcommand("nodes", "nodes and GPUs in quarantine, with the evidence against them");
+      app.add_subcommand("nodes", "list the nodes and GPUs in quarantine, with the evidence");
   command
       .add_option("--lift", options->lift,
-                  "use this node, or NODE:gpuN, again; earlier evidence no longer counts")
+                  "allow this node, or NODE:gpuN, again; earlier evidence no longer counts")
       .type_name("NODE");
   command
       .add_option("--list", options->list,

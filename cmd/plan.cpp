@@ -206,24 +206,28 @@ void add_plan(CommandLine& app, Context& context) {
   auto options = std::make_shared<PlanOptions>();
   CommandLine command = app.add_subcommand(
       "plan",
-      "memory, traffic and time of a job and whether it fits (exit 4: it does not); nothing is started");
+      "report memory, traffic and time of a job, and whether it fits (exit 4: no); starts nothing");
   add_job_arguments(command, options->job);
   add_no_data_flag(command, options->job);
   command
       .add_option(
           "--device", options->device,
-          "plan for this device instead of what is here: h100, h200, a100-80, ..., or memory such as 80GiB")
+          "plan for this device instead of this machine's: h100, h200, a100-80, ..., or memory such as "
+          "80GiB")
       .type_name("DEVICE");
   command
       .add_option("--mfu", options->mfu,
-                  "share of the device's peak to reckon time with, 0.4 or 40; without it 0.4 of a GPU's "
-                  "peak, 0.7 of a CPU's measured one")
+                  "assumed share of the device's peak, as 0.4 or 40 (default: 0.4 of a GPU's peak, 0.7 of "
+                  "a CPU's measured one)")
       .range(0.001, 100)
       .type_name("SHARE");
-  command.add_option("--nodes", options->nodes, "place the ranks on so many nodes instead of the spec's").range(1, 1 << 20);
-  command.add_option("--slots", options->slots, "ranks that each of --nodes may run; without it the mesh is spread evenly")
+  command.add_option("--nodes", options->nodes,
+      "place the ranks on N nodes instead of the spec's").range(1, 1 << 20);
+  command.add_option("--slots", options->slots, "ranks that each of --nodes may run (default: the mesh is "
+                                                "spread evenly)")
       .range(1, 1 << 16);
-  command.add_option("--switches", options->switches, "file of switches: a line `NODE PATH` a node, e.g. `node0 spine.leaf0`")
+  command.add_option("--switches", options->switches, "file of switches: one line `NODE PATH` per node, "
+                                                      "e.g. `node0 spine.leaf0`")
       .type_name("FILE");
   command.add_flag("--timeline", options->timeline, "draw the pipeline schedule of one step");
   command.add_option("--width", options->width, "columns of the timeline").range(20, 1000);

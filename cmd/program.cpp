@@ -24,7 +24,7 @@ bool wants_color(const std::string& choice, int stream) {
 }
 
 void add_global_flags(CommandLine app, Context& context, std::string& color) {
-  app.add_flag("-q,--quiet", context.only_errors, "print only what is wrong");
+  app.add_flag("-q,--quiet", context.only_errors, "print only errors");
   app.add_flag("--json", context.json, "print the result as JSON on stdout");
   app.add_option("--color", color, "auto, always or never").one_of({"auto", "always", "never"}).type_name("WHEN");
 }
@@ -45,10 +45,10 @@ int run_command_line(int argc, const char* const* argv) {
   std::string color = "auto";
   CommandLineProgram program("trainctl",
                              "Pretrains transformer language models on the CPU cores or NVIDIA GPUs of one "
-                             "machine or many, and survives what breaks.",
+                             "machine or many, and continues after failures.",
                              std::string("trainctl ") + TRAINCTL_VERSION,
-                             "Everywhere: -q --json --color WHEN. Exit codes: `trainctl help exit-codes`. "
-                             "Job spec: `trainctl explain`.");
+                             "Every command takes -q, --json and --color WHEN. Fields of a job: `trainctl "
+                             "explain`. Exit codes: `trainctl help exit-codes`.");
   CommandLine root = program.root();
   add_global_flags(root, context, color);
   for (const Command& command : commands()) command.add(root, context);

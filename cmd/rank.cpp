@@ -16,7 +16,7 @@ void add_rank(CommandLine& app, Context& context) {
   CommandLine command = app.add_subcommand("rank", "one rank of a run (started by launch)");
   command.hide();  // not in the help
   command.add_option("RUN", options->run_directory, "run directory");
-  command.add_flag("--probe", options->probe, "only join the others and say how many there are");
+  command.add_flag("--probe", options->probe, "only join the other ranks and print their number");
   when_chosen(command, context, [options] {
     if (options->probe) return probe_main();
     if (options->run_directory.empty()) throw Error(ErrorCode::kUsage, "RUN is missing");

@@ -83,18 +83,20 @@ int report(const ReportArguments& arguments, const Context& context) {
 void add_report(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<ReportArguments>();
   arguments->root = default_run_root();
-  CommandLine command = app.add_subcommand("report", "an HTML page of a run, or of several side by side");
+  CommandLine command = app.add_subcommand("report", "write an HTML page about a run, or about several "
+                                                     "side by side");
   command
       .add_option("RUN", arguments->runs,
                   "id, unique beginning of one, path, or `latest` (default); several are compared")
       .type_name("");
   command
       .add_option("-o,--out", arguments->out,
-                  "the file (default: report.html in the run's folder; of several runs: here)")
+                  "the file (default: report.html in the folder of the run; for several runs: in this "
+                  "folder)")
       .type_name("FILE");
   command
       .add_option("--csv", arguments->csv,
-                  "write the steps as CSV to this file, - for stdout, and the page only with --out")
+                  "write the steps as CSV to this file, - for stdout; the page is written only with --out")
       .type_name("FILE");
   command
       .add_option("--run-dir", arguments->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")

@@ -108,28 +108,27 @@ int resume(const ResumeOptions& options, const Context& context) {
 void add_resume(CommandLine& app, Context& context) {
   auto options = std::make_shared<ResumeOptions>();
   CommandLine command =
-      app.add_subcommand("resume", "go on with a run from its newest checkpoint, on the same or another mesh");
+      app.add_subcommand("resume", "continue a run from its newest state, on the same or another mesh");
   add_run_arguments(command, options->run, true);
   add_set_option(command, options->overrides);
-  command.add_flag("--detach", options->detach, "return once the run is going; its supervisor stays in the background");
+  command.add_flag("--detach", options->detach, "return once the run has started; its supervisor stays in "
+                                                "the background");
   command.add_flag("--allow-other-bits", options->allow_other_bits,
-                   "cut the batch into other lanes, if "
-                   "parallelism.lanes or a parallelism.data beyond the run's lanes asks for that: from there "
-                   "on the sums are "
-                   "rounded in another order");
-  command.add_option("--step", options->step, "the checkpoint of this step, or `latest`")
+                   "allow another parallelism.lanes, or a parallelism.data beyond the run's lanes: the "
+                   "sums are rounded in another order from there on");
+  command.add_option("--step", options->step, "begin from the checkpoint of this step, or `latest`")
       .type_name("N|latest");
-  command.add_option("--max-steps", options->max_steps, "stop (and save) after this step")
+  command.add_option("--max-steps", options->max_steps, "save and stop after this step")
       .positive()
       .type_name("N");
   command
       .add_option("--take-over", options->take_over,
-                  "as an agent does whose supervisor is silent: go on in its place, if it died")
+                  "take the place of a supervisor that died (used by agents)")
       .type_name("WHY");
-  command.add_flag("--in-allocation", options->in_allocation, "in the script of a Slurm job that `launch "
-      "--submit` wrote");
-  command.add_flag("--requeue", options->requeue, "inside a Slurm job: give it back to the queue when its "
-      "time is over");
+  command.add_flag("--in-allocation", options->in_allocation, "used by the script of a Slurm job that "
+                                                              "`launch --submit` wrote");
+  command.add_flag("--requeue", options->requeue, "inside a Slurm job: give the job back to the queue when "
+                                                  "its time is over");
   when_chosen(command, context, [options, &context] { return resume(*options, context); });
 }
 

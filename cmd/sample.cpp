@@ -61,12 +61,15 @@ void add_sample(CommandLine& app, Context& context) {
   add_run_arguments(command, options->run, true);
   command.add_option("-p,--prompt", options->request.prompt, "text to continue (default: the start of a document)");
   command.add_option("-n,--tokens", options->request.options.tokens, "tokens to generate").show_default().range(1, 1000000);
-  command.add_option("-t,--temperature", options->request.options.temperature, "0 takes the likeliest token").show_default()
+  command.add_option("-t,--temperature", options->request.options.temperature,
+      "how random the text is; 0: always the likeliest token").show_default()
       .range(0.0, 100.0);
-  command.add_option("--top-k", options->request.options.top_k, "draw from the k likeliest tokens only (0: all)")
+  command.add_option("--top-k", options->request.options.top_k, "draw only from the k likeliest tokens (0: "
+                                                                "from all)")
       .range(0, 1000000000);
   command.add_option("--seed", options->request.options.seed, "the same seed gives the same text").type_name("N").show_default();
-  command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not say");
+  command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not "
+                                                        "name one");
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }
 

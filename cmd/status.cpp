@@ -104,18 +104,18 @@ int status(const StatusArguments& arguments, const Context& context) {
 
 void add_status(CommandLine& app, Context& context) {
   auto arguments = std::make_shared<StatusArguments>();
-  CommandLine command = app.add_subcommand("status", "one screen on a run, once or live");
+  CommandLine command = app.add_subcommand("status", "show one screen about a run, once or live");
   add_run_arguments(command, arguments->run, false);
   Option watch = command.add_flag("-w,--watch", arguments->watch,
-                                  "draw it again until the run ends; q or Ctrl-C leaves it");
-  command.add_option("--every", arguments->every_s, "seconds between two drawings")
+                                  "redraw until the run ends; q or Ctrl-C quits");
+  command.add_option("--every", arguments->every_s, "seconds between two redraws")
       .range(0.1, 3600)
       .type_name("SECONDS")
       .show_default();
   command
       .add_optional_value("--serve", arguments->serve,
-                          "the report as a live web page, with /metrics for Prometheus; without an address "
-                          "127.0.0.1:7070, for this machine only")
+                          "serve the report as a live web page, with /metrics for Prometheus (default: "
+                          "127.0.0.1:7070, only for this machine)")
       .type_name("[ADDR:PORT]")
       .excludes(watch);
   when_chosen(command, context, [arguments, &context] { return status(*arguments, context); });

@@ -135,12 +135,13 @@ void add_stop(CommandLine& app, Context& context) {
   auto options = std::make_shared<StopOptions>();
   CommandLine command = app.add_subcommand("stop", "save and stop a run");
   add_run_arguments(command, options->run, true);
-  command.add_flag("--now", options->now, "stop at once, without saving");
-  command.add_option("--timeout", options->timeout_s, "give up waiting for the end after so many seconds; the run goes on stopping")
+  command.add_flag("--now", options->now, "stop at once without a save");
+  command.add_option("--timeout", options->timeout_s, "stop waiting after this many seconds; the run still "
+                                                      "stops")
       .type_name("SECONDS")
       .positive()
       .show_default();
-  command.add_flag("--no-wait", options->no_wait, "return at once: do not wait until the run has stopped");
+  command.add_flag("--no-wait", options->no_wait, "return at once; do not wait for the end of the run");
   when_chosen(command, context, [options, &context] { return stop(*options, context); });
 }
 

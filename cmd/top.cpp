@@ -53,9 +53,9 @@ int top(const TopOptions& options, const Context& context) {
 void add_top(CommandLine& app, Context& context) {
   auto options = std::make_shared<TopOptions>();
   CommandLine command =
-      app.add_subcommand("top", "a run on a full screen, with a grid of its ranks (keys: s, r, arrows, q)");
+      app.add_subcommand("top", "show a run full-screen, with a grid of its ranks (keys: s, r, arrows, q)");
   add_run_arguments(command, options->run, false);
-  command.add_option("--every", options->every_s, "seconds between two drawings")
+  command.add_option("--every", options->every_s, "seconds between two redraws")
       .range(0.1, 3600)
       .type_name("SECONDS")
       .show_default();

@@ -288,22 +288,22 @@ void add_trace(CommandLine& app, Context& context) {
   CommandLine command =
       app.add_subcommand("trace", "record what the ranks of a running run do in its next steps");
   add_run_arguments(command, options->run, false);
-  command.add_option("--steps", options->steps, "how many steps")
+  command.add_option("--steps", options->steps, "number of steps")
       .range(1, 1000)
       .type_name("N")
       .show_default();
   command
       .add_option(
           "--ranks", options->ranks,
-          "which ranks, such as 0,8,16-23, at most 64; default: all, and of more than 64 whole pipelines, "
-          "those of dp 0 first")
+          "ranks to record, such as 0,8,16-23, at most 64 (default: all; in runs of more than 64, whole "
+          "pipelines, those of dp 0 first)")
       .type_name("LIST");
   command
       .add_option("-o,--out", options->out,
-                  "the file, Chrome's trace format, compressed if its name ends in .gz (default: "
-                  "trace/steps-FIRST-LAST.json.gz in the run's folder)")
+                  "the file, in Chrome's trace format; compressed if its name ends in .gz (default: "
+                  "trace/steps-FIRST-LAST.json.gz in the folder of the run)")
       .type_name("FILE");
-  command.add_option("--timeout", options->timeout_s, "give up after so many seconds")
+  command.add_option("--timeout", options->timeout_s, "give up after this many seconds")
       .type_name("SECONDS")
       .positive()
       .show_default();

@@ -1,6 +1,6 @@
-// How a bucket travels between its owners and all other ranks, and which way takes less time. Both ways add
-// in the order of the lanes' tree, so the choice never changes a bit. Pure: every rank of a group makes the
-// same choice from the same numbers.
+// Chooses the faster of two algorithms that exchange a bucket: halving or slices. Both add in the order of the
+// lanes' tree, so the choice never changes a bit. Pure: every rank of a group makes the same choice from the
+// same numbers.
 #pragma once
 #include <span>
 

@@ -1,6 +1,5 @@
-// ParamGathers brings changed compute copies from their owners to all ranks of their lines, in buckets
-// through the ring of buffers that gradients use later in the step, during the next forward pass (ZeRO-1 and
-// 2).
+// ParamGathers all-gathers updated weights from their owners during the next forward pass (ZeRO-1 and ZeRO-2). They
+// travel in buckets, through the ring of buffers that gradients use later in the step.
 #pragma once
 #include <deque>
 #include <memory>

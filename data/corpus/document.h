@@ -1,4 +1,4 @@
-// Document: one text of a corpus, and the records that hold none.
+// Document: one text of a corpus. A record without text is skipped, with the reason.
 #pragma once
 #include <cstdint>
 #include <functional>

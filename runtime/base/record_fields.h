@@ -1,4 +1,5 @@
-// What the lists of fields of records are written with. record.h writes and reads records, and says how a list looks.
+// Declares `fields`, the one list from which a record is written to and read from JSON. record.h writes and reads
+// records, and shows such a list.
 //
 // It needs nothing of JSON: most files that see a record neither write nor read one.
 #pragma once

@@ -1,6 +1,6 @@
-// PieceServer lets ranks on other nodes read the pieces in the memory of this node (ckpt/pieces.h), so that a
-// run goes on from memory also where its ranks come to other nodes, and lets the ranks of one other node write
-// second copies of their pieces (tier L1), so that it goes on from memory also where it loses that node.
+// PieceServer serves the state pieces in this node's memory (ckpt/pieces.h) to ranks on other nodes, and stores
+// second copies for the ranks of one other node (tier L1). A run can thus continue from memory when ranks move
+// to other nodes, and when a node is lost.
 //
 // A connection must show the server's token before it gets anything. Each has a thread. The agent of the node
 // owns the server.

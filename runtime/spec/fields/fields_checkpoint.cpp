@@ -10,10 +10,10 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
   checkpoint
       .choice(
           "memory", {"auto", "on", "off", "one"},
-          "Copies of the state in the memory of its node (/dev/shm), made while training goes on: a rank "
-          "that fails costs one step. `on`: two copies, which take twice the state's size. `one`: a single "
-          "copy, which takes the place of the one before: a rank that fails while it is made, or while "
-          "a checkpoint is written from it, costs the steps since the last checkpoint. `auto`: two, one or "
+          "Keep copies of the state in the memory of each node (/dev/shm), made while training continues: "
+          "the failure of a rank then costs one step. `on`: two copies, which take twice the size of the "
+          "state. `one`: one copy, overwritten in place. If a rank fails during the copy, or while a "
+          "checkpoint is written from it, the run resumes from the last checkpoint. `auto`: two, one or "
           "none, as the memory allows.")
       .to(IN_JOB(checkpoint.memory))
       .fallback(std::string("auto"))
@@ -21,9 +21,9 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
   checkpoint
       .choice(
           "memory_every_steps", {"auto"},
-          "Copy the state in memory after every so many steps; 0: only when it is saved to the folder. "
-          "`auto`: after the number of steps with which copies and repeated work lose the least time (Young "
-          "and Daly, from the time for which training was seen to wait for a copy).")
+          "Steps between two copies in memory; 0: copy only when a checkpoint is saved. `auto`: the number "
+          "of steps that loses the least time to copies and repeated work (Young and Daly, from the "
+          "measured wait of the training for a copy).")
       .from(0)
       .upto(1e12)
       .to_word_or_count(IN_JOB(checkpoint.memory_when), EverySteps::given,
@@ -32,17 +32,17 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
       .example("10");
   checkpoint
       .choice("partner", {"auto", "off"},
-              "Second copies in the memory of another node, if the run has several: it goes on from memory "
-              "also where it loses a node. They take as much memory again. `auto`: if the memory is there.")
+              "Keep second copies in the memory of another node. After the loss of a node the run "
+              "continues from memory. Doubles the memory used. `auto`: on if it fits.")
       .to(IN_JOB(checkpoint.partner))
       .fallback(std::string("auto"))
       .example("\"off\"");
   checkpoint
       .integer(
           "partner_every_steps",
-          "Send a copy to the other node after every so many steps; 0: after the number of steps with which "
-          "these copies and repeated work lose the least time, from how much longer steps take meanwhile, "
-          "and so that the network is training's alone for three quarters of the time.")
+          "Steps between two copies to the other node. 0: the number that loses the least time to copies "
+          "and repeated work, from the measured slowdown of the steps, and uses the network at most a "
+          "quarter of the time.")
       .to(IN_JOB(checkpoint.partner_every_steps))
       .from(0)
       .upto(1e12)
@@ -52,10 +52,10 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
   checkpoint
       .number(
           "exit_timeout_seconds",
-          "How long a stop may take, from the request to the end of the run: for the step under way, saves "
-          "that are being written, the last save, its check and its copy. What is not done by then is given "
-          "up. A run that ends by itself waits as long for saves that were begun before its last one, and "
-          "then for the check and the copy; its last save may take as long as it gets on.")
+          "How long a stop may take, from the request to the end of the run: the step under way, "
+          "unfinished saves, the last save, its check and its copy. What is unfinished then is abandoned. "
+          "When a run ends by itself, its last save has no limit while it makes progress; the saves begun "
+          "before it have this limit, and so have the check and the copy after it.")
       .to(IN_JOB(checkpoint.exit_timeout_seconds))
       .above(0)
       .upto(7 * kDayS)
@@ -67,13 +67,13 @@ void declare_copies_in_memory(DeclareSection& checkpoint) {
 void declare_when_to_save(DeclareSection& checkpoint) {
   checkpoint
       .choice("interval", {"given", "auto"},
-              "`given`: save as `every_steps` and `every_seconds` say. `auto`: after the number of steps "
-              "with which saves and repeated work lose the least time (Young and Daly: the square root of "
-              "2 x cost of a save x time between failures), as measured; `trainctl status` shows it.")
+              "`given`: save by `every_steps` and `every_seconds`. `auto`: save after the number of steps "
+              "that loses the least time to saves and repeated work (Young and Daly: the square root of 2 "
+              "x cost of a save x time between failures, both measured); `trainctl status` shows it.")
       .to(IN_JOB(checkpoint.interval))
       .fallback(std::string("given"))
       .example("\"auto\"");
-  checkpoint.integer("every_steps", "Save after every so many steps; 0: not by steps.")
+  checkpoint.integer("every_steps", "Steps between two saves; 0: no saves by steps.")
       .to(IN_JOB(checkpoint.every_steps))
       .from(0)
       .upto(1e12)
@@ -83,9 +83,9 @@ void declare_when_to_save(DeclareSection& checkpoint) {
       .example("500");
   checkpoint
       .number("every_seconds",
-              "Save after the first step that ends so long after the last save began; with `every_steps`, "
-              "whichever comes first. With `interval` auto it is the longest interval (else an hour). 0: not "
-              "by time.")
+              "Seconds between two saves: a save follows the first step that ends this long after the last "
+              "save began. With `every_steps`, whichever comes first. With `interval` auto: the longest "
+              "interval allowed (0: an hour). 0: no saves by time.")
       .to(IN_JOB(checkpoint.every_seconds))
       .from(0)
       .upto(30 * kDayS)
@@ -95,8 +95,8 @@ void declare_when_to_save(DeclareSection& checkpoint) {
       .example("\"10m\"");
   checkpoint
       .number("mtbf_seconds",
-              "Mean time between failures of the whole run, if it is known, for `interval` auto; 0: what the "
-              "run observes, beginning with a week, or 200 days divided by its nodes.")
+              "Mean time between failures of the whole run, for `interval` auto. 0: estimated from the "
+              "run's own failures; initial estimate: the smaller of 7 days and 200 days / nodes.")
       .to(IN_JOB(checkpoint.mtbf_seconds))
       .from(0)
       .upto(3650 * kDayS)
@@ -120,8 +120,9 @@ void declare_care(DeclareSection& checkpoint) {
       .example("\"s3://bucket/prefix\"");
   checkpoint
       .choice("store_every_steps", {"auto"},
-              "Copy a checkpoint to `store` after so many steps at least, and the last one of the run; "
-              "0: each one. `auto`: so that copying takes a quarter of the time at most.")
+              "Least number of steps between two checkpoints that are copied to `store`; 0: every "
+              "checkpoint is copied. The last one of the run always is. `auto`: copying takes at most a "
+              "quarter of the time.")
       .from(0)
       .upto(1e12)
       .to_word_or_count(IN_JOB(checkpoint.store_when), EverySteps::given,
@@ -130,17 +131,17 @@ void declare_care(DeclareSection& checkpoint) {
       .example("5000");
   checkpoint
       .number("write_mib_per_s",
-              "Behind the training each rank writes at most so many MiB a second of a checkpoint, so that a "
-              "save takes less of cores and disk at a time; 0: no limit. What a stop waits for is not slowed "
-              "down.")
+              "MiB per second that a rank writes of a checkpoint at most, while training continues, so "
+              "that a save takes less of cores and disk at a time; 0: no limit. Saves that a stop waits "
+              "for have no limit.")
       .to(IN_JOB(checkpoint.write_mib_per_s))
       .from(0)
       .upto(1e6)
       .fallback(0.0);
   checkpoint
       .number("scrub_mib_per_s",
-              "A new checkpoint is read again once, at most so many MiB a second, and counts for `keep_last` "
-              "when every byte is good.")
+              "MiB per second at most for the check of a new checkpoint, which reads it again once. It "
+              "counts for `keep_last` if every byte is good.")
       .to(IN_JOB(checkpoint.scrub_mib_per_s))
       .above(0)
       .upto(1e6)
@@ -151,7 +152,7 @@ void declare_care(DeclareSection& checkpoint) {
 
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection eval(table, sections, "eval", "Loss on the validation data.", Change::free);
-  eval.integer("every_steps", "Evaluate after every so many steps; 0: never.")
+  eval.integer("every_steps", "Steps between two evaluations; 0: no evaluations.")
       .to(IN_JOB(eval.every_steps))
       .from(0)
       .upto(1e12)
@@ -160,7 +161,8 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"eval_interval", "interval"})
       .example("500");
   eval.integer("max_tokens",
-               "Most validation tokens in one evaluation, rounded up to whole sequences; 0: all of them.")
+               "Limit of validation tokens in one evaluation, rounded up to whole sequences; 0: all of "
+               "them.")
       .from(0)
       .upto(1e15)
       .unit(Unit::tokens)
@@ -179,7 +181,7 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
   checkpoint.boolean("on_exit", "Save at the end of training.").to(IN_JOB(checkpoint.on_exit)).fallback(true);
   checkpoint
       .integer("keep_last",
-               "Newest checkpoints to keep. Two are always kept, so that a damaged one has a predecessor.")
+               "Number of newest checkpoints to keep; at least two are kept, in case one is damaged.")
       .to(IN_JOB(checkpoint.keep_last))
       .from(1)
       .upto(1 << 20)
@@ -187,8 +189,8 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"keep", "max_to_keep"});
   checkpoint
       .integer("keep_every_steps",
-               "Milestones: save after steps divisible by this, too, and keep those checkpoints without a "
-               "limit; 0: none.")
+               "Milestones: also save after steps divisible by this number, and never delete those "
+               "checkpoints; 0: none.")
       .to(IN_JOB(checkpoint.keep_every_steps))
       .from(0)
       .upto(1e12)

@@ -63,9 +63,8 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
       .also({"architecture", "model_type"});
   model
       .string("preset",
-              "A known model whose shape is taken for every field not given here; `trainctl init --list` "
-              "lists "
-              "them.")
+              "A known model. Its shape is used for every field that is not given; `trainctl init --list` "
+              "lists the presets.")
       .to(IN_JOB(model.preset))
       .fallback(std::string())
       .on_change(Change::free)
@@ -147,7 +146,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
               "Feed-forward activation; fixed by the family, checked if given.")
       .fallback_text("gpt2: gelu; llama: swiglu")
       .not_resolved();
-  model.boolean("tie_embeddings", "Use the token embedding as output matrix, too.")
+  model.boolean("tie_embeddings", "Also use the token embedding as the output matrix.")
       .to(IN_JOB(model.tie_embeddings))
       .fallback_text("gpt2: true; llama: false; the preset's")
       .also({"tie_word_embeddings"})
@@ -169,9 +168,8 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
 
   DeclareSection init(table, sections, "model.init", "Initial weights.", Change::branch);
   init.number("std",
-              "Standard deviation of the normal distribution weights are drawn from; projections back into "
-              "the "
-              "residual stream are scaled by 1/sqrt(2 * num_layers).")
+              "Standard deviation of the normal distribution of the initial weights; projections back into "
+              "the residual stream are scaled by 1/sqrt(2 * num_layers).")
       .to(IN_JOB(model.init_std))
       .above(0)
       .upto(10)
@@ -211,7 +209,7 @@ void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, 
       .fallback(std::string("auto"));
   entry
       .choice("dtype", {"uint16", "uint32"},
-              "Integer type of a token id; for `raw` files, which do not hold it.")
+              "Integer type of a token id; only for `raw` files, which do not record it.")
       .to_source(IN_SOURCE(dtype))
       .fallback_text("the one in the file; required for raw");
   entry.number("weight", "Share of this source in the mixture, relative to the others'.")

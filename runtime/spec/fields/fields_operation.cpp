@@ -37,16 +37,15 @@ void declare_patience(DeclareSection& fault) {
         &FaultSpec::save_timeout_seconds, 600);
   limit("start_skew_seconds",
         "How long a rank that is ready for the first step waits for ranks that still open data, build or "
-        "load. The limits above "
-        "find a rank that stands still much sooner.",
+        "load. A rank that makes no progress is found much sooner, by the limits above.",
         &FaultSpec::start_skew_seconds, 21600);
 }
 
 void declare_nodes(DeclareSection& fault) {
   fault
       .number("node_silence_seconds",
-              "A node that says nothing for so long is lost: the run goes on without it. Shorter than a "
-              "second only where a core is to spare.")
+              "A node that sends nothing for this long counts as lost, and the run continues without it. "
+              "Use less than a second only on nodes with a spare core.")
       .to(IN_JOB(fault_tolerance.node_silence_seconds))
       .from(0.1)
       .upto(kHourS)
@@ -55,9 +54,8 @@ void declare_nodes(DeclareSection& fault) {
       .also({"node_timeout"});
   fault
       .number("grace_seconds",
-              "How long a node goes on without a word from the supervisor before it ends everything of the "
-              "run there. A supervisor that "
-              "dies can be replaced for so long.")
+              "How long a node continues without contact to the supervisor before it ends all processes of "
+              "the run there. Within this time a new supervisor can take the place of a dead one.")
       .to(IN_JOB(fault_tolerance.grace_seconds))
       .from(0.5)
       .upto(kDayS)
@@ -66,24 +64,22 @@ void declare_nodes(DeclareSection& fault) {
       .also({"grace"});
   fault
       .boolean("supervisor_takeover",
-               "When the supervisor is dead, a node starts another one by itself after a quarter of "
-               "`grace_seconds`. It goes on with the ranks that run: no step is lost. Where false, a person "
-               "has to call `trainctl resume` within the grace. Leave it false where something else starts "
-               "the supervisor again.")
+               "If the supervisor dies, a node starts a new one after a quarter of `grace_seconds`. It "
+               "attaches to the running ranks: no step is lost. If false, a person must call `trainctl "
+               "resume` within the grace. Leave it false if something else restarts the supervisor.")
       .to(IN_JOB(fault_tolerance.supervisor_takeover))
       .fallback(false)
       .also({"takeover"});
   fault
       .choice("too_few_nodes", {"wait", "requeue", "stop"},
-              "What happens when the nodes that are left cannot carry any width of the run. `wait`: for "
-              "nodes to come back, at most "
-              "`wait_for_nodes_seconds`. `requeue`: give the Slurm job back to the queue. `stop`: end with "
-              "exit status 75.")
+              "What to do if the remaining nodes cannot carry any width of the run. `wait`: for nodes to "
+              "return, at most `wait_for_nodes_seconds`. `requeue`: give the Slurm job back to the queue. "
+              "`stop`: end with exit status 75.")
       .to(IN_JOB(fault_tolerance.too_few_nodes))
       .fallback(std::string("wait"));
   fault
       .number("wait_for_nodes_seconds",
-              "How long a run waits for nodes to come back; then it ends with exit status 75.")
+              "How long a run waits for nodes to return; then it ends with exit status 75.")
       .to(IN_JOB(fault_tolerance.wait_for_nodes_seconds))
       .from(0)
       .upto(604800)
@@ -91,20 +87,18 @@ void declare_nodes(DeclareSection& fault) {
       .fallback(600.0);
   fault
       .boolean("elastic",
-               "Go on with fewer data-parallel ranks where a node is lost and no spare is left, and with "
-               "more when a node returns: same "
-               "global batch, same bits.")
+               "Continue with fewer data-parallel ranks if a node is lost and no spare is left, and with "
+               "more when a node returns: same global batch, same bits.")
       .to(IN_JOB(fault_tolerance.elastic))
       .fallback(true);
 }
 
 void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection fault(table, sections, "fault_tolerance", "How failures are noticed and healed.",
+  DeclareSection fault(table, sections, "fault_tolerance", "How failures are detected and handled.",
                        Change::free);
   fault
       .integer("max_restarts",
-               "How often a failed run is started again from its last checkpoint without a person; 0: "
-               "never.")
+               "How often a failed run restarts by itself from its newest state; 0: never.")
       .to(IN_JOB(fault_tolerance.max_restarts))
       .from(0)
       .upto(1 << 20)
@@ -113,11 +107,9 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .example("3");
   fault
       .integer("skip_bad_steps",
-               "How many steps in a row whose loss or gradient norm is not a finite number are skipped: "
-               "parameters and optimizer "
-               "state keep their values, and training goes on with the next samples. One more such step "
-               "stops the run; 0: the first "
-               "one does.")
+               "How many steps in a row may be skipped because their loss or gradient norm is not a finite "
+               "number. A skipped step leaves parameters and optimizer state as they are; training "
+               "continues with the next samples. One more such step stops the run; 0: the first one does.")
       .to(IN_JOB(fault_tolerance.skip_bad_steps))
       .from(0)
       .upto(1 << 20)
@@ -134,8 +126,8 @@ void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {
       .also({"heartbeat"});
   fault
       .number("collective_timeout_seconds",
-              "How long a rank waits for its peers in one operation before it names who is missing "
-              "and gives up.")
+              "How long a rank waits for its peers in one operation before it reports the missing ones and "
+              "fails.")
       .to(IN_JOB(fault_tolerance.collective_timeout_seconds))
       .above(0)
       .upto(kDayS)
@@ -162,8 +154,7 @@ void declare_cluster(DeclareSection& launcher) {
   launcher
       .field(Type::text_list, "hosts",
              "Nodes to run on, in order, each as `NAME` or `NAME:SLOTS`. Nodes that the mesh does not need "
-             "are spares. Empty: this "
-             "machine, or inside a Slurm job its nodes.")
+             "are spares. Empty: this machine, or the nodes of the Slurm job.")
       .to(IN_JOB(launcher.hosts))
       .fallback(std::vector<std::string>{})
       .also({"nodes", "host", "nodelist"})
@@ -194,15 +185,14 @@ void declare_cluster(DeclareSection& launcher) {
       .fallback(int64_t{0});
   launcher
       .choice("start", {"auto", "mpirun", "pmix"},
-              "What starts the ranks. `mpirun`: OpenMPI's, through the agents. `pmix`: the agents "
-              "themselves; ranks then survive the "
-              "supervisor, and start sooner. `auto`: pmix where it works on every node, else mpirun.")
+              "What starts the ranks. `mpirun`: OpenMPI's mpirun, through the agents. `pmix`: the agents "
+              "themselves, which is faster. `auto`: pmix where it works on every node, else mpirun.")
       .to(IN_JOB(launcher.start))
       .fallback(std::string("auto"));
   launcher
       .string("network",
-              "Network through which nodes exchange data, as ADDRESS/BITS; empty: that of the agents' own "
-              "connections.")
+              "Network through which nodes exchange data, as ADDRESS/BITS; empty: that of the connections "
+              "between agents and supervisor.")
       .to(IN_JOB(launcher.network))
       .fallback(std::string())
       .also({"interface"})
@@ -216,7 +206,8 @@ void declare_cluster(DeclareSection& launcher) {
       .also({"binding", "cpu_bind"});
   launcher
       .boolean("tensor_across_nodes",
-               "Let a tensor-parallel group span nodes. Its exchanges are the most frequent ones: slow.")
+               "Allow tensor-parallel groups that span nodes. This is slow: their exchanges are the most "
+               "frequent ones.")
       .to(IN_JOB(launcher.tensor_across_nodes))
       .fallback(false);
 }
@@ -247,10 +238,10 @@ void declare_records(std::vector<Field>& table, std::vector<Section>& sections) 
       .example("10");
   observe
       .integer("rank_metrics_every_steps",
-               "Steps between two lines of metrics.ranks.jsonl, which have the numbers of every rank; 0: none. "
-               "metrics.jsonl has their smallest, median and largest, and the ranks that differ, of every "
-               "logged step; of more than 4,096 ranks, of fewer: of 4,096 ranks a step. At 64 MiB "
-               "the file is renamed to metrics.ranks.1.jsonl and begins again.")
+               "Steps between two records of the numbers of every rank in metrics.ranks.jsonl; 0: none. "
+               "metrics.jsonl has the smallest, median and largest number, and the ranks that differ, for "
+               "each logged step (with more than 4,096 ranks only for some of them). At 64 MiB the file is "
+               "renamed to metrics.ranks.1.jsonl, and a new one begins.")
       .to(IN_JOB(observability.rank_metrics_every_steps))
       .from(0)
       .upto(1e12)
@@ -269,18 +260,16 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection launcher(table, sections, "launcher", "How ranks are started.", Change::free);
   launcher
       .integer("slots",
-               "Ranks a node may run; 0: as many as wanted, sharing cores with a note; on several nodes as "
-               "many as the "
-               "mesh needs, spread evenly.")
+               "Ranks that a node may run. 0: no limit on one machine, where ranks may share cores (a note "
+               "says so); on several nodes the mesh is spread evenly.")
       .to(IN_JOB(launcher.slots))
       .from(0)
       .upto(1 << 20)
       .fallback(int64_t{0});
   launcher
       .integer("ranks_per_gpu",
-               "Ranks that share one GPU. More than 1 proves a mesh on few GPUs: they work one after another "
-               "and exchange through "
-               "host memory.")
+               "Ranks that share one GPU. With more than 1 a mesh can be tried on few GPUs: the ranks take "
+               "turns and exchange through host memory.")
       .to(IN_JOB(launcher.ranks_per_gpu))
       .from(1)
       .upto(64)

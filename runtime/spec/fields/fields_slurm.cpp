@@ -31,9 +31,8 @@ void declare_size(DeclareSection& slurm) {
         .fallback(int64_t{0});
   };
   count("nodes",
-        "Nodes that the mesh is spread over. 0: as many as it needs by `gpus_per_node`, else "
-            "`cpus_per_node`, else "
-        "`launcher.slots`; one where none of them is given.",
+        "Nodes over which the mesh is spread. 0: what it needs by `gpus_per_node`, else by "
+        "`cpus_per_node`, else by `launcher.slots`; one node if none of them is given.",
         &SlurmSpec::nodes, 1e6);
   count("spares", "Nodes to ask for beyond those: each takes the place of a lost one at once.",
       &SlurmSpec::spares, 1e6);
@@ -42,9 +41,8 @@ void declare_size(DeclareSection& slurm) {
       &SlurmSpec::cpus_per_node,
         65536);
   count("signal_seconds",
-        "So long before its time limit Slurm warns the run. The run asks Slurm for the limit itself; this "
-            "is for "
-        "sites where that fails. 0: 300.",
+        "Seconds before its time limit at which Slurm warns the run; 0: 300. The run also asks Slurm for "
+        "the limit itself; this is for sites where that fails.",
         &SlurmSpec::signal_seconds, 65535)
       .unit(Unit::seconds);
 }
@@ -59,8 +57,7 @@ void declare_slurm(std::vector<Field>& table, std::vector<Section>& sections) {
   slurm
       .boolean("requeue",
                "Slurm may start the job again after preemption or the loss of its first node, and the run "
-                   "gives itself "
-               "back to the queue when its time is over.")
+               "gives its job back to the queue when the time is over.")
       .to(IN_JOB(launcher.slurm.requeue))
       .fallback(true);
   slurm.field(Type::text_list, "arguments", "More arguments of sbatch, each as one text.")

@@ -64,8 +64,8 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .example("2");
   parallel
       .integer("pipeline",
-               "Pipeline stages: groups of ranks that share the layers. `stage_layers` tells which stage "
-               "has how many.")
+               "Pipeline stages: groups of ranks that share the layers. `stage_layers` gives the layers of "
+               "each.")
       .to(IN_JOB(parallelism.pipeline))
       .from(1)
       .upto(1024)
@@ -74,9 +74,9 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .example("2");
   parallel
       .integer("data",
-               "Data parallel size: copies of the pipeline, each on its part of the batch. Any number up to "
-               "`lanes`; "
-               "where it does not divide `lanes`, some ranks have a lane more, and the others wait for them.")
+               "Data parallel size: copies of the pipeline, each on its part of the batch. Any number up "
+               "to `lanes`; if it does not divide `lanes`, some ranks have one lane more, and the others "
+               "wait for them.")
       .to(IN_JOB(parallelism.data))
       .from(1)
       .upto(1 << 20)
@@ -85,7 +85,7 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .example("4");
   parallel
       .boolean("sequence_parallel",
-               "Split the work between matrix products along the sequence over the tensor group, too "
+               "Also split the work between matrix products along the sequence over the tensor group "
                "(arXiv:2205.05198): less memory, same traffic.")
       .to(IN_JOB(parallelism.sequence_parallel))
       .on_change(Change::numerics)
@@ -168,22 +168,23 @@ void declare_exchange(std::vector<Field>& table, std::vector<Section>& sections)
       .choice(
           "reduction_algorithm", words_of<parallel::ExchangeChoice>(),
           "How a bucket travels between its owners and the other data-parallel ranks; the same bits either "
-          "way. `halving`: log2(data) rounds with one peer each, where data is a power of two. `direct`: two "
-          "rounds with all others. `auto`: for each bucket what takes less time by its size, the number of "
-          "ranks and how many of them share a node, or about as much and sends fewer bytes; `plan` says "
-          "which. The others are for measurements.")
+          "way. `halving`: log2(data) rounds with one peer each, where data is a power of two. `direct`: "
+          "two rounds with all others. `auto`: for each bucket the way that takes less time, estimated "
+          "from its size, the number of ranks and how many share a node; if the times are close, the way "
+          "that sends fewer bytes. `plan` shows the choice. The other two values are for measurements.")
       .to(IN_JOB(parallelism.reduction_algorithm))
       .fallback(std::string("auto"));
 }
 
 void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection nccl(table, sections, "parallelism.nccl",
-                      "What NCCL may take, where it carries the exchanges. Advanced; the same bits whatever.",
+                      "Resources of NCCL where it carries the exchanges. Advanced; no value changes a bit.",
                       Change::free);
   nccl.integer("blocks",
-               "Most thread blocks (NCCL's CTAs) of one exchange of a tensor- or data-parallel group. Each "
-               "holds a multiprocessor of the GPU while it waits for its peer, and a buffer for each peer: "
-               "more of them than the links between two GPUs need only take from the compute.")
+               "Limit of thread blocks (NCCL's CTAs) for one exchange of a tensor- or data-parallel group. "
+               "Each occupies a multiprocessor of the GPU while it waits for its peer, and has a buffer "
+               "for each peer. More of them than the links between two GPUs need only slow down the "
+               "compute.")
       .to(IN_JOB(parallelism.nccl.blocks))
       .from(1)
       .upto(32)
@@ -217,12 +218,12 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
   DeclareSection parallel(table, sections, "parallelism", "", Change::free);
   parallel
       .integer("zero_stage",
-               "0: every data-parallel rank keeps the whole optimizer state. 1: each keeps its part. 2: "
-               "gradients, too, are kept by their owners: those of each lane are reduced as soon as they are "
-               "complete. 3: the weights, too: those of a layer are gathered while the layer before is computed, "
-               "and again for its backward pass, for every micro-batch (ZeRO, arXiv:1910.02054). The same bits "
-               "whichever; from 2 on gradients take less memory where a lane is one micro-batch, and are "
-               "sent once for each lane of a rank.")
+               "What the data-parallel ranks divide among themselves (ZeRO, arXiv:1910.02054). 0: nothing, "
+               "each keeps the whole optimizer state. 1: the optimizer state. 2: also the gradients: those "
+               "of a lane are reduced as soon as they are complete. 3: also the weights: those of a layer "
+               "are gathered while the layer before is computed, and again for its backward pass, for "
+               "every micro-batch. All give the same bits. With 2 and 3 gradients take less memory if a "
+               "lane is one micro-batch, but a rank sends them once for each of its lanes.")
       .to(IN_JOB(parallelism.zero_stage))
       .from(0)
       .upto(3)
@@ -231,27 +232,26 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
   parallel
       .boolean(
           "reshard_after_forward",
-          "ZeRO-3: whether a part's gathered weights give up their memory after its forward pass and are "
-          "gathered again for its backward pass. `false`: they stay from a part's first use in a step to "
-          "its last one, so each is sent once a step, and a rank has memory for the weights of all its "
-          "parts; `plan` says how much. The same bits either way.")
+          "With ZeRO-3: free the gathered weights of a part after its forward pass and gather them again "
+          "for its backward pass. `false`: they stay from their first use in a step to the last one. Each "
+          "is then sent once a step, and a rank needs memory for the weights of all its parts; `plan` says "
+          "how much. The same bits either way.")
       .to(IN_JOB(parallelism.reshard_after_forward))
       .fallback(true);
   parallel
       .integer(
           "lanes",
-          "Equal parts of the global batch whose gradients are added by a fixed tree; every "
-          "data-parallel width up to it "
-          "gives the same bits, so it limits how wide a run can become without other bits. A power of "
-          "two; it stays what it was when the run was launched, unless `resume --allow-other-bits` gives "
-          "another. A rank with 2, 4 or 8 lanes holds 2, 3 or 4 sums of its gradients (f32) at one time and "
-          "adds them; with ZeRO-2 and 3 it sends its gradients once a lane instead.")
+          "Equal parts of the global batch whose gradients are added by a fixed tree. Every data-parallel "
+          "width up to this number gives the same bits, so it limits how wide a run can become without "
+          "other bits. A power of two. It is fixed at launch; only `resume --allow-other-bits` changes it. "
+          "A rank with 2, 4 or 8 lanes holds 2, 3 or 4 sums of its gradients (f32) at one time; with "
+          "ZeRO-2 and 3 it sends its gradients once for each lane instead.")
       .to(IN_JOB(parallelism.lanes))
       .from(1)
       .upto(1 << 20)
       .or_auto(
-          "the power of two from parallelism.data up; with ZeRO-0 and 1 up to 8 times that, as far as the "
-          "batch has micro-batches and the further sums take at most 256 MiB a rank")
+          "the first power of two from parallelism.data up; with ZeRO-0 and 1 up to 8 times that, if the "
+          "batch has enough micro-batches and the additional sums take at most 256 MiB a rank")
       .on_change(Change::numerics)
       .bits_by(BitsBy::sum_order)
       .decided_at_birth()
@@ -286,18 +286,19 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
       .also({"dtype", "precision"});
   precision
       .boolean("tf32",
-               "On a GPU, f32 matrix products in TF32 on the tensor cores: faster, inputs rounded to 10 bits of mantissa. bf16 "
-               "products are not concerned.")
+               "On a GPU, compute f32 matrix products in TF32 on the tensor cores: faster, inputs rounded "
+               "to 10 bits of mantissa. It has no effect on bf16 products.")
       .to(IN_JOB(tf32))
       .fallback(false)
       .also({"allow_tf32"});
   DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", Change::free);
   memory
       .choice("activation_recompute", {"none", "selective", "full"},
-              "`selective`: make the outputs of norms and of SwiGLU again during backward; hardly more work, "
-              "up to a third less memory. `full`: keep only each layer's input and compute the layer again; "
-              "a third more work, far less memory. A number N: `full` for the first N layers of each virtual "
-              "stage, `none` for the others; `plan` offers the least N that fits. All give the same bits.")
+              "`selective`: recompute the outputs of norms and of SwiGLU during backward; hardly more "
+              "work, up to a third less memory. `full`: keep only each layer's input and recompute the "
+              "layer; a third more work, far less memory. A number N: `full` for the first N layers of "
+              "each virtual stage, `none` for the others; `plan` offers the least N that fits. All give "
+              "the same bits.")
       .from(0)
       .upto(10000)
       .to_word_or_count(IN_JOB(recompute), Recompute::first_layers, IN_JOB(recompute_layers))
@@ -389,11 +390,11 @@ void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections)
       .also({"lr_schedule", "decay_style"});
   schedule
       .choice("batch_lr_rule", {"none", "linear", "sqrt"},
-              "What another global batch means for the learning rate where a run begins from another's "
-              "checkpoint (`launch --from`): lr and "
-              "min_lr, which are meant for the batch of that run, are multiplied once by the ratio k of the "
-              "tokens in a step (`linear`, "
-              "arXiv:1706.02677), by its square root (`sqrt`, for Adam: arXiv:2205.10287), or stay.")
+              "How lr and min_lr change if a run that begins from another run's checkpoint (`launch "
+              "--from`) has another global batch. They are given for the batch of the other run and are "
+              "multiplied once, with k = the ratio of the tokens in a step: by k (`linear`, "
+              "arXiv:1706.02677), by the square root of k (`sqrt`, for Adam: arXiv:2205.10287), or not at "
+              "all (`none`).")
       .to(IN_JOB(schedule.batch_lr_rule))
       .on_change(Change::free)
       .fallback(std::string("none"))

@@ -8,9 +8,9 @@ namespace {
 
 const std::vector<CodePage> kSyntax = {
     {"E0100", "The text is not JSON",
-     "The spec breaks the rules of JSON at the place shown. Several such mistakes are listed at once where it is clear how to "
-     "read on; the fields are checked when there are none. `//` comments are allowed; trailing commas, single quotes and "
-     "/* */ comments are not.",
+     "The spec breaks the rules of JSON at the place shown. Several such mistakes are reported at once "
+     "where possible; the fields are checked once there is none. `//` comments are allowed; trailing "
+     "commas, single quotes and /* */ comments are not.",
      R"({"model": {"preset": "gpt2-124m",}})", "Remove the comma before `}`."},
     {"E0101", "Unknown field",
      "The spec has no field of this name at this place; usually a typing mistake, or the field belongs in "
@@ -37,7 +37,7 @@ const std::vector<CodePage> kSyntax = {
     {"E0107", "A spec is an object", "The file holds a value that is not an object.", "[1, 2, 3]",
      "Start with { and end with }; `trainctl init` writes a starter."},
     {"E0109", "Unsupported version",
-     "`version` tells which format of the spec the file follows; this build reads version 1.",
+     "`version` is the format of the spec that the file follows; this build reads version 1.",
      R"("version": 2)", "Use version 1, or a newer trainctl."},
 };
 
@@ -171,8 +171,8 @@ const std::vector<CodePage> kParallelism = {
      R"("zero_stage": 2, "data": 3, "lanes": 4)",
      "Use a power of two, or zero_stage 1, which takes any width."},
     {"E0316", "Recursive halving at a width that is no power of two",
-     "In each round of the halving a rank exchanges with one peer, and each of the two goes on with half of "
-     "what it had.",
+     "In each round of the halving a rank exchanges with one peer, and each of the two continues with half "
+     "of its values.",
      R"("reduction_algorithm": "halving", "data": 6)", R"(Use "auto": other widths exchange directly.)"},
     {"E0317", "Weights that stay after a forward pass, without ZeRO-3",
      "parallelism.reshard_after_forward false keeps weights that ZeRO-3 has gathered. With a lower "
@@ -187,12 +187,11 @@ const std::vector<CodePage> kParallelism = {
 
 const std::vector<CodePage> kOperation = {
     {"E0401", "Too large to plan",
-     "The model has so many parts, or a step so many activations, that writing the plan down would take more "
-     "memory and time than "
-     "planning is worth: at most 4,194,304 chunks of checkpoint.chunk_mib, at most 2^60 bytes of "
-     "activations. Usually a digit too many.",
+     "The model has so many parts, or a step so many activations, that the plan itself would take too much "
+     "memory and time: at most 4,194,304 chunks of checkpoint.chunk_mib and 2^60 bytes of activations. "
+     "Usually one digit too many.",
      R"("hidden_size": 1048576, "num_layers": 10000, "ffn_size": 4194304)",
-     "Use a smaller model or batch; of a real giant, raise checkpoint.chunk_mib."},
+     "Use a smaller model or batch; for a model that really is so large, raise checkpoint.chunk_mib."},
     {"E0501", "Raw token file without dtype",
      "A raw file holds bare token ids and nothing about their width.",
      R"({"path": "a.bin", "format": "raw"})", R"(Add "dtype": "uint16".)"},
@@ -222,7 +221,7 @@ const std::vector<CodePage> kOperation = {
      "Correct the path, or remove the field to start from random weights."},
     {"E0601", "An automatic and a given interval",
      "With checkpoint.interval \"auto\" the run decides after how many steps it saves, from what a save "
-     "costs and how often the run fails. every_steps says something else.",
+     "costs and how often the run fails. every_steps contradicts that.",
      R"("interval": "auto", "every_steps": 500)",
      "Leave one of them out. every_seconds limits an automatic interval; keep_every_steps saves milestones "
      "in any case."},
@@ -236,26 +235,21 @@ const std::vector<CodePage> kOperation = {
      "trainctl resume RUN -s schedule.lr=1e-4",
      "Begin a new run from a checkpoint: trainctl launch RUN/job.json --from RUN@STEP -s schedule.lr=1e-4."},
     {"E0603", "A checkpoint fixes the model's shape",
-     "A run launched with --from takes its weights from a checkpoint, so the model has the shape that the "
-     "checkpoint has. Learning rate, "
-     "schedule, optimizer, batch, data and precision may be others.",
+     "A run launched with --from takes its weights from a checkpoint, so the model must have the shape of "
+     "that checkpoint. Learning rate, schedule, optimizer, batch, data and precision may differ.",
      "trainctl launch job.json --from RUN -s model.num_layers=24", "Launch a new run without --from."},
     {"E0604", "A store needs a bucket and a prefix",
      "Copies of the checkpoints go to an object store, below a prefix in a bucket that exists, or into a "
      "folder given by its absolute path.",
      R"("store": "s3://bucket")", "Write s3://bucket/prefix."},
     {"E0605", "Other lanes are other bits",
-     "The tree by which the gradients of lanes are added is what makes every data parallel width give the "
-     "same "
-     "bits. A resume may cut the batch into other lanes, e.g. to get wider than it has lanes, but from there "
-     "on "
-     "the sums are rounded in another order: the loss curve goes on, its last digits are others than those "
-     "of the "
-     "run with the lanes before. The run records it.",
+     "Every data parallel width gives the same bits because the gradients of lanes are added by one fixed "
+     "tree. A resume may cut the batch into other lanes, e.g. to become wider than the run has lanes. From "
+     "there on the sums are rounded in another order: the loss curve continues, but its last digits differ "
+     "from those with the old lanes. The run records it.",
      "trainctl resume RUN -s parallelism.lanes=16",
-     "Add --allow-other-bits. With it, a wider parallelism.data alone is enough: lanes become what a launch "
-     "at that "
-     "width takes."},
+     "Add --allow-other-bits. With it, a wider parallelism.data alone is enough: lanes become what a "
+     "launch at that width would choose."},
     {"E0701", "NCCL with shared GPUs",
      "NCCL refuses two ranks on one GPU; through host memory they can share it.",
      R"("transport": "nccl" with "ranks_per_gpu": 2)", R"(Use "transport": "host" or "auto".)"},
@@ -271,8 +265,8 @@ const std::vector<CodePage> kOperation = {
      R"("collective_timeout_seconds": 900, "step_timeout_seconds": 600)", "Use 60 and 600."},
     {"E0705", "No node can take the supervisor's place",
      "With fault_tolerance.supervisor_takeover a node starts another supervisor after a quarter of "
-     "grace_seconds without a word; by then the silence must count as one. Agents that something else starts "
-     "(launcher.shell \"none\") reach one address only, that of the first supervisor.",
+     "grace_seconds without contact, which must not be shorter than node_silence_seconds. Agents that "
+     "something else starts (launcher.shell \"none\") know one address only, that of the first supervisor.",
      R"("supervisor_takeover": true, "grace_seconds": 3, "node_silence_seconds": 2)",
      "Give grace_seconds at least four times node_silence_seconds, or leave supervisor_takeover out."},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",

@@ -81,8 +81,9 @@ std::vector<std::string> codes_about(const Field& field) {
 const char* on_resume(Change change) {
   switch (change) {
     case Change::free: return "may change; no bit of the training differs for it";
-    case Change::numerics: return "may change; from there on the numbers are others, which the run records";
-    case Change::branch: return "fixed; a new run may begin from a checkpoint with another: trainctl launch JOB --from RUN";
+    case Change::numerics: return "may change; the numbers differ from there on, and the run records it";
+    case Change::branch: return "fixed; to change it, begin a new run from a checkpoint: trainctl launch "
+                                "JOB --from RUN";
     case Change::never: return "fixed, also for a new run from a checkpoint: it is the model's shape";
   }
   return "?";

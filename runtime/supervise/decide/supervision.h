@@ -48,7 +48,7 @@ struct Verdict {
   std::string cause;   ///< one sentence
   std::string effect;  ///< the consequence for the other ranks; "": none
   bool before_first_step = false;
-  std::string gave_up;          ///< stopped: why the last save was not waited for; "": it was
+  std::string gave_up;          ///< stopped: why the supervisor gave up the last save; "": it did not
   std::vector<int> lost_nodes;  ///< indices of the attempt's nodes, in the order in which they were lost
 };
 

@@ -142,7 +142,7 @@ std::string RunEnd::record_failure(const Verdict& v) {
   try {
     return collect_failure(fs_, run_, dump_json(fields), v.rank, plan_.job.job.mesh().world_size());
   } catch (const Error& error) {
-    console_.note(fmt::format(" ! what is known of the failure could not be kept: {}", error.what()));
+    console_.note(fmt::format(" ! cannot write the failure report: {}", error.what()));
     return run_.file("failures");
   }
 }

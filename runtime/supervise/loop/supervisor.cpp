@@ -189,7 +189,7 @@ class Supervisor {
     } catch (const RunTaken&) {
       fleet_.leave();
     } catch (const std::exception& second) {
-      fmt::print(stderr, "trainctl: nor could the end of the run be recorded: {}\n", second.what());
+      fmt::print(stderr, "trainctl: also failed to record the end of the run: {}\n", second.what());
     }
   }
 

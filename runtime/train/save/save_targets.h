@@ -1,4 +1,5 @@
-// Where a state is saved, and what of it waits while an older save is still being written. Pure.
+// Decides where a due save goes (memory, partner, disk), and which targets are skipped while an older save runs.
+// Pure.
 #pragma once
 
 namespace trainctl {
