@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cmd/commands.h"
+#include "cmd/help_pages.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/spec/fields/fields.h"
@@ -68,7 +69,10 @@ Completed positional_of(const CommandLine& command, const CommandLine& app) {
     if (name.starts_with("PRESET")) all = {.words = preset_names()};
     if (name.starts_with("TOPIC")) all = {.words = command.name() == "help" ? command_names(app) : topics()};
   }
-  if (command.name() == "help") all.words.push_back("exit-codes");
+  if (command.name() == "help") {
+    all.words.push_back("exit-codes");
+    for (const HelpPage& page : help_pages()) all.words.push_back(page.topic);
+  }
   if (all.runs) all.words.push_back("latest");
   return all;
 }

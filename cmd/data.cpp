@@ -131,9 +131,8 @@ void add_tokenize(CommandLine group, Context& context) {
   CommandLine command = group.add_subcommand("tokenize", "turn text, JSON lines or Parquet into token files");
   command
       .add_option("FILES", options.inputs,
-                  "text (one document per file), .jsonl (one per line) or .parquet (one per row); text and "
-                  ".jsonl also as .zst or .gz; or objects: s3://bucket/key, s3://bucket/prefix/ for all "
-                  "below it")
+                  "text (one document a file), .jsonl (one a line) or .parquet (one a row); text and .jsonl also "
+                  "as .zst or .gz; or objects: s3://bucket/key, s3://bucket/prefix/ for all below it")
       .required()
       .type_name("");
   command.add_option("-o,--out", options.out, "PREFIX of PREFIX.idx, PREFIX.bin and PREFIX.json").required().type_name("PREFIX");
@@ -156,8 +155,7 @@ void add_tokenize(CommandLine group, Context& context) {
   command
       .add_option(
           "--tokenizer-out", options.tokenizer_out,
-          "folder or file of the trained tokenizer: .model, or .json for bpe (default: the folder of "
-          "PREFIX)")
+          "folder or file of the trained tokenizer (.model, for bpe .json; default: the folder of PREFIX)")
       .needs(train)
       .type_name("PATH");
   command.add_option("--threads", options.threads, "threads that encode; 0: one for each core")
@@ -173,8 +171,7 @@ void add_tokenize(CommandLine group, Context& context) {
   command.add_flag(
       "--force", options.force,
       "replace existing token sets and tokenizers of these names, and unfinished work with other settings");
-  command.add_option("--text-key", options.text_key, "key of the text in a JSON line, or column of a "
-                                                     ".parquet")
+  command.add_option("--text-key", options.text_key, "key of the text in JSON, or column of a .parquet")
       .show_default()
       .type_name("KEY");
   command
@@ -192,8 +189,7 @@ void add_tokenize(CommandLine group, Context& context) {
   command.add_flag("--skip-bad", options.skip_bad, "skip unreadable records; count them and show the first");
   command
       .add_option("--longest-document", text->longest_document_mb,
-                  "limit in MB of a line, a row, or a document that the tokenizer cannot divide; longer "
-                  "ones are refused")
+                  "limit in MB of a line, a row, or a document that the tokenizer cannot divide; else refused")
       .range(1, 2000)
       .show_default()
       .type_name("MB");

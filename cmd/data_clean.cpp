@@ -22,8 +22,8 @@ void add_cleaning_options(CommandLine command, CleaningArguments& arguments) {
   data::CleaningOptions& options = arguments.options;
   command
       .add_option("FILES", options.corpus.files,
-                  "text (one document per file), .jsonl (one per line) or .parquet (one per row); text and "
-                  ".jsonl also as .zst or .gz")
+                  "text (one document a file), .jsonl (one a line) or .parquet (one a row); text and .jsonl also "
+                  "as .zst or .gz")
       .required()
       .type_name("");
   command.add_option("-o,--out", options.out, "folder to make: one .jsonl for each file, and removed.jsonl")

@@ -1,8 +1,9 @@
-// trainctl help: a command's help, and the table of exit codes.
+// trainctl help: a command's help, the pages about jobs and runs, and the table of exit codes.
 #include <memory>
 #include <optional>
 
 #include "cmd/commands.h"
+#include "cmd/help_pages.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -49,11 +50,15 @@ void print_exit_codes(const Context& context) {
   print_json("exit-codes", {{"codes", std::move(codes)}});
 }
 
-/// The help of a command, or the exit codes.
+/// The help of a command, a page, or the exit codes.
 void help(const CommandLine& app, const std::string& topic, const Context& context) {
   if (topic.empty()) return print_page(app.help(), context.json);
   if (topic == "exit-codes") return print_exit_codes(context);
   std::vector<std::string> topics{"exit-codes"};
+  for (const HelpPage& page : help_pages()) {
+    if (page.topic == topic) return print_page(page.text, context.json);
+    topics.push_back(page.topic);
+  }
   for (const CommandLine& sub : app.subcommands()) {
     if (sub.name() == topic) return print_page(sub.help(), context.json);
     topics.push_back(sub.name());
@@ -78,8 +83,8 @@ std::string exit_codes() {
 
 void add_help(CommandLine& app, Context& context) {
   auto topic = std::make_shared<std::string>();
-  CommandLine command = app.add_subcommand("help", "help on a command, or on exit-codes");
-  command.add_option("TOPIC", *topic, "a command, or exit-codes");
+  CommandLine command = app.add_subcommand("help", "help on a command, on job, runs or exit-codes");
+  command.add_option("TOPIC", *topic, "a command, job, runs or exit-codes");
   when_chosen(command, context, [topic, app, &context] {
     help(app, *topic, context);
     return kExitDone;

@@ -47,8 +47,9 @@ int run_command_line(int argc, const char* const* argv) {
                              "Pretrains transformer language models on the CPU cores or NVIDIA GPUs of one "
                              "machine or many, and continues after failures.",
                              std::string("trainctl ") + TRAINCTL_VERSION,
-                             "Every command takes -q, --json and --color WHEN. Fields of a job: `trainctl "
-                             "explain`. Exit codes: `trainctl help exit-codes`.");
+                             "Every command takes -q, --json and --color WHEN. More: `trainctl help job`, "
+                             "`trainctl help runs`, `trainctl help exit-codes`; fields of a job: `trainctl "
+                             "explain`.");
   CommandLine root = program.root();
   add_global_flags(root, context, color);
   for (const Command& command : commands()) command.add(root, context);

@@ -85,6 +85,7 @@ all() {
   offers 'trainctl explain parallelism.ten' parallelism.tensor
   offers 'trainctl completion ba' bash
   offers 'trainctl help exit' exit-codes
+  offers 'trainctl help jo' job
   if [ "$shell" != bash ]; then
     offers 'trainctl launch job.json -s parallelism.ten' parallelism.tensor=
     offers 'trainctl launch job.json --set precision.compute=b' precision.compute=bf16

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "cmd/commands.h"
+#include "cmd/help_pages.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
@@ -138,6 +139,34 @@ TEST_CASE("plan places ranks on nodes that cannot be reached from here", "[cmd]"
     INFO(nodes << "\n" << o.out << o.err);
     CHECK(o.status == 0);
     CHECK(o.out.find("Nodes    2 nodes x 4 ranks (") != std::string::npos);
+  }
+}
+
+TEST_CASE("the pages about jobs and runs name commands and fields that exist", "[cmd]") {
+  for (const cmd::HelpPage& page : cmd::help_pages()) {
+    INFO(page.topic);
+    const Outcome help = run({"help", page.topic});
+    CHECK(help.status == 0);
+    CHECK(help.out == page.text);
+    int fields = 0, named = 0;
+    // What stands between two marks: a command, or a field of a job.
+    for (size_t open = help.out.find('`'); open != std::string::npos;) {
+      const size_t close = help.out.find('`', open + 1);
+      REQUIRE(close != std::string::npos);
+      const std::string words = help.out.substr(open + 1, close - open - 1);
+      INFO(words);
+      if (words.starts_with("trainctl ")) {
+        const std::string command = words.substr(9, words.find_first_of(" \n", 9) - 9);
+        CHECK(run({command, "--help"}).status == 0);
+        ++named;
+      } else if (words.find('.') != std::string::npos) {
+        CHECK(run({"explain", words}).status == 0);
+        ++fields;
+      }
+      open = help.out.find('`', close + 1);
+    }
+    CHECK(fields > 0);
+    CHECK(named > 0);
   }
 }
 
@@ -271,6 +300,7 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"doctor", {"doctor"}},
       {"exit-codes", {"help", "exit-codes"}},
       {"text", {"help", "launch"}},
+      {"text", {"help", "runs"}},
       {"text", {"completion", "bash"}},
       {"text", {"man"}},
       {"text", {"--version"}},
