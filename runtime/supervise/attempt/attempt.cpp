@@ -372,7 +372,7 @@ class Attempt {
       const RankView& view = supervision_.ranks()[size_t(d.rank)];
       if (d.connected && view.phase == RankView::absent)
         supervision_.hello(d.rank, d.pid, host_of(d.rank), now_s);
-      if (d.connected) supervision_.heard(d.rank, now_s - double(d.silent_s));
+      if (d.connected) supervision_.heard(d.rank, now_s, double(d.silent_s));
       // In this order: what a stopped rank does cannot change any more.
       if (d.has_activity) supervision_.activity(d.rank, d.activity, now_s);
       if (d.connected && view.phase == RankView::present) supervision_.stopped(d.rank, d.stopped);

@@ -24,6 +24,8 @@ constexpr double kSuspectHeartbeats = 3;
 constexpr double kShortestSilenceS = 0.5;
 /// A recovery waits so long for a file system that does not answer: a busy one answers within a few seconds.
 constexpr double kQuietAfterFailureS = 10;
+/// When a rank seems silent, its node's next report is waited for in turns of this length.
+constexpr double kReportTurnS = 0.05;
 
 std::string list_of(const std::vector<int>& ranks) {
   constexpr size_t kMost = 8;
@@ -85,7 +87,7 @@ void Supervision::hello(int rank, int pid, const std::string& host, double now_s
   r.phase = RankView::present;
   r.pid = pid;
   r.host = host;
-  r.heard_s = now_s;
+  r.heard_s = r.reported_s = now_s;
   check_all_here(now_s);
 }
 
@@ -96,7 +98,13 @@ void Supervision::check_all_here(double now_s) {
   enter(Phase::running, now_s);
 }
 
-void Supervision::heard(int rank, double now_s) { at(rank).heard_s = now_s; }
+void Supervision::heard(int rank, double now_s, double silent_s) {
+  RankView& r = at(rank);
+  r.heard_s = std::max(r.heard_s, now_s - silent_s);
+  r.reported_s = now_s;
+  // The node's answer to the look at the first evidence.
+  if (phase_ == Phase::collecting) r.silent = r.silent || silent_by(r, *first_evidence_s_);
+}
 
 void Supervision::activity(int rank, const std::optional<Activity>& activity, double now_s) {
   RankView& r = at(rank);
@@ -119,9 +127,13 @@ void Supervision::stopped(int rank, bool is_stopped) {
   if (phase_ == Phase::collecting) r.stopped = r.stopped || is_stopped;
 }
 
-void Supervision::note_silence(double now_s) {
+bool Supervision::silent_by(const RankView& r, double by_s) const {
   const double limit_s = std::max(kShortestSilenceS, kSuspectHeartbeats * options_.heartbeat_s);
-  for (RankView& r : ranks_) r.silent = r.phase == RankView::present && now_s - r.heard_s > limit_s;
+  return r.phase == RankView::present && std::min(r.reported_s, by_s) - r.heard_s > limit_s;
+}
+
+void Supervision::note_silence(double now_s) {
+  for (RankView& r : ranks_) r.silent = silent_by(r, now_s);
 }
 
 void Supervision::progressed(int64_t step, double now_s) {
@@ -281,18 +293,23 @@ bool Supervision::collecting_is_enough(double now_s) const {
 
 void Supervision::check_silence(double now_s) {
   const double limit_s = std::max(kShortestSilenceS, kMissedHeartbeats * options_.heartbeat_s);
+  // On a machine that is too busy several may be late: one that is stopped is the cause, or the longest silent.
+  int silent = -1;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
-    if (r.phase == RankView::present && now_s - r.heard_s > limit_s)
-      return add(
-          {Evidence::hang, ErrorCode::kHang, rank,
-           fmt::format("rank {} (pid {}{}) {} for {:.1f} s{}{}", rank, r.pid, at_node(rank),
-                       r.stopped ? "is stopped (by SIGSTOP or a debugger) and sent no heartbeat"
-                                 : "sent no heartbeat",
-                       now_s - r.heard_s, r.stopped ? "" : " (the process is stopped, or its machine hangs)",
-                       where(rank))},
-          now_s);
+    if (r.phase != RankView::present || r.reported_s - r.heard_s <= limit_s) continue;
+    const RankView* worst = silent < 0 ? nullptr : &ranks_[size_t(silent)];
+    if (!worst || (r.stopped != worst->stopped ? r.stopped : r.heard_s < worst->heard_s)) silent = rank;
   }
+  if (silent < 0) return;
+  const RankView& r = ranks_[size_t(silent)];
+  add({Evidence::hang, ErrorCode::kHang, silent,
+       fmt::format("rank {} (pid {}{}) {} for {:.1f} s{}{}", silent, r.pid, at_node(silent),
+                   r.stopped ? "is stopped (by SIGSTOP or a debugger) and sent no heartbeat"
+                             : "sent no heartbeat",
+                   now_s - r.heard_s, r.stopped ? "" : " (the process is stopped, or its machine hangs)",
+                   where(silent))},
+      now_s);
 }
 
 bool Supervision::stands_still(int rank) const {
@@ -307,17 +324,19 @@ std::vector<int> Supervision::culprits(bool with_ended) const {
     return std::any_of(evidence_.begin(), evidence_.end(),
                        [&](const Evidence& e) { return e.rank == rank && e.weight == Evidence::peer_lost; });
   };
-  std::vector<int> still, computing;
+  std::vector<int> still, absent, computing;
   std::vector<const Activity*> all;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
     all.push_back(r.activity ? &*r.activity : nullptr);
+    if (r.phase == RankView::absent) absent.push_back(rank);
     const bool started = r.phase == RankView::present || (with_ended && r.phase == RankView::lost);
     if (!started || gave_up(rank)) continue;
     if (stands_still(rank)) still.push_back(rank);
     if (!r.activity || !r.activity->is_waiting()) computing.push_back(rank);
   }
-  return still.empty() ? awaited_of(computing, all) : still;
+  if (!still.empty()) return still;
+  return absent.empty() ? awaited_of(computing, all) : absent;
 }
 
 std::string Supervision::suspects() const {
@@ -332,6 +351,9 @@ std::string Supervision::suspects() const {
   if (ranks.empty()) return fmt::format("every rank waits for another; rank 0{}", where(0));
   const RankView& first = ranks_[size_t(ranks[0])];
   const bool one = ranks.size() == 1;
+  if (first.phase == RankView::absent)
+    return fmt::format("{} {} not started", one ? fmt::format("rank {}{}", ranks[0], at_node(ranks[0])) : "ranks " + list_of(ranks),
+                       one ? "has" : "have");
   if (!first.stopped && !first.silent && int(ranks.size()) == options_.ranks)
     return fmt::format("no rank waits for another; rank {}{}", ranks[0], where(ranks[0]));
   const std::string who = one ? fmt::format("rank {} (pid {}{})", ranks[0], first.pid, at_node(ranks[0]))
@@ -459,7 +481,8 @@ double Supervision::deadline_s() const {
                                                   : progressed_s_ + patience().limit_s;
       const double silence_s = std::max(kShortestSilenceS, kMissedHeartbeats * options_.heartbeat_s);
       for (const RankView& r : ranks_)
-        if (r.phase == RankView::present) deadline = std::min(deadline, r.heard_s + silence_s);
+        if (r.phase == RankView::present)
+          deadline = std::min(deadline, std::max(r.heard_s + silence_s, last_tick_s_ + kReportTurnS));
       return std::min(deadline, stop_until_s_);
     }
     case Phase::finishing: return std::min(entered_s_ + options_.finish_limit_s, stop_until_s_);

@@ -35,6 +35,7 @@ struct RankView {
   std::string host;
   std::optional<Activity> activity;  ///< the newest known
   double heard_s = 0;                ///< time of the last message
+  double reported_s = 0;             ///< time of the newest message of the rank or report on it
   bool stopped = false;              ///< the process is stopped by SIGSTOP or a debugger
   bool silent = false;               ///< heartbeats were missing at the first evidence
 };
@@ -91,7 +92,9 @@ class Supervision {
 
   // ---- inputs
   void hello(int rank, int pid, const std::string& host, double now_s);
-  void heard(int rank, double now_s);
+  /// A message of the rank, or its node's report on it: its last message came there `silent_s` ago. A rank
+  /// is silent only if such a report says so: if none comes, the supervisor or the node did not run.
+  void heard(int rank, double now_s, double silent_s = 0);
   /// The newest activity of the rank, from a heartbeat, the board or its crash record; nullopt is ignored.
   void activity(int rank, const std::optional<Activity>& activity, double now_s);
   /// Whether the rank's process is stopped by SIGSTOP or a debugger.
@@ -163,6 +166,8 @@ class Supervision {
   /// " on node1" if there are several nodes, otherwise "".
   std::string at_node(int rank) const;
   int node_of(int rank) const;
+  /// Missed so many heartbeats before `by_s` that this speaks against the rank.
+  bool silent_by(const RankView& rank, double by_s) const;
   void note_silence(double now_s);
   bool stands_still(int rank) const;
   /// The longest allowed time without progress, and the field of the spec that sets it.
@@ -174,8 +179,8 @@ class Supervision {
   Patience of_steps() const;
   Patience patience_in(RunPhase phase) const;
   Patience patience() const;
-  /// The ranks that are stopped or silent. If there are none: the computing ranks that others wait for. If
-  /// there are none of these: all computing ranks.
+  /// The ranks that are stopped or silent. If there are none: those that have not started. If all have: the
+  /// computing ranks that others wait for. If there are none of these: all computing ranks.
   std::vector<int> culprits(bool with_ended) const;
   std::string suspects() const;
   void describe_death(const DeathNotice& notice, Verdict& verdict) const;

@@ -94,7 +94,7 @@ Verdict Supervision::verdict() const {
                                        [](const RankView& r) {
                                          return r.phase != RankView::absent && r.phase != RankView::done;
                                        })) -
-                     (v.rank >= 0 ? 1 : 0);
+                     (v.rank >= 0 && ranks_[size_t(v.rank)].phase != RankView::absent ? 1 : 0);
   if (others > 0) v.effect = fmt::format("{} other rank{} ended", others, others == 1 ? " was" : "s were");
   return v;
 }

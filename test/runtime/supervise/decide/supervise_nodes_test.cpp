@@ -320,7 +320,7 @@ TEST_CASE("the suspect of a hang is named with its node") {
   while (s.phase() == Phase::running && now_s < 60) {
     now_s += 0.5;
     for (int rank = 0; rank < kNodesRanks; ++rank)
-      if (rank != 3) s.heard(rank, now_s);
+      s.heard(rank, now_s, rank == 3 ? now_s : 0);  // it said nothing since the start
     s.tick(now_s);
   }
   wind_to_over(s, now_s);

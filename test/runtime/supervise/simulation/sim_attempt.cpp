@@ -239,10 +239,9 @@ void SimCluster::World::supervisor_hears(int id, int n, const Message& m) {
         if (!(m.mask >> r & 1)) continue;
         if (attempt.ranks()[size_t(first + r)].phase == RankView::absent)
           attempt.hello(first + r, 1, "", now_s);
-        if (m.how >> r & 1)
-          attempt.heard(first + r, now_s);
-        else
-          attempt.stopped(first + r, true);
+        const double since_s = attempt.ranks()[size_t(first + r)].heard_s;
+        attempt.heard(first + r, now_s, m.how >> r & 1 ? 0 : now_s - since_s);
+        if (!(m.how >> r & 1)) attempt.stopped(first + r, true);
       }
       return;
     case Say::step: return take_step_report(id, m);
