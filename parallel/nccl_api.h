@@ -4,6 +4,7 @@
 #pragma once
 #include <nccl.h>
 
+#include <chrono>
 #include <string>
 
 #include "runtime/base/problem.h"
@@ -29,6 +30,9 @@ struct NcclApi {
 /// Loads the library on the first call. Error(kPreflight), one sentence, if it is missing or has an
 /// unsupported version.
 const NcclApi& nccl();
+
+/// The time by which deadlines of exchanges over NCCL count.
+std::chrono::steady_clock::time_point nccl_now();
 
 /// Why this version of NCCL is not supported, one sentence; none if it is supported. `path`: for the message.
 Problem nccl_version_problem(int version, const std::string& path);

@@ -49,4 +49,6 @@ const NcclApi& nccl() {
   return functions;
 }
 
+std::chrono::steady_clock::time_point nccl_now() { return std::chrono::steady_clock::now(); }
+
 }  // namespace trainctl::parallel

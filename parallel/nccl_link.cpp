@@ -18,7 +18,7 @@ constexpr double kLongWaitS = 0.2;
 /// ncclCommAbort itself can hang if the driver is broken; no wait for it is longer.
 constexpr double kAbortLimitS = 10;
 
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(nccl_now() - t).count(); }
 
 const char* result_name(ncclResult_t result) {
   switch (result) {
@@ -78,7 +78,7 @@ void NcclLink::must(ncclResult_t result, const char* what, const std::vector<int
 
 /// Waits until NCCL has accepted the last call.
 void NcclLink::finish_call(const char* what, const std::vector<int>& peers) {
-  const auto start = Clock::now();
+  const auto start = nccl_now();
   BackOff back_off;
   std::optional<BlockedWait> blocked;
   for (;; back_off.pause()) {
@@ -150,7 +150,7 @@ void NcclLink::give_back(std::unique_ptr<kernels::Event> event) {
 void NcclLink::set_waited(NcclPending& pending, const char* what) {
   const std::lock_guard lock(mutex_);
   pending.what = what;
-  pending.waited_at = Clock::now();
+  pending.waited_at = nccl_now();
 }
 
 void NcclLink::set_waited(NcclPending& pending, const char* what, kernels::Stream& stream) {
@@ -193,7 +193,7 @@ void NcclLink::look_locked() {
     if (const ncclResult_t state = async_state(); state != ncclSuccess && state != ncclInProgress)
       return fail(nccl_error(state, head ? head->what : "watch", head ? head->peers : std::vector<int>{}));
     if (!head) return note_wait(nullptr, "");
-    if (!head->started_at && head->started->reached()) pending_.front()->started_at = Clock::now();
+    if (!head->started_at && head->started->reached()) pending_.front()->started_at = nccl_now();
     look_for_waiting_streams();
     std::optional<Clock::time_point> waited_at;   // the earliest wait for it or for one behind it
     std::string what;
@@ -219,7 +219,7 @@ void NcclLink::look_for_waiting_streams() {
   for (const auto& p : pending_) {
     if (!p->needed || p->waited_at) continue;
     if (!p->needed->reached()) return;
-    p->waited_at = Clock::now();
+    p->waited_at = nccl_now();
   }
 }
 

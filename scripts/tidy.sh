@@ -25,7 +25,7 @@ FORMATTED="test/support/*.h test/support/*.cpp test/runtime/supervise/simulation
 SEAMS='\b(v?fork|posix_spawnp?|exec(ve?|vpe?|l|le|lp)|waitp?id)\( | runtime/machine/process.cpp runtime/machine/pmix/fork_server.cpp runtime/run/agent/agent.cpp
 \bflock\( | runtime/base/file_system.cpp
 \bmmap\( | kernels/host_memory.cpp data/mapped_file.cpp ckpt/shared_memory.cpp ckpt/page_memory.cpp runtime/run/wire/activity_board.cpp
-\b(clock_gettime|gettimeofday|u?sleep|nanosleep)\(|(steady|system)_clock|sleep_(for|until) | runtime/base/file_system.cpp runtime/train/measure/thread_time.cpp parallel/back_off.h parallel/transfer_rules.h parallel/nccl_link.h parallel/nccl_link.cpp parallel/nccl_communicator.cpp parallel/mpi_communicator.cpp parallel/staged_engine.h parallel/thread_communicator.cpp'
+\b(clock_gettime|gettimeofday|u?sleep|nanosleep)\(|(steady|system)_clock|sleep_(for|until) | runtime/base/file_system.cpp runtime/train/measure/thread_time.cpp parallel/back_off.h parallel/transfer_rules.h parallel/nccl_api.h parallel/nccl_library.cpp parallel/nccl_link.h parallel/nccl_link.cpp parallel/nccl_communicator.cpp parallel/mpi_communicator.cpp parallel/staged_engine.h parallel/thread_communicator.cpp'
 LONG_FUNCTIONS="kernels/cuda/attention_backward.cu"   # the two tensor-core loops
 
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}" || exit 1

@@ -1,11 +1,15 @@
 // Rank threads with emulated GPUs: what every test of device transports starts from.
 #pragma once
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/device.h"
+#include "parallel/back_off.h"
+#include "parallel/wait_observer.h"
 #include "test/parallel/mpi/observed_exchanges.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
@@ -14,9 +18,41 @@
 
 namespace trainctl::test {
 
+/// From now on what this rank exchanges over NCCL has so much time, while its host keeps its own. Set it when all that should come has
+/// come: then a busy machine fails no test.
+inline void set_nccl_deadline(Communicator& comm, double seconds) {
+  const double host_s = comm.host().deadline_s();
+  comm.set_deadline(seconds);
+  comm.host().set_deadline(host_s);
+}
+
+/// Whether the device of a rank waits in an exchange, as its link reports. Must outlive the link.
+struct DeviceWait final : parallel::WaitObserver {
+  std::atomic<bool> is_blocked = false, is_over = false;
+  std::string what;          // written before is_blocked
+  std::vector<int> missing_peers;
+  void blocked(const std::string&, const char*) noexcept override {}
+  void begin_missing() noexcept override {}
+  void missing(int) noexcept override {}
+  void end_missing() noexcept override {}
+  void resumed() noexcept override {}
+  void device_blocked(const std::string& communicator, const std::string& operation, std::span<const int> peers) noexcept override {
+    if (is_blocked) return;
+    what = communicator + ": " + operation;
+    missing_peers.assign(peers.begin(), peers.end());
+    is_blocked = true;
+  }
+  void device_resumed() noexcept override { is_over = true; }
+};
+inline void wait_until(const std::atomic<bool>& flag) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  for (parallel::BackOff back_off; !flag; back_off.pause())
+    require(std::chrono::steady_clock::now() < limit, "waited in vain");
+}
+
 struct EmulatedRanks {
   int size = 2;
-  double deadline_s = 60;       ///< of NCCL
+  double deadline_s = 60;       ///< of NCCL, from the moment on when the world of all ranks is made
   double host_deadline_s = 60;
   bool share_one_gpu = false;   ///< else each rank has its own
   emulated_gpu::StreamMode mode = emulated_gpu::StreamMode::lazy;
@@ -52,9 +88,23 @@ struct EmulatedRanks {
 
   /// Over NCCL.
   void run_nccl(const Run& body) {
-    run([this](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, deadline_s); }, body);
+    run([](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 60); },
+        [&](Communicator& comm, kernels::Backend& backend) {
+          parallel::barrier(comm.host());
+          set_nccl_deadline(comm, deadline_s);
+          body(comm, backend);
+        });
     require(emulated_gpu::living_nccl_communicators() == 0, "{} communicators were not aborted",
             emulated_gpu::living_nccl_communicators());
+  }
+  /// Over NCCL; `waits[rank]` sees what the rank's device waits for.
+  void run_observed(std::vector<DeviceWait>& waits, const Run& body) {
+    run(
+        [&](auto host, auto& backend) {
+          const parallel::ObserveWaits observe(waits[size_t(host->rank())]);
+          return parallel::make_nccl_communicator(std::move(host), backend, deadline_s);
+        },
+        body);
   }
   /// Through staging memory.
   void run_staged(size_t piece_bytes, const Run& body) {

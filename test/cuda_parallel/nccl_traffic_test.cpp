@@ -45,10 +45,11 @@ TEST_CASE("NCCL: a receive comes to its end beside the computation that was give
 }
 
 // Rank 0 gives its receive to the device at once and needs it only behind a computation that takes longer than the deadline; rank 1
-// sends when that is over.
+// sends when the device of rank 0 waits for it.
 TEST_CASE("NCCL: the deadline of an early receive begins where a stream comes to need it", "[traffic]") {
-  EmulatedRanks ranks{.size = 2, .deadline_s = 0.5};
-  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+  std::vector<DeviceWait> waits(2);
+  EmulatedRanks ranks{.size = 2};
+  ranks.run_observed(waits, [&](Communicator& comm, kernels::Backend& backend) {
     const auto stream = backend.create_stream();
     const auto memory = backend.allocate(kBytes), other = backend.allocate(kBytes);
     const Transfer t{comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), memory->data(), kBytes, 0};
@@ -57,12 +58,15 @@ TEST_CASE("NCCL: the deadline of an early receive begins where a stream comes to
       hold_up(*stream);
       backend.fill_zero(*stream, other->data(), kBytes);
       comm.wait(ticket, "receive an activation", *stream);
-      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      emulated_gpu::pass_nccl_time(100);
       comm.check();
       emulated_gpu::release_hung();
     }
     parallel::barrier(comm.host());
-    if (comm.rank() == 1) comm.exchange_and_wait({&t, 1}, "send", *stream);
+    if (comm.rank() == 1) {
+      wait_until(waits[0].is_blocked);
+      comm.exchange_and_wait({&t, 1}, "send", *stream);
+    }
     stream->synchronize();
     comm.check();
     parallel::barrier(comm.host());

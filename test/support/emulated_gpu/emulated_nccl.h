@@ -24,6 +24,8 @@ void reset_nccl(const NcclOptions& options = {});
 /// Member `rank` of every communicator with more than one member reports this error from now on.
 void fail_nccl(int rank, ncclResult_t error, const char* words);
 void release_aborts();
+/// So much later is it at once for the deadlines of exchanges. Undone by reset_nccl.
+void pass_nccl_time(double seconds);
 /// maxCTAs of each handle that was begun since reset, and the sends, receives and parts in sums so far.
 std::vector<int> nccl_communicators_made();
 size_t nccl_messages();

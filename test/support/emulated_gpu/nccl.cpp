@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -98,6 +99,7 @@ State& state() {
   static State all;
   return all;
 }
+std::atomic<double> g_passed_s = 0;
 
 [[noreturn]] void misused(const std::string& text) { trainctl::emulated_gpu::kernel_failed("NCCL: " + text); }
 
@@ -410,6 +412,7 @@ void reset_nccl(const NcclOptions& options) {
   state().made.clear();
   state().traffic_classes.clear();
   state().messages = state().late_connections = 0;
+  g_passed_s = 0;
 }
 std::vector<int> nccl_communicators_made() {
   const std::lock_guard lock(state().mutex);
@@ -436,6 +439,7 @@ void release_aborts() {
   state().options.abort_hangs = false;
   state().aborts_go_on.notify_all();
 }
+void pass_nccl_time(double seconds) { g_passed_s += seconds; }
 int living_nccl_communicators() {
   const std::lock_guard lock(state().mutex);
   int living = 0;
@@ -465,4 +469,8 @@ const trainctl::parallel::NcclApi& trainctl::parallel::nccl() {
     return f;
   }();
   return functions;
+}
+std::chrono::steady_clock::time_point trainctl::parallel::nccl_now() {
+  using Time = std::chrono::steady_clock;
+  return Time::now() + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(g_passed_s));
 }
