@@ -56,6 +56,7 @@ class Matching {
   /// By node: its holder; kNone: it has none.
   const std::vector<size_t>& holder() const { return holder_; }
   const std::vector<size_t>& held() const { return held_; }
+  int64_t looks() const { return looks_; }
 
  private:
   /// Breadth first: paths stay short, and nothing recurses as deep as there are nodes.
@@ -65,6 +66,7 @@ class Matching {
     for (size_t at = 0; at < queue.size(); ++at) {
       const size_t node = queue[at];
       for (size_t k = 0; k < count_; ++k) {
+        ++looks_;
         const size_t candidate = (node + count_ / 2 + k) % count_;
         if (seen[candidate] || !placement_.are_apart(node, candidate)) continue;
         seen[candidate] = true;
@@ -87,6 +89,7 @@ class Matching {
   const Placement& placement_;
   const size_t count_;
   std::vector<size_t> holder_, held_;
+  int64_t looks_ = 0;
 };
 
 /// Gives each remaining node a free holder other than itself.
@@ -142,6 +145,7 @@ Partners place_partners(const parallel::MeshShape& shape, const std::vector<int>
   }
   const Matching matching(placement);
   std::vector<size_t> holder = matching.holder();
+  result.looks = matching.looks();
   complete(placement, matching, holder);
   for (size_t i = 0; i < holder.size(); ++i) {
     result.partner[placement.nodes[i]] = placement.nodes[holder[i]];

@@ -10,6 +10,7 @@
 // Pure; safe from any thread. Source: pairs of checkpoint holders, Gemini (SOSP 2023), section 4; here for
 // any placement.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct Partners {
   std::string problem;
   /// "" if the state also survives the loss of any one replica; otherwise why not, one sentence.
   std::string weakness;
+  int64_t looks = 0;  ///< pairs of nodes at which the search looked: its cost
 };
 
 /// Chooses the partners; as many pairs as possible are in different replicas. Deterministic.

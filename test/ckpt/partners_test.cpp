@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <random>
 #include <set>
@@ -181,20 +180,18 @@ TEST_CASE("a node that is left alone changes places where it costs no pair") {
   } while (std::next_permutation(number.begin(), number.end()));
 }
 
-TEST_CASE("placing 12500 nodes takes seconds even where many cannot be apart") {
-  const auto seconds = [](const MeshShape& shape, const std::vector<int>& nodes) {
-    const auto begin = std::chrono::steady_clock::now();
-    const Partners partners = ckpt::place_partners(shape, nodes);
-    CHECK(partners.problem == "");
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
+TEST_CASE("placing 12500 nodes takes few looks, and no more than all pairs where many cannot be apart") {
   const MeshShape regular{8, 1, 782, 16};
-  CHECK(ckpt::place_partners(regular, in_order(regular, 8)).same_replica.empty());
-  CHECK(seconds(regular, in_order(regular, 8)) < 20);
+  const Partners first_try = ckpt::place_partners(regular, in_order(regular, 8));
+  CHECK((first_try.problem == "" && first_try.same_replica.empty()));
+  CHECK(first_try.looks == 2 * 12512);  // the first holder of each has the same replica, the second none of it
   // Three quarters of the nodes belong to one replica alone.
   const MeshShape two{1, 1, 2, 10000};
   std::vector<int> nodes(20000);
   for (int rank = 0; rank < 20000; ++rank)
     nodes[size_t(rank)] = rank % 2 == 0 ? rank / 2 : 10000 + rank % 2500;
-  CHECK(seconds(two, nodes) < 20);
+  const Partners crowded = ckpt::place_partners(two, nodes);
+  CHECK(crowded.problem == "");
+  INFO(crowded.looks);
+  CHECK(crowded.looks < int64_t(crowded.partner.size() * crowded.partner.size()));
 }
