@@ -118,7 +118,7 @@ Outcome ClusterRun::finish(double seconds) {
 pid_t ClusterRun::supervisor_process() const {
   std::vector<pid_t> found;
   // One that was just begun is still the shell that becomes it.
-  eventually(10, [&] {
+  eventually(120, [&] {
     found = programs(supervisor_node_, "launch");
     const std::vector<pid_t> resumed = programs(supervisor_node_, "resume");
     found.insert(found.end(), resumed.begin(), resumed.end());
@@ -162,7 +162,7 @@ Json ClusterRun::await_end(double seconds) {
 
 void ClusterRun::kill_supervisor() {
   REQUIRE(::kill(supervisor_process(), SIGKILL) == 0);
-  CHECK(supervisor_->wait(10).status == 128 + SIGKILL);
+  CHECK(supervisor_->wait(120).status == 128 + SIGKILL);
 }
 
 int64_t ClusterRun::step() const {

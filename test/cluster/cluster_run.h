@@ -53,7 +53,7 @@ class ClusterRun {
   /// From a node, with more fields than the launch had. What was started before must have ended.
   void resume(int node, const std::vector<std::string>& set = {});
   /// Any trainctl command with this run as its argument.
-  Outcome command(int node, const std::string& word, double seconds = 20);
+  Outcome command(int node, const std::string& word, double seconds = 120);
   Child& supervisor() { return *supervisor_; }
   pid_t supervisor_process() const;
   /// Continues a program of a node that was stopped, and what started it there, which has stopped with it.
@@ -70,18 +70,18 @@ class ClusterRun {
   /// Supervisors that agents have started, on any node.
   std::vector<pid_t> started_supervisors() const;
   /// After a takeover: fails the test where the run has no end within `seconds`. The event of its end.
-  Json await_end(double seconds = 60);
+  Json await_end(double seconds = 180);
   /// The end of launch or resume.
-  Outcome finish(double seconds = 60);
+  Outcome finish(double seconds = 180);
 
   const std::string& path() const { return path_; }
   /// The newest step in metrics.jsonl, 0 for none.
   int64_t step() const;
   /// Fails the test where the run ends, or the time is over, before this step is finished.
-  void await_step(int64_t step, double seconds = 40);
+  void await_step(int64_t step, double seconds = 120);
   /// Of one kind, in their order; "": all.
   std::vector<Json> events(const std::string& kind = "") const;
-  void await_event(const std::string& kind, size_t count = 1, double seconds = 40);
+  void await_event(const std::string& kind, size_t count = 1, double seconds = 120);
   uint64_t epoch() const;
   /// Console and logs, for a failed assertion.
   std::string story() const;

@@ -79,7 +79,7 @@ TEST_CASE("a node is cut off for longer than the grace, and heals", "[fault][clu
   nodes.partition(node);
   run.await_event("node_lost");
   // The cut-off node ends its ranks by itself: it hears nobody.
-  CHECK(eventually(10, [&] { return run.ranks(node).empty() && !run.agent(node); }));
+  CHECK(eventually(120, [&] { return run.ranks(node).empty() && !run.agent(node); }));
   nodes.heal(node);
   check_healed(run);
 }
@@ -101,7 +101,7 @@ TEST_CASE("a node is cut off for less than the grace and becomes a spare", "[fau
   CHECK(run.ranks(node).size() == 2);
   nodes.heal(node);
   run.await_event("node_up", seen + 1);
-  CHECK(eventually(5, [&] { return run.ranks(node).empty(); }));
+  CHECK(eventually(120, [&] { return run.ranks(node).empty(); }));
   CHECK(run.agent(node) == agent);
   check_healed(run);
 }
@@ -137,8 +137,8 @@ TEST_CASE("an agent is killed", "[fault][cluster_run]") {
   REQUIRE(agent);
   REQUIRE(::kill(*agent, SIGKILL) == 0);
   // Another one is started there, ends what the first one left, and the node is a spare.
-  CHECK(eventually(10, [&] { return run.agent(node) && run.agent(node) != agent; }));
-  CHECK(eventually(10, [&] { return run.ranks(node).empty(); }));
+  CHECK(eventually(120, [&] { return run.agent(node) && run.agent(node) != agent; }));
+  CHECK(eventually(120, [&] { return run.ranks(node).empty(); }));
   check_healed(run);
 }
 
@@ -179,9 +179,9 @@ TEST_CASE("a rank is killed while the run recovers", "[fault][cluster_run][more]
   run.launch();
   run.await_step(7);
   nodes.crash(run.members()[0]);
-  REQUIRE(eventually(20, [&] { return run.epoch() == 2; }));
+  REQUIRE(eventually(120, [&] { return run.epoch() == 2; }));
   const int node = run.members()[1];
-  REQUIRE(eventually(20, [&] {
+  REQUIRE(eventually(120, [&] {
     const std::vector<pid_t> ranks = run.ranks(node);
     return !ranks.empty() && ::kill(ranks[0], SIGKILL) == 0;
   }));

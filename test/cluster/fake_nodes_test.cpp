@@ -23,7 +23,7 @@ bool answered(FakeNodes& nodes, int from, int to) {
 bool silent(FakeNodes& nodes, int from, int to) { return !answered(nodes, from, to); }
 /// After a silence the kernel may say "no route" once more: its question for the hardware address has failed.
 bool hears(FakeNodes& nodes, int from, int to) {
-  return eventually(20, [&] { return answered(nodes, from, to); });
+  return eventually(120, [&] { return answered(nodes, from, to); });
 }
 
 std::string output(FakeNodes& nodes, int node, const std::string& command) {
@@ -49,7 +49,7 @@ TEST_CASE("nodes have names, processes and memory of their own", "[nodes]") {
   CHECK(output(nodes, 1, "getent hosts node2 | cut -d ' ' -f 1") == nodes.address(2) + "\n");
   CHECK(hears(nodes, 0, 2));
   Child sleeper = nodes.exec(2, {"sleep", "77"});
-  REQUIRE(eventually(10, [&] { return nodes.pids(2, "sleep 77").size() == 1; }));
+  REQUIRE(eventually(120, [&] { return nodes.pids(2, "sleep 77").size() == 1; }));
   CHECK(nodes.pids(1, "sleep 77").empty());
   CHECK(output(nodes, 1, "pgrep -c -f '[s]leep 77'") == "0\n");
   CHECK(output(nodes, 2, "pgrep -c -f '[s]leep 77'") == "1\n");
@@ -60,7 +60,7 @@ TEST_CASE("nodes have names, processes and memory of their own", "[nodes]") {
     CHECK_FALSE(fs::exists(file));
   }
   CHECK(nodes.kill(2, "sleep 77", SIGKILL) == 1);
-  CHECK(sleeper.wait(10).status == 128 + SIGKILL);
+  CHECK(sleeper.wait(120).status == 128 + SIGKILL);
 }
 
 TEST_CASE("signals reach a program on a node, and it dies with its owner", "[nodes]") {
@@ -69,21 +69,21 @@ TEST_CASE("signals reach a program on a node, and it dies with its owner", "[nod
     const std::string ready = nodes.folder() + "/ready-" + name;
     const std::string program = "trap 'exit 7' " + std::string(name) + "; : >" + ready + "; sleep 30 & wait";
     Child child = nodes.exec(1, {"bash", "-c", program});
-    REQUIRE(eventually(10, [&] { return fs::exists(ready); }));
+    REQUIRE(eventually(120, [&] { return fs::exists(ready); }));
     child.signal(number);
-    CHECK(child.wait(10).status == 7);
+    CHECK(child.wait(120).status == 7);
   }
   {
     Child child = nodes.exec(1, {"sleep", "78"});
-    REQUIRE(eventually(10, [&] { return nodes.pids(1, "sleep 78").size() == 1; }));
+    REQUIRE(eventually(120, [&] { return nodes.pids(1, "sleep 78").size() == 1; }));
   }
-  CHECK(eventually(10, [&] { return nodes.pids(1, "sleep 78").empty(); }));
+  CHECK(eventually(120, [&] { return nodes.pids(1, "sleep 78").empty(); }));
 }
 
 TEST_CASE("crash, loss of power, partition and cut", "[nodes]") {
   FakeNodes nodes(3);
   Child program = nodes.exec(2, {"sleep", "79"});
-  REQUIRE(eventually(10, [&] { return nodes.pids(2, "sleep 79").size() == 1; }));
+  REQUIRE(eventually(120, [&] { return nodes.pids(2, "sleep 79").size() == 1; }));
   nodes.partition(2);
   CHECK(silent(nodes, 0, 2));
   CHECK(silent(nodes, 2, 1));
@@ -100,7 +100,7 @@ TEST_CASE("crash, loss of power, partition and cut", "[nodes]") {
   CHECK(hears(nodes, 0, 1));
 
   nodes.crash(2);
-  CHECK(program.wait(10).status != 0);
+  CHECK(program.wait(120).status != 0);
   CHECK(nodes.pids(2).empty());
   CHECK(hears(nodes, 0, 2));
   nodes.boot(2);
@@ -123,9 +123,9 @@ TEST_CASE("the remote shell behaves like ssh", "[nodes]") {
   CHECK(nodes.run(0, {shell, "node1", "hostname"}).status == 255);
   nodes.mend(0, 1);
   Child session = nodes.exec(0, {shell, "node1", "sleep 80"});
-  REQUIRE(eventually(10, [&] { return !nodes.pids(1, "sleep 80").empty(); }));
+  REQUIRE(eventually(120, [&] { return !nodes.pids(1, "sleep 80").empty(); }));
   nodes.crash(1);
-  CHECK(session.wait(20).status == 255);
+  CHECK(session.wait(120).status == 255);
   CHECK(nodes.run(0, {shell, "node1", "hostname"}).status == 255);
 }
 
@@ -173,11 +173,11 @@ TEST_CASE("nodes end when their owner is killed", "[nodes]") {
     }
     ::_exit(1);
   }
-  const bool up = eventually(20, [&] { return fs::exists(note) && fs::file_size(note) > 0; });
+  const bool up = eventually(120, [&] { return fs::exists(note) && fs::file_size(note) > 0; });
   const std::string folder = read_file(note), prefix = "t" + std::to_string(owner) + "-";
   const std::string before = left_of(prefix);
   ::kill(owner, SIGKILL);
   REQUIRE(up);
   CHECK_FALSE(before.empty());
-  CHECK(eventually(20, [&] { return left_of(prefix).empty() && !fs::exists(folder); }));
+  CHECK(eventually(120, [&] { return left_of(prefix).empty() && !fs::exists(folder); }));
 }

@@ -196,7 +196,7 @@ TEST_CASE("nodes with a GPU each carry a mesh that one machine's GPUs would not"
   run.await_event("ranks_up");
   CHECK(run.story().find("on 2 GPUs") != std::string::npos);
   run.kill_supervisor();
-  REQUIRE(eventually(15, [&] { return run.processes().empty(); }));
+  REQUIRE(eventually(120, [&] { return run.processes().empty(); }));
   // A resume does not ask one machine for the GPUs of all. (Steps of an emulated GPU take too long here.)
   run.resume(1);
   run.await_event("ranks_up", 2);

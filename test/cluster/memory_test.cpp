@@ -120,10 +120,7 @@ TEST_CASE("supervisor and agents of all nodes are killed: a resume goes on from 
     if (const auto agent = run.agent(node)) doomed.push_back(*agent);
   REQUIRE(doomed.size() == 6);
   for (const pid_t process : doomed) ::kill(process, SIGKILL);
-  const double until_s = trainctl::real_clock().monotonic_s() + 20;
-  while (!run.processes().empty() && trainctl::real_clock().monotonic_s() < until_s)
-    trainctl::real_clock().sleep_s(0.05);
-  REQUIRE(run.processes().empty());
+  REQUIRE(eventually(120, [&] { return run.processes().empty(); }));
   const int64_t seen = run.step();
   run.resume(2);
   const std::vector<int64_t> loaded = check_healed_from_memory(run);

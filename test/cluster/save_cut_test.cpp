@@ -158,10 +158,10 @@ void cut_for_long(const Point& point, const std::string& start) {
   // The nodes that hear no supervisor end everything by themselves.
   if (point.cut == kItself)
     for (int node = 0; node < kHome; ++node)
-      CHECK(eventually(10, [&] { return save.run().ranks(node).empty() && !save.run().agent(node); }));
+      CHECK(eventually(120, [&] { return save.run().ranks(node).empty() && !save.run().agent(node); }));
   else
     CHECK(eventually(
-        10, [&] { return save.run().ranks(save.node()).empty() && !save.run().agent(save.node()); }));
+        120, [&] { return save.run().ranks(save.node()).empty() && !save.run().agent(save.node()); }));
   save.check_checkpoints();
   save.nodes().heal(save.node());
   save.check_healed();

@@ -22,7 +22,7 @@ TEST_CASE("a supervisor that was stopped does nothing when another has the run",
   run.await_step(run.step() + 3);
   const size_t events = run.events("checkpoint").size();
   ClusterRun::go_on(old.pid);
-  const Outcome woken = old.child->wait(20);
+  const Outcome woken = old.child->wait(120);
   INFO(woken.err << run.story());
   CHECK(woken.status == 12);
   CHECK(woken.err.find("another supervisor (pid ") != std::string::npos);
@@ -62,7 +62,7 @@ void check_no_step_lost(ClusterRun& run, size_t takeovers) {
   CHECK(run.events("save_failed").empty());
   run.check_bits();
   run.check_nothing_left();
-  CHECK(eventually(10, [&] { return run.started_supervisors().empty(); }));
+  CHECK(eventually(120, [&] { return run.started_supervisors().empty(); }));
 }
 
 }  // namespace

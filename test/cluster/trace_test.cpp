@@ -83,7 +83,7 @@ TEST_CASE("a run on several nodes is traced from one of them", "[trace][cluster_
 
   // A node that is lost while it records; a spare takes its place.
   Child cut(nodes.exec(1, {program(), "trace", run.path(), "--steps", "1000"}));
-  REQUIRE(eventually(20, [&] {
+  REQUIRE(eventually(120, [&] {
     if (!std::filesystem::exists(run.path() + "/trace")) return false;
     for (const auto& entry : std::filesystem::directory_iterator(run.path() + "/trace"))
       if (std::filesystem::exists(entry.path() / "answer.json")) return true;

@@ -33,7 +33,7 @@ TEST_CASE("status shows nodes, machines and events, and the loss of a spare is r
   run.await_step(12);
   const int spare = spare_of(run);
   REQUIRE(spare > 0);
-  REQUIRE(eventually(10, [&] {
+  REQUIRE(eventually(120, [&] {
     const std::string text = run.command(0, "status").out;
     return text.find("spare") != std::string::npos && text.find("(median)") != std::string::npos;
   }));
@@ -63,7 +63,7 @@ TEST_CASE("status shows nodes, machines and events, and the loss of a spare is r
   CHECK(watcher.running());
   run.supervisor().signal(SIGINT);
   CHECK(run.finish().status == 75);
-  const Outcome watched = watcher.wait(10);
+  const Outcome watched = watcher.wait(120);
   CHECK(watched.status == 0);
   CHECK(watched.out.find("--- 2") != watched.out.rfind("--- 2"));
   CHECK_THAT(watched.out, Contains("· running ·") && !Contains("\033"));

@@ -23,7 +23,7 @@ namespace {
 std::string fetched(const std::string& url, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"curl", "-s", "-w", "\n%{http_code}", "-o", "-", url};
   words.insert(words.end(), more.begin(), more.end());
-  return Child(words, "/").wait(30).out;
+  return Child(words, "/").wait(120).out;
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ TEST_CASE("the live page answers, asks for its token, and ends with a signal", "
         dir.path());
   };
   const auto url_of = [&] {
-    REQUIRE(eventually(20, [&] { return read_file(dir.path() + "/url").find('\n') != std::string::npos; }));
+    REQUIRE(eventually(120, [&] { return read_file(dir.path() + "/url").find('\n') != std::string::npos; }));
     const std::string text = read_file(dir.path() + "/url");
     return text.substr(0, text.find(' '));
   };
@@ -113,7 +113,7 @@ TEST_CASE("the live page answers, asks for its token, and ends with a signal", "
   CHECK(taken.status == 5);
   CHECK_THAT(taken.err, Contains("is in use by another program"));
   open->signal(SIGINT);
-  CHECK(open->wait(20).status == 0);
+  CHECK(open->wait(120).status == 0);
 
   std::filesystem::remove(dir.path() + "/url");
   auto guarded = serve("0.0.0.0:0");
@@ -129,5 +129,5 @@ TEST_CASE("the live page answers, asks for its token, and ends with a signal", "
   CHECK_THAT(fetched(here + "api/report", {"-b", "trainctl_token=" + token}), Contains("\n200"));
   CHECK_THAT(fetched(here + "api/report?token=" + std::string(32, '0')), Contains("401"));
   guarded->signal(SIGTERM);
-  CHECK(guarded->wait(20).status == 0);
+  CHECK(guarded->wait(120).status == 0);
 }

@@ -72,12 +72,12 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   CHECK(Json::parse(submitted.out)["slurm"]["jobs"] == Json{"17"});
   Child serve({"/bin/sh", "-c", "exec " + trainctl_path() + " status hurt --serve 127.0.0.1:0 --json >url"},
               in);
-  REQUIRE(eventually(20, [&] {
+  REQUIRE(eventually(120, [&] {
     return std::filesystem::exists(in + "/url") && read_file(in + "/url").find('\n') != std::string::npos;
   }));
   CHECK(result_error(read_file(in + "/url"), "serve") == "");
   serve.signal(SIGTERM);
-  CHECK(serve.wait(20).status == 0);
+  CHECK(serve.wait(120).status == 0);
   const std::string run = folder_of("hurt");
   for (const auto& [kind, file] : {std::pair{"metrics-line", "metrics.jsonl"},
                                    {"ranks-line", "metrics.ranks.jsonl"},

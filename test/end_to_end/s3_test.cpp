@@ -113,9 +113,9 @@ TEST_CASE("a machine that lost all processes, its memory and its disk goes on fr
     return status["saved_step"] >= 4 && status.value("uploaded_step", -1) == status["saved_step"];
   }));
   child->signal(SIGKILL);
-  child->wait(10);
+  child->wait(120);
   REQUIRE(eventually(
-      20, [&] { return trainctl::signal_marked(trainctl::kRunVariable, bench.run, SIGKILL) == 0; }));
+      120, [&] { return trainctl::signal_marked(trainctl::kRunVariable, bench.run, SIGKILL) == 0; }));
   const std::string memory = memory_of(bench.run);
   REQUIRE(memory != "");
   std::filesystem::remove_all(memory);
@@ -139,7 +139,7 @@ TEST_CASE("ranks that outlived their supervisor go on, and a lost checkpoint com
   auto child = bench.start_and_stop_in(14, {"fault_tolerance.heartbeat_seconds=30"});
   REQUIRE(eventually(30, [&] { return bench.newest_copied() == 12; }));
   child->signal(SIGKILL);
-  child->wait(10);
+  child->wait(120);
   std::filesystem::remove_all(bench.run + "/ckpt");
   REQUIRE(::kill(rank_pids(bench.run, 4)[1], SIGCONT) == 0);
   const Outcome resumed = bench.with_store({"resume", "r"});

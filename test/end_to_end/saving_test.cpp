@@ -87,7 +87,7 @@ TEST_CASE("without flock a run still has one supervisor, and a dead one gives wa
   CHECK(second.status == 2);
   CHECK_THAT(second.err, Contains("is running already (supervisor pid " + std::to_string(pid)));
   child.signal(SIGKILL);
-  child.wait(10);
+  child.wait(120);
   const std::string link = fs.run_folder() + "/supervisor.owner";
   CHECK(std::filesystem::is_symlink(link));
 

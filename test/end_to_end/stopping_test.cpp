@@ -67,7 +67,7 @@ class HangingRun {
     return run_trainctl(folder(), words, 120, environment_);
   }
   bool nothing_left() const {
-    return eventually(10, [&] { return trainctl::processes_marked(trainctl::kRunVariable, run()).empty(); });
+    return eventually(20, [&] { return trainctl::processes_marked(trainctl::kRunVariable, run()).empty(); });
   }
 
  private:

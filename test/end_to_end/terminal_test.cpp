@@ -96,13 +96,13 @@ TEST_CASE("logs follow a run to its end", "[terminal]") {
   const auto lines = [&] {
     return std::filesystem::exists(dir / "lines") ? read_file(dir / "lines") : std::string();
   };
-  REQUIRE(eventually(20, [&] { return lines().find("epoch 1 rank 1") != std::string::npos; }));
+  REQUIRE(eventually(120, [&] { return lines().find("epoch 1 rank 1") != std::string::npos; }));
   REQUIRE(follow.running());
   std::ofstream(dir / "runs/f/logs/rank-1.log", std::ios::app) << "a late line\n";
-  REQUIRE(eventually(20, [&] { return lines().find("rank 1 | a late line") != std::string::npos; }));
+  REQUIRE(eventually(120, [&] { return lines().find("rank 1 | a late line") != std::string::npos; }));
   CHECK(run_trainctl(dir.path(), {"stop", "f"}).status == 0);
   CHECK(run.wait(60).status == 75);
-  CHECK(follow.wait(20).status == 0);
+  CHECK(follow.wait(120).status == 0);
 }
 
 TEST_CASE("the steps of runs as CSV have the bits of metrics.jsonl", "[terminal]") {

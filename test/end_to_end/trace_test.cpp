@@ -46,7 +46,7 @@ struct Running {
   }
   ~Running() {
     child->signal(SIGQUIT);
-    eventually(20, [&] { return !child->running(); });
+    eventually(120, [&] { return !child->running(); });
   }
   Outcome trace(std::vector<std::string> words, double seconds = 60) const {
     words.insert(words.begin(), {"trace", "traced"});
@@ -55,7 +55,7 @@ struct Running {
   std::unique_ptr<Child> trace_in_background(std::vector<std::string> words) const {
     words.insert(words.begin(), {trainctl_path(), "trace", "traced"});
     auto command = std::make_unique<Child>(words, dir.path());
-    REQUIRE(eventually(20, [&] { return request_is_taken() || !command->running(); }));
+    REQUIRE(eventually(120, [&] { return request_is_taken() || !command->running(); }));
     REQUIRE(command->running());
     return command;
   }
@@ -242,7 +242,7 @@ TEST_CASE("a trace has every instruction of its steps, and the run keeps its bit
   REQUIRE(run.left().size() == 1);
   CHECK(run.left().begin()->ends_with(".json.gz"));
   const std::string file = run.path + "/trace/" + *run.left().begin();
-  const Viewed some(Child({"gzip", "-dc", file}, dir.path()).wait(20).out);
+  const Viewed some(Child({"gzip", "-dc", file}, dir.path()).wait(120).out);
   CHECK(some.processes.size() >= 3);
   check_nesting(some);
   CHECK(run_trainctl(dir.path(), {"stop", "traced"}, 60).status == 0);
@@ -279,7 +279,7 @@ TEST_CASE("what cannot be traced is refused with a sentence", "[trace]") {
     CHECK_THAT(refusal({"--steps", "1"}), Contains("is being traced by another command"));
     // Ctrl-C: nothing is left, and the run goes on.
     first->signal(SIGINT);
-    const Outcome given_up = first->wait(20);
+    const Outcome given_up = first->wait(120);
     CHECK(given_up.status == 130);
     CHECK_THAT(given_up.err, Contains("the trace was given up; the run goes on"));
     CHECK(run.is_clean());
@@ -328,7 +328,7 @@ TEST_CASE("a run that ends while it is traced gives what was recorded", "[trace]
     Running run(dir);
     const auto command = run.trace_in_background({"--steps", "1000", "--out", "stopped.json"});
     REQUIRE(run_trainctl(dir.path(), {"stop", "traced"}, 60).status == 0);
-    const Outcome o = command->wait(30);
+    const Outcome o = command->wait(120);
     INFO(o.err);
     // Where it was stopped before the first step to record, there is nothing to keep.
     CHECK((o.status == 0 || o.status == 10));
@@ -346,7 +346,7 @@ TEST_CASE("a rank that dies while it is traced, and the attempt behind it", "[tr
   const std::vector<pid_t> pids = rank_pids(run.path, 4);
   REQUIRE(pids.size() == 4);
   REQUIRE(::kill(pids[2], SIGKILL) == 0);
-  const Outcome o = command->wait(30);
+  const Outcome o = command->wait(120);
   CHECK(o.status == 10);
   CHECK_THAT(o.err, Contains("run traced was not traced: epoch 1 failed (rank 2 (pid") &&
                         Contains("SIGKILL") && Contains("while 4 ranks recorded; nothing was kept"));
@@ -366,11 +366,11 @@ TEST_CASE("a supervisor that dies while it is traced", "[trace]") {
   Running run(dir, {"-s", "fault_tolerance.grace_seconds=2"});
   const auto command = run.trace_in_background({"--steps", "1000"});
   run.child->signal(SIGKILL);
-  const Outcome o = command->wait(30);
+  const Outcome o = command->wait(120);
   CHECK(o.status == 10);
   CHECK_THAT(o.err, Contains("its supervisor has ended or was replaced") &&
                         Contains("see `trainctl status traced`"));
   CHECK(run.is_clean());
   REQUIRE(
-      eventually(20, [&] { return trainctl::processes_marked(trainctl::kRunVariable, run.path).empty(); }));
+      eventually(120, [&] { return trainctl::processes_marked(trainctl::kRunVariable, run.path).empty(); }));
 }

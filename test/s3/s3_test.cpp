@@ -322,6 +322,6 @@ TEST_CASE("an idle server ends the request") {
   given.idle_timeout_s = 1;
   const double begin = real_clock().monotonic_s();
   CHECK_THROWS_WITH(ckpt::s3_client(given, real_clock())->head("k"), Catch::Contains("no answer"));
-  CHECK(real_clock().monotonic_s() - begin < 20);
+  CHECK(real_clock().monotonic_s() - begin < 29);  // not after the 30 s that are the default
   ::close(socket);
 }

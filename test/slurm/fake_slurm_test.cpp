@@ -22,7 +22,7 @@ TEST_CASE("Slurm runs on the fake nodes", "[slurm]") {
 
     const Outcome job = slurm.run({"sbatch", "--parsable", "-N2", "--no-kill", "--wrap", "sleep 60"});
     const std::string id = job.out.substr(0, job.out.find('\n'));
-    REQUIRE(eventually(20, [&] { return slurm.state(id) == "RUNNING"; }));
+    REQUIRE(eventually(120, [&] { return slurm.state(id) == "RUNNING"; }));
     slurm.nodes().poweroff(1);
     REQUIRE(slurm.run({"scontrol", "update", "nodename=node1", "state=down", "reason=test"}).status == 0);
     CHECK(slurm.state(id) == "RUNNING");

@@ -84,7 +84,7 @@ std::string SlurmRun::submit(const std::vector<std::string>& options, const std:
   std::string script = "#!/bin/bash\n#SBATCH --ntasks-per-node=1 --output=" + directory_ + "/slurm-%j.out\n";
   for (const std::string& option : options) script += "#SBATCH " + option + "\n";
   write_file(directory_ + "/job.sh", script + "exec " + launch_line(words) + "\n");
-  const Outcome outcome = exec({"sbatch", "--parsable", "job.sh"}).wait(30);
+  const Outcome outcome = exec({"sbatch", "--parsable", "job.sh"}).wait(120);
   INFO(outcome.err);
   REQUIRE(outcome.status == 0);
   return outcome.out.substr(0, outcome.out.find('\n'));
@@ -122,7 +122,7 @@ int SlurmRun::events(const std::string& kind) const {
 std::string SlurmRun::differs_from_undisturbed() {
   const Outcome outcome = Child({trainctl(), "inspect-ckpt", undisturbed(), "--diff", path() + "/ckpt/step-00000060"},
                                 directory_)
-                              .wait(30);
+                              .wait(120);
   return outcome.status == 0 ? "" : outcome.out + outcome.err;
 }
 
@@ -138,7 +138,7 @@ std::string SlurmRun::left(int killed) {
     }
     return left.empty();
   };
-  eventually(10, look);
+  eventually(20, look);  // earlier than agents without a supervisor would end it
   const auto attempt = Json::parse(file("attempt.json"));
   if (fs::exists(attempt.at("session_folder").get<std::string>())) left += "the session folder\n";
   if (fs::exists(path() + "/supervisor.json")) left += "supervisor.json\n";

@@ -19,7 +19,7 @@ class SlurmRun {
   /// Its twin, whose GPU is emulated.
   static std::string emulated_trainctl();
   /// trainctl on the login node, in the folder.
-  Outcome run(std::vector<std::string> words, double seconds = 60);
+  Outcome run(std::vector<std::string> words, double seconds = 180);
   Child exec(std::vector<std::string> words);
   /// Submits a script with these lines of #SBATCH that ends in `exec trainctl launch job.json WORDS`. The job's id.
   std::string submit(const std::vector<std::string>& options, const std::string& words = "");
@@ -32,10 +32,10 @@ class SlurmRun {
   std::string output(const std::string& job) const { return read_file(directory_ + "/slurm-" + job + ".out"); }
   /// Steps in metrics.jsonl.
   int steps() const;
-  bool reaches_step(int step, double seconds = 60);
-  bool job_ends(const std::string& job, const std::string& state = "COMPLETED", double seconds = 90);
+  bool reaches_step(int step, double seconds = 180);
+  bool job_ends(const std::string& job, const std::string& state = "COMPLETED", double seconds = 180);
   /// Until the run's last step is saved, in whichever job.
-  bool finishes(double seconds = 90);
+  bool finishes(double seconds = 180);
   /// events.jsonl: lines of this kind.
   int events(const std::string& kind) const;
 

@@ -111,7 +111,7 @@ class Host {
         const auto problem = probe_pmix(*server_, {.argv = {program_, mode, "2"},
                                                    .settings = mpi_settings(),
                                                    .host_name = name_,
-                                                   .deadline_s = mode == "late" ? 0.5 : 20});
+                                                   .deadline_s = mode == "late" ? 0.5 : 120});
         test_.send("probed", problem.text_or_empty());
       } else if (what == "files") {
         test_.send(

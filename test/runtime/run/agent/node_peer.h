@@ -56,7 +56,7 @@ struct Peer {
 
 /// Waits in real time until it holds.
 inline bool eventually(const std::function<bool()>& condition) {
-  const double limit_s = real_clock().monotonic_s() + 20;
+  const double limit_s = real_clock().monotonic_s() + 180;
   while (!condition()) {
     if (real_clock().monotonic_s() > limit_s) return false;
     real_clock().sleep_s(0.001);

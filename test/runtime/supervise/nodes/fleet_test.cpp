@@ -61,7 +61,7 @@ struct Stage {
   /// Serves until it holds. The fleet's clock stands still.
   template <typename... Peers>
   bool until(const std::function<bool()>& condition, Peers&... peers) {
-    const double limit_s = real_clock().monotonic_s() + 20;
+    const double limit_s = real_clock().monotonic_s() + 180;
     while (!condition()) {
       if (real_clock().monotonic_s() > limit_s) return false;
       pollfd wait{.fd = fleet->fd(), .events = POLLIN, .revents = 0};
@@ -435,7 +435,7 @@ TEST_CASE("the end is told to every agent; who does not leave is not waited for 
   std::atomic<bool> over = false;
   std::thread leaves([&] {
     // It leaves when it is told to.
-    const double limit_s = real_clock().monotonic_s() + 20;
+    const double limit_s = real_clock().monotonic_s() + 180;
     while (good->count(Kind::end) == 0 && real_clock().monotonic_s() < limit_s) {
       pollfd wait{.fd = good->stream.fd(), .events = POLLIN, .revents = 0};
       ::poll(&wait, 1, 100);

@@ -129,7 +129,7 @@ TEST_CASE("the board keeps what a rank did after it was killed, and whole activi
       ::usleep(1);
     }
   }
-  const double limit_s = real_clock().monotonic_s() + 30;
+  const double limit_s = real_clock().monotonic_s() + 180;
   while (!board->read(1) && real_clock().monotonic_s() < limit_s) ::usleep(100);
   int mixed = 0, seen[2] = {};
   for (int i = 0; i < 20000; ++i) {
@@ -259,7 +259,7 @@ TEST_CASE("a child's output and end are seen, and its environment is what was as
   ChildProcess child({"/bin/sh", "-c", "echo $LAUNCH_TEST; echo err >&2; exit 3"}, {{"LAUNCH_TEST", "a b"}});
   std::optional<int> status;
   std::string text;
-  const double limit = real_clock().monotonic_s() + 10;
+  const double limit = real_clock().monotonic_s() + 180;
   while (!(status = child.reap()) && real_clock().monotonic_s() < limit) text += child.read_output();
   text += child.read_output();
   REQUIRE(status);
@@ -271,16 +271,16 @@ TEST_CASE("a child's output and end are seen, and its environment is what was as
 
 TEST_CASE("only marked processes are signalled, stopped ones too") {
   const std::string mark = "launch-test-" + std::to_string(::getpid());
-  ChildProcess marked({"/bin/sleep", "60"}, {{"TRAINCTL_TEST_MARK", mark}}),
-      other({"/bin/sleep", "60"}, {{"TRAINCTL_TEST_MARK", mark + "x"}});
+  ChildProcess marked({"/bin/sleep", "600"}, {{"TRAINCTL_TEST_MARK", mark}}),
+      other({"/bin/sleep", "600"}, {{"TRAINCTL_TEST_MARK", mark + "x"}});
   // posix_spawn returns once the child has been replaced, so its environment is there to be read.
   CHECK(processes_marked("TRAINCTL_TEST_MARK", mark) == std::vector<pid_t>{marked.pid()});
   CHECK_FALSE(process_stopped(marked.pid()));
   ::kill(marked.pid(), SIGSTOP);
-  const double stop_limit = real_clock().monotonic_s() + 10;
+  const double stop_limit = real_clock().monotonic_s() + 180;
   while (!process_stopped(marked.pid())) REQUIRE(real_clock().monotonic_s() < stop_limit);
   CHECK(signal_marked("TRAINCTL_TEST_MARK", mark, SIGTERM) == 1);
-  const double limit = real_clock().monotonic_s() + 10;
+  const double limit = real_clock().monotonic_s() + 180;
   while (!marked.reap() && real_clock().monotonic_s() < limit) {
   }
   CHECK(marked.reap());

@@ -8,17 +8,16 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <compare>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <thread>
 
 #include "ckpt/pieces.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/train/save/saver.h"
+#include "test/support/child.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_control.h"
 
@@ -153,10 +152,7 @@ void save_often(int64_t count) {
         std::vector<int64_t>{10000 + count, 10000 + count - 1});
   // A thread that has ended leaves the system's list a moment later.
   Census last = ranks.census();
-  for (int tries = 0; tries < 500 && !usual.contains(last); ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    last = ranks.census();
-  }
+  eventually(120, [&] { return usual.contains(last = ranks.census()); });
   const int64_t growth = resident_bytes_now() - most_resident;
   INFO("after the warm-up: " << *usual.rbegin());
   INFO("after " << count << " saves: " << last);
