@@ -100,9 +100,9 @@ TEST_CASE("too little memory is said with its size") {
   const auto empty = ckpt::memory_store(none, "m");
   CHECK(empty->list().empty());
   CHECK_THROWS_WITH(save(*empty, make_state(1, 10), 1), Catch::Contains("too little for two slots"));
-  CHECK_THROWS_WITH(ckpt::shared_memory("/dev/shm/trainctl-test-huge", uint64_t(1) << 50),
-                    Catch::Contains("for copies of the state"));
-  CHECK(::access("/dev/shm/trainctl-test-huge", F_OK) != 0);
+  const std::string huge = "/dev/shm/trainctl-test-huge-" + std::to_string(::getpid());
+  CHECK_THROWS_WITH(ckpt::shared_memory(huge, uint64_t(1) << 50), Catch::Contains("for copies of the state"));
+  CHECK(::access(huge.c_str(), F_OK) != 0);
   CHECK_THROWS_WITH(ckpt::shared_memory("/nowhere/m", 4096), Catch::Contains("cannot open /nowhere/m"));
   // What memory_for_checkpoints says is enough, for both slots.
   const PlainState state = make_state(1, 10);
