@@ -46,7 +46,7 @@ std::string make_folder(const std::string& parent) {
 
 std::string missing_for(const std::string& script) {
   const TemporaryFolder folder("nodes");
-  const Outcome outcome = Child({kScripts + script, "possible"}, folder.path()).wait(30);
+  const Outcome outcome = Child({kScripts + script, "possible"}, folder.path()).wait(120);
   if (outcome.status == 0) return "";
   return outcome.out.empty() ? script + ": " + outcome.err : outcome.out.substr(0, outcome.out.find('\n'));
 }
@@ -136,7 +136,7 @@ FakeNodes::~FakeNodes() {
 Outcome FakeNodes::script(const std::vector<std::string>& words, const char* name) const {
   std::vector<std::string> argv = {kScripts + name};
   argv.insert(argv.end(), words.begin(), words.end());
-  return Child(argv, folder_, {"TCN_PREFIX=" + prefix_, own_folders_}).wait(90);
+  return Child(argv, folder_, {"TCN_PREFIX=" + prefix_, own_folders_}).wait(240);
 }
 
 void FakeNodes::must(const std::vector<std::string>& words, const char* name) const {

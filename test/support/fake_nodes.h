@@ -34,7 +34,7 @@ class FakeNodes {
   /// node0 ... node<count-1>, in 50 ms each. Where that is impossible, skip_program_if with the reason.
   explicit FakeNodes(int count);
   FakeNodes(int count, const Options& options);
-  /// Ends every process of every node and removes the network. At most 20 s, usually 50 ms.
+  /// Ends every process of every node and removes the network, usually within 50 ms.
   ~FakeNodes();
   FakeNodes(const FakeNodes&) = delete;
   FakeNodes& operator=(const FakeNodes&) = delete;
@@ -46,7 +46,7 @@ class FakeNodes {
   Child exec(int node, const std::vector<std::string>& argv, const std::vector<std::string>& environment = {},
              const std::string& directory = "");
   /// The same, to its end.
-  Outcome run(int node, const std::vector<std::string>& argv, double seconds = 30,
+  Outcome run(int node, const std::vector<std::string>& argv, double seconds = 120,
               const std::vector<std::string>& environment = {});
 
   /// All processes die at once; the node's kernel still answers. Returns when they are gone.
@@ -114,7 +114,7 @@ class FakeSlurm {
   int login() const { return nodes_.count() - 1; }
   /// On the login node, with SLURM_CONF set: sbatch, squeue, scontrol, trainctl.
   Child exec(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {});
-  Outcome run(const std::vector<std::string>& argv, double seconds = 30,
+  Outcome run(const std::vector<std::string>& argv, double seconds = 120,
               const std::vector<std::string>& environment = {});
   /// "SLURM_CONF=...", for programs that are started on other nodes.
   std::string configuration() const;

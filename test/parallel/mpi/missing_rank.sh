@@ -11,11 +11,11 @@ echo "$output" | grep -Eq "(broadcast|barrier): rank $((ranks - 1)) \(world\) di
 pids=$(echo "$output" | sed -n 's/^pid \([0-9]*\)$/\1/p')
 [ "$(echo "$pids" | wc -l)" -eq "$ranks" ] || { echo "FAILED: $ranks ranks did not all start"; exit 1; }
 # mpirun returns when it has killed its children; the kernel may need a moment to remove them.
-for try in 1 2 3 4 5 6 7 8 9 10; do
+for try in $(seq 200); do
   left=
   for pid in $pids; do kill -0 "$pid" 2>/dev/null && left="$left $pid"; done
   [ -z "$left" ] && { echo "exit status $status, nobody left"; exit 0; }
-  sleep 0.5
+  sleep 0.1
 done
 echo "FAILED: still running:$left"
 exit 1

@@ -41,8 +41,8 @@ count() { cat "$state/count" 2>/dev/null || echo 0; }
 address() { echo "$net.$((10 + $1))"; }
 hardware_address() { printf '02:77:00:00:%02x:%02x' $((($1 + 1) / 256)) $((($1 + 1) % 256)); }
 
-# Polls a command every 10 ms for at most 10 s.
-eventually() { local try; for try in $(seq 1000); do "$@" && return 0; sleep 0.01; done; return 1; }
+# Polls a command every 10 ms for at most 100 s, which only end a test that hangs.
+eventually() { local try; for try in $(seq 10000); do "$@" && return 0; sleep 0.01; done; return 1; }
 
 possible() {
   [ "$(id -u)" = 0 ] || { echo "fake nodes need root"; return 77; }

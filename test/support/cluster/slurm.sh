@@ -122,7 +122,7 @@ start_munged() {
     --seed-file="$folder/seed" --log-file="$folder/log" --num-threads=2 \
     </dev/null >/dev/null 2>"$folder/err" &
   echo $! >"$state/munged.pid"
-  for try in $(seq 500); do [ -S "$folder/socket" ] && return; sleep 0.01; done
+  for try in $(seq 10000); do [ -S "$folder/socket" ] && return; sleep 0.01; done
   fail "munged does not start: $(cat "$folder/err")"
 }
 
@@ -138,7 +138,7 @@ on_login() { "$nodes" exec "$(count)" "$@"; }
 idle_nodes() { on_login timeout 5 sinfo -h -N -p main -o %T 2>/dev/null | grep -c '^idle$'; }
 wait_idle() {   # COUNT
   SECONDS=0
-  while [ $SECONDS -lt 60 ]; do [ "$(idle_nodes)" -ge "$1" ] && return; sleep 0.1; done
+  while [ $SECONDS -lt 180 ]; do [ "$(idle_nodes)" -ge "$1" ] && return; sleep 0.1; done
   echo "slurm.sh: after 60 s $(idle_nodes) nodes are idle, not $1:" >&2
   on_login sinfo -N -l >&2
   tail -n 5 "$state"/log/*.log >&2
@@ -161,7 +161,7 @@ stop() {
   munged=$(cat "$state/munged.pid" 2>/dev/null)
   [ -n "$munged" ] && kill "$munged" 2>/dev/null
   "$nodes" down
-  for try in $(seq 500); do [ -n "$munged" ] && kill -0 "$munged" 2>/dev/null || return 0; sleep 0.01; done
+  for try in $(seq 10000); do [ -n "$munged" ] && kill -0 "$munged" 2>/dev/null || return 0; sleep 0.01; done
   kill -9 "$munged"
 }
 
