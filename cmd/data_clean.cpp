@@ -21,9 +21,10 @@ struct CleaningArguments {
 void add_cleaning_options(CommandLine command, CleaningArguments& arguments) {
   data::CleaningOptions& options = arguments.options;
   command
-      .add_option("FILES", options.corpus.files,
-                  "text (one document a file), .jsonl (one a line) or .parquet (one a row); text and .jsonl also "
-                  "as .zst or .gz")
+      .add_option(
+          "FILES", options.corpus.files,
+          "text (one document a file), .jsonl (one a line) or .parquet (one a row); text and .jsonl also "
+          "as .zst or .gz")
       .required()
       .type_name("");
   command.add_option("-o,--out", options.out, "folder to make: one .jsonl for each file, and removed.jsonl")

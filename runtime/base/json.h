@@ -37,10 +37,14 @@ class JsonError : public std::runtime_error {
 /// An object of a text has a key twice.
 class DuplicateKey : public JsonError {
  public:
-  explicit DuplicateKey(const std::string& key) : JsonError("the key \"" + key + "\" occurs twice"), key(key) {}
+  explicit DuplicateKey(const std::string& key)
+      : JsonError("the key \"" + key + "\" occurs twice"), key(key) {}
   const std::string key;
 };
-enum class Keys { last_wins, unique };  ///< what a key that occurs twice means: DuplicateKey where they are unique
+enum class Keys {
+  last_wins,
+  unique
+};  ///< what a key that occurs twice means: DuplicateKey where they are unique
 
 /// Specialised for a type that values are made of and read as:
 ///   static Json to(const T&);   static void read(const Json&, T&);
@@ -50,7 +54,7 @@ struct JsonForm;
 enum class JsonKind : uint8_t { null, boolean, integer, natural, real, text, array, object, discarded };
 
 template <typename T>
-concept JsonScalar = std::floating_point<T> || (std::integral<T> && !std::same_as<T, char>);
+concept JsonScalar = std::floating_point<T> ||(std::integral<T> && !std::same_as<T, char>);
 template <typename T>
 constexpr bool kIsVector = false;
 template <typename T>
@@ -70,8 +74,8 @@ class BasicJson {
   BasicJson(std::nullptr_t = nullptr) {}
   BasicJson(std::same_as<bool> auto value) : kind_(JsonKind::boolean) { value_.boolean = value; }
   template <std::integral T>
-    requires(!std::same_as<T, bool>)
-  BasicJson(T value) : kind_(std::is_signed_v<T> ? JsonKind::integer : JsonKind::natural) {
+  requires(!std::same_as<T, bool>) BasicJson(T value)
+      : kind_(std::is_signed_v<T> ? JsonKind::integer : JsonKind::natural) {
     if constexpr (std::is_signed_v<T>)
       value_.integer = value;
     else
@@ -79,8 +83,7 @@ class BasicJson {
   }
   /// An enum is its number.
   template <typename T>
-    requires std::is_enum_v<T>
-  BasicJson(T value) : BasicJson(std::underlying_type_t<T>(value)) {}
+  requires std::is_enum_v<T> BasicJson(T value) : BasicJson(std::underlying_type_t<T>(value)) {}
   template <std::floating_point T>
   BasicJson(T value) : kind_(JsonKind::real) {
     value_.real = value;
@@ -92,8 +95,7 @@ class BasicJson {
   /// An object if each item is an array of a text and a value, else an array. Takes the parts of the items.
   BasicJson(std::initializer_list<BasicJson> items);
   template <typename T>
-    requires(!std::same_as<T, BasicJson>)
-  BasicJson(const std::vector<T>& items) : BasicJson(array()) {
+  requires(!std::same_as<T, BasicJson>) BasicJson(const std::vector<T>& items) : BasicJson(array()) {
     for (const auto& item : items) push_back(BasicJson(T(item)));
   }
   template <typename T, size_t n>
@@ -101,8 +103,7 @@ class BasicJson {
     for (const T& item : items) push_back(BasicJson(item));
   }
   template <typename T, size_t n>
-    requires(!std::same_as<T, char>)
-  BasicJson(const T (&items)[n]) : BasicJson(array()) {
+  requires(!std::same_as<T, char>) BasicJson(const T (&items)[n]) : BasicJson(array()) {
     for (const T& item : items) push_back(BasicJson(item));
   }
   template <typename T, typename Less>
@@ -115,7 +116,7 @@ class BasicJson {
     push_back(BasicJson(both.second));
   }
   template <typename T>
-    requires requires(const T& value) { JsonForm<T>::to(value); }
+  requires requires(const T& value) { JsonForm<T>::to(value); }
   BasicJson(const T& value) : BasicJson(JsonForm<T>::to(value)) {}
   BasicJson(const BasicJson<!kSorted>& other);
 
@@ -174,8 +175,8 @@ class BasicJson {
   /// The members of an object, none of null. Valid as long as this value.
   const Object& items() const;
   Object& items();
-  const Array& list() const;         ///< JsonError of another kind
-  const std::string& text() const;   ///< JsonError of another kind
+  const Array& list() const;        ///< JsonError of another kind
+  const std::string& text() const;  ///< JsonError of another kind
 
   bool contains(std::string_view key) const { return member(key) != nullptr; }
   size_t count(std::string_view key) const { return contains(key); }
@@ -249,10 +250,8 @@ class BasicJson {
       read(value);
   }
   template <typename T>
-    requires JsonScalar<T> || std::same_as<T, std::string> || kIsVector<T>
-  operator T() const {
-    return get<T>();
-  }
+  requires JsonScalar<T> || std::same_as<T, std::string> || kIsVector<T>
+  operator T() const { return get<T>(); }
   /// The member as T; `otherwise` if this object has none.
   template <typename T>
   T value(std::string_view key, const T& otherwise) const {

@@ -48,20 +48,21 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
       left_out.push_back({{"place", record.place}, {"why", record.why}});
     for (const auto& warning : result.warnings)
       warnings.push_back({{"file", warning.path}, {"text", warning.text}});
-    return dump({{"v", 1},
-                 {"tokenizer", result.tokenizer.text()},
-                 {"vocab_size", result.vocab_size},
-                 {"tokens", tokens},
-                 {"text_bytes", bytes},
-                 {"empty_documents", result.empty_documents},
-                 {"left_out_records", result.left_out_count},
-                 {"left_out", left_out},
-                 {"faulty_files", result.faulty_files},
-                 {"warnings", warnings},
-                 {"resumed_at_input_bytes", result.resumed_at ? OrderedJson(*result.resumed_at) : OrderedJson()},
-                 {"text_bytes_now", result.text_bytes},
-                 {"seconds", result.seconds},
-                 {"parts", parts}});
+    return dump(
+        {{"v", 1},
+         {"tokenizer", result.tokenizer.text()},
+         {"vocab_size", result.vocab_size},
+         {"tokens", tokens},
+         {"text_bytes", bytes},
+         {"empty_documents", result.empty_documents},
+         {"left_out_records", result.left_out_count},
+         {"left_out", left_out},
+         {"faulty_files", result.faulty_files},
+         {"warnings", warnings},
+         {"resumed_at_input_bytes", result.resumed_at ? OrderedJson(*result.resumed_at) : OrderedJson()},
+         {"text_bytes_now", result.text_bytes},
+         {"seconds", result.seconds},
+         {"parts", parts}});
   }
   std::string text = fmt::format("tokenizer  {}, vocabulary {}\n", result.tokenizer.text(), result.vocab_size);
   for (const auto& part : result.parts)
@@ -90,10 +91,17 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
 
 std::string render_inspection(const data::Inspection& i, const std::string& path, bool json) {
   if (json)
-    return dump({{"path", path}, {"format", i.format}, {"dtype", i.element}, {"files", i.files}, {"tokens", i.tokens},
-                 {"documents", i.documents ? OrderedJson(i.documents) : OrderedJson()}, {"largest_id", i.largest_id},
-                 {"looked_at_tokens", i.looked_at}, {"fingerprint", i.fingerprint},
-                 {"sidecar", i.sidecar ? parsed(*i.sidecar) : OrderedJson()}, {"first_documents", i.first_documents},
+    return dump({{"path", path},
+                 {"format", i.format},
+                 {"dtype", i.element},
+                 {"files", i.files},
+                 {"tokens", i.tokens},
+                 {"documents", i.documents ? OrderedJson(i.documents) : OrderedJson()},
+                 {"largest_id", i.largest_id},
+                 {"looked_at_tokens", i.looked_at},
+                 {"fingerprint", i.fingerprint},
+                 {"sidecar", i.sidecar ? parsed(*i.sidecar) : OrderedJson()},
+                 {"first_documents", i.first_documents},
                  {"warnings", i.warnings}});
   std::string text = fmt::format("format       {}, {} tokens, {}\n", i.format, i.element, count_of(i.files.size(), "file"));
   for (const std::string& file : i.files) text += fmt::format("             {}\n", file);
@@ -116,10 +124,19 @@ std::string render_inspection(const data::Inspection& i, const std::string& path
 
 std::string render_verification(const data::Verification& v, const std::string& path, bool json) {
   if (json)
-    return dump({{"path", path}, {"ok", true}, {"tokens", v.tokens}, {"documents", v.documents ? OrderedJson(v.documents) : OrderedJson()},
-                 {"bytes", v.bytes}, {"largest_id", v.largest_id}, {"vocab_size", v.vocab_size ? OrderedJson(v.vocab_size) : OrderedJson()},
-                 {"xxh3", v.hash}, {"fingerprint", v.fingerprint}, {"shortest_document", v.shortest_document},
-                 {"median_document", v.median_document}, {"longest_document", v.longest_document}, {"seconds", v.seconds}});
+    return dump({{"path", path},
+                 {"ok", true},
+                 {"tokens", v.tokens},
+                 {"documents", v.documents ? OrderedJson(v.documents) : OrderedJson()},
+                 {"bytes", v.bytes},
+                 {"largest_id", v.largest_id},
+                 {"vocab_size", v.vocab_size ? OrderedJson(v.vocab_size) : OrderedJson()},
+                 {"xxh3", v.hash},
+                 {"fingerprint", v.fingerprint},
+                 {"shortest_document", v.shortest_document},
+                 {"median_document", v.median_document},
+                 {"longest_document", v.longest_document},
+                 {"seconds", v.seconds}});
   std::string text = fmt::format("sound        {} tokens, {} bytes read in {:.1f} s\n", v.tokens, v.bytes, v.seconds);
   text += v.vocab_size ? fmt::format("largest id   {}, within the vocabulary of {}\n", v.largest_id, v.vocab_size)
                        : fmt::format("largest id   {}; hold it against a vocabulary with --vocab\n", v.largest_id);

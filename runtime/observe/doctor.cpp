@@ -224,7 +224,9 @@ OrderedJson gpu_json(const kernels::GpuFacts& g) {
                     {"multiprocessors", g.multiprocessors},
                     {"total_bytes", device.total_bytes},
                     {"free_bytes", device.memory_bytes}};
-  const auto put = [&](const char* name, const auto& value) { j[name] = value ? OrderedJson(*value) : OrderedJson(nullptr); };
+  const auto put = [&](const char* name, const auto& value) {
+    j[name] = value ? OrderedJson(*value) : OrderedJson(nullptr);
+  };
   put("temperature_c", g.temperature_c);
   put("power_w", g.power_w);
   put("power_limit_w", g.power_limit_w);
@@ -347,8 +349,8 @@ std::string render_doctor(const DoctorReport& report, bool color) {
                         : check.verdict == DoctorCheck::warn ? "\x1b[33m"
                         : check.verdict == DoctorCheck::fail ? "\x1b[1;31m"
                                                              : "\x1b[2m";
-    text += fmt::format("{:<{}}  {}{:<4}{}  {}\n", check.name, width, color ? paint : "", verdict_word(check.verdict),
-                        color ? "\x1b[0m" : "", one_line(check.found));
+    text += fmt::format("{:<{}}  {}{:<4}{}  {}\n", check.name, width, color ? paint : "",
+                        verdict_word(check.verdict), color ? "\x1b[0m" : "", one_line(check.found));
     if (!check.advice.empty()) text += fmt::format("{:<{}}        {}\n", "", width, one_line(check.advice));
   }
   text += report.cpu_runs ? "runs on the CPU: possible" : "runs: not possible before what is marked fail is mended";
@@ -362,7 +364,8 @@ std::string render_doctor(const DoctorReport& report, bool color) {
 std::string doctor_json(const DoctorReport& report, const DoctorFacts& facts) {
   OrderedJson checks = OrderedJson::array();
   for (const DoctorCheck& c : report.checks)
-    checks.push_back({{"name", c.name}, {"verdict", verdict_word(c.verdict)}, {"found", c.found}, {"advice", c.advice}});
+    checks.push_back(
+        {{"name", c.name}, {"verdict", verdict_word(c.verdict)}, {"found", c.found}, {"advice", c.advice}});
   const OrderedJson j = {{"v", 1},
                           {"cpu_runs", report.cpu_runs},
                           {"gpu_runs", report.gpu_runs},

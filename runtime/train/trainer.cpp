@@ -32,7 +32,8 @@ namespace {
 
 /// The calendar of saves of a rank that begins after `step`. Its decisions become events.
 std::unique_ptr<SaveDecider> make_save_decider(const JobSpec& job, const RankOptions& options, int rank,
-                                               int64_t step, const Saver& saver, Control& control, Clock& clock) {
+                                               int64_t step, const Saver& saver, Control& control,
+                                               Clock& clock) {
   const auto event = [&control](EventKind kind) {
     return [&control, kind](const auto& record) { control.event(kind, record_text(record)); };
   };

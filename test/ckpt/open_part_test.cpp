@@ -204,7 +204,8 @@ TEST_CASE("harm to a shard stops the ranks that read it and no other, and the lo
         const auto part = open_part(state, wants, ckpt::stored_folder(fs, folder));
         const bool reads_it = shards_of(all, wants).contains(shard);
         bool same = false;
-        const std::string said = error_text(ErrorCode::kCheckpoint, [&] { same = reads_part_back(*part, state, wants); });
+        const std::string said =
+            error_text(ErrorCode::kCheckpoint, [&] { same = reads_part_back(*part, state, wants); });
         // The last byte of a shard is of its last chunk, which this reader may not want.
         if (!reads_it)
           CHECK((said == "no error" && same));

@@ -184,7 +184,8 @@ TEST_CASE("placing 12500 nodes takes few looks, and no more than all pairs where
   const MeshShape regular{8, 1, 782, 16};
   const Partners first_try = ckpt::place_partners(regular, in_order(regular, 8));
   CHECK((first_try.problem == "" && first_try.same_replica.empty()));
-  CHECK(first_try.looks == 2 * 12512);  // the first holder of each has the same replica, the second none of it
+  CHECK(first_try.looks ==
+        2 * 12512);  // the first holder of each has the same replica, the second none of it
   // Three quarters of the nodes belong to one replica alone.
   const MeshShape two{1, 1, 2, 10000};
   std::vector<int> nodes(20000);

@@ -87,7 +87,8 @@ TEST_CASE("read finds damage in the chunks it touches, and only there") {
   const PlainState state = small_state();
   save(fs, "/ckpt", state, 1);
   const auto entry = ckpt::Checkpoint::open(fs, kVerifiedStep)->files()[0].entries[1];
-  fs.poke(kVerifiedStep + "/shard-00000-of-00001.safetensors", [&](std::string& text) { text[entry.offset + 3] ^= 1; });
+  fs.poke(kVerifiedStep + "/shard-00000-of-00001.safetensors",
+          [&](std::string& text) { text[entry.offset + 3] ^= 1; });
   const auto checkpoint = ckpt::Checkpoint::open(fs, kVerifiedStep);
   for (size_t t = 0; t < state.tensors.size(); ++t)
     for (const auto& box : state.grids[t]) {

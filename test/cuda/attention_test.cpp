@@ -139,13 +139,15 @@ void check_case(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, 
 
 TEST_CASE("attention on tensor cores agrees with the reference at every kind of length") {
   for (int64_t head_dim : {64, 128}) {
-    for (int64_t seq_len : {1, 7, 33, 64, 65, 130, 200, 450}) check_case(shape_of(1, seq_len, 1, 1, head_dim), DType::bf16, 51, 1);
+    for (int64_t seq_len : {1, 7, 33, 64, 65, 130, 200, 450})
+      check_case(shape_of(1, seq_len, 1, 1, head_dim), DType::bf16, 51, 1);
   }
 }
 
 TEST_CASE("attention on tensor cores agrees with the reference for every grouping of heads") {
   for (int64_t head_dim : {64, 128}) {
-    for (auto [heads, kv_heads] : {std::pair{2, 2}, {4, 2}, {4, 1}}) check_case(shape_of(2, 70, heads, kv_heads, head_dim), DType::bf16, 52, 0);
+    for (auto [heads, kv_heads] : {std::pair{2, 2}, {4, 2}, {4, 1}})
+      check_case(shape_of(2, 70, heads, kv_heads, head_dim), DType::bf16, 52, 0);
     check_case(shape_of(2, 137, 2, 1, head_dim), DType::bf16, 53, 0);
   }
 }
@@ -153,9 +155,11 @@ TEST_CASE("attention on tensor cores agrees with the reference for every groupin
 TEST_CASE("attention without tensor cores agrees with the reference") {
   for (DType dtype : kActivationTypes) {
     for (int64_t head_dim : {16, 48}) {
-      for (int64_t seq_len : {1, 7, 33, 64, 65, 130}) check_case(shape_of(1, seq_len, 2, 1, head_dim), dtype, 54, 0);
+      for (int64_t seq_len : {1, 7, 33, 64, 65, 130})
+        check_case(shape_of(1, seq_len, 2, 1, head_dim), dtype, 54, 0);
     }
-    for (auto [heads, kv_heads] : {std::pair{2, 2}, {4, 2}, {4, 1}}) check_case(shape_of(2, 40, heads, kv_heads, 10), dtype, 55, 1);
+    for (auto [heads, kv_heads] : {std::pair{2, 2}, {4, 2}, {4, 1}})
+      check_case(shape_of(2, 40, heads, kv_heads, 10), dtype, 55, 1);
     for (int64_t head_dim : {80, 129, 256}) check_case(shape_of(2, 45, 1, 1, head_dim), dtype, 56, 0);
   }
   check_case(shape_of(1, 70, 2, 1, 64), DType::f32, 57, 1);
@@ -163,7 +167,8 @@ TEST_CASE("attention without tensor cores agrees with the reference") {
 }
 
 TEST_CASE("attention with the tiles of small shared memory agrees with the reference") {
-  for (int64_t seq_len : {1, 31, 33, 65, 130}) check_case(shape_of(1, seq_len, 1, 1, 128), DType::bf16, 61, 0, 1.0f, kAda);
+  for (int64_t seq_len : {1, 31, 33, 65, 130})
+    check_case(shape_of(1, seq_len, 1, 1, 128), DType::bf16, 61, 0, 1.0f, kAda);
   check_case(shape_of(2, 70, 4, 2, 128), DType::bf16, 62, 1, 1.0f, kAda);
   for (DType dtype : kActivationTypes) {
     for (int64_t seq_len : {7, 33, 65}) check_case(shape_of(1, seq_len, 2, 1, 48), dtype, 63, 0, 1.0f, kAda);

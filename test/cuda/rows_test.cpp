@@ -68,7 +68,8 @@ void check_op(const std::vector<Argument>& arguments, const ByReference& by_refe
   for (const Layout layout : {Layout::contiguous, Layout::aligned_columns, Layout::odd_columns}) {
     INFO("layout " << int(layout));
     std::vector<std::pair<Storage, Window>> initial;
-    for (const Argument& a : arguments) initial.push_back(framed_rows(a.content, a.contiguous ? Layout::contiguous : layout));
+    for (const Argument& a : arguments)
+      initial.push_back(framed_rows(a.content, a.contiguous ? Layout::contiguous : layout));
     each_order(check.seeds, [&](const Queue& queue) {
       OnDevice device(queue);
       Matrices wide, matrices;

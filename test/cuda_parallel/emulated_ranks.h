@@ -36,7 +36,8 @@ struct DeviceWait final : parallel::WaitObserver {
   void missing(int) noexcept override {}
   void end_missing() noexcept override {}
   void resumed() noexcept override {}
-  void device_blocked(const std::string& communicator, const std::string& operation, std::span<const int> peers) noexcept override {
+  void device_blocked(const std::string& communicator, const std::string& operation,
+                      std::span<const int> peers) noexcept override {
     if (is_blocked) return;
     what = communicator + ": " + operation;
     missing_peers.assign(peers.begin(), peers.end());
@@ -88,7 +89,8 @@ struct EmulatedRanks {
 
   /// Over NCCL.
   void run_nccl(const Run& body) {
-    run([](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 60); },
+    run([](auto host,
+           auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 60); },
         [&](Communicator& comm, kernels::Backend& backend) {
           parallel::barrier(comm.host());
           set_nccl_deadline(comm, deadline_s);

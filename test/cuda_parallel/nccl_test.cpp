@@ -378,15 +378,16 @@ TEST_CASE("NCCL: an abort that hangs does not hang the rank") {
   std::unique_ptr<Message> kept;   // the device still holds it: giving it back would wait for NCCL
   const auto begin = Clock::now();
   EmulatedRanks ranks{.size = 2, .nccl = {.abort_hangs = true}, .may_leave_things = true};
-  ranks.run([](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 60); },
-            [&](Communicator& comm, kernels::Backend& backend) {
-              const auto part = same_again(comm, 1, "part");
-              for (Communicator* c : {&comm, part.get()}) set_nccl_deadline(*c, 0.3);
-              if (comm.rank() == 1) return parallel::barrier(comm);
-              kept = std::make_unique<Message>(backend, Transfer::receive, 1, 1000);
-              message = error_of(ErrorCode::kPeerLost, [&] { part->exchange_and_wait(kept->span(), "receive"); });
-              parallel::barrier(comm);
-            });
+  ranks.run(
+      [](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 60); },
+      [&](Communicator& comm, kernels::Backend& backend) {
+        const auto part = same_again(comm, 1, "part");
+        for (Communicator* c : {&comm, part.get()}) set_nccl_deadline(*c, 0.3);
+        if (comm.rank() == 1) return parallel::barrier(comm);
+        kept = std::make_unique<Message>(backend, Transfer::receive, 1, 1000);
+        message = error_of(ErrorCode::kPeerLost, [&] { part->exchange_and_wait(kept->span(), "receive"); });
+        parallel::barrier(comm);
+      });
   CHECK(message == "part: receive: rank 1 (world) did not arrive within 0.3 s");
   CHECK(seconds_since(begin) < 300);
   CHECK(emulated_gpu::living_nccl_communicators() > 0);

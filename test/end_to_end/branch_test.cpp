@@ -78,9 +78,12 @@ TEST_CASE("two branches of one checkpoint with two learning rates, and one witho
     REQUIRE(lineage.size() == 1);
     CHECK(lineage[0]["run_id"] == "base");
     CHECK(lineage[0]["step"] == 8);
-    CHECK(lineage[0]["changes"] == Json::parse(R"([{"path": "schedule.lr", "before": "0.003", "now": "0.001"}])"));
+    CHECK(lineage[0]["changes"] ==
+          Json::parse(R"([{"path": "schedule.lr", "before": "0.003", "now": "0.001"}])"));
   }
-  CHECK(inspected["lineage"][0]["root"] == Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", base + "/ckpt/step-00000008"}).out)["root"]);
+  CHECK(inspected["lineage"][0]["root"] ==
+        Json::parse(
+            run_trainctl(dir.path(), {"--json", "inspect-ckpt", base + "/ckpt/step-00000008"}).out)["root"]);
   CHECK_THAT(run_trainctl(dir.path(), {"status", "low"}).out, Contains("lineage    from base step 8"));
 
   // A branch of a branch; and the parent is as it was.
@@ -160,7 +163,8 @@ TEST_CASE("other data begin at their start, the same data go on where they were"
                                                   "-s", "observability.run_id=alone", "--max-steps", "10"});
   INFO(alone.err);
   REQUIRE(alone.status == 0);
-  const Json wide = Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", dir.path() + "/runs/alone"}).out);
+  const Json wide =
+      Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", dir.path() + "/runs/alone"}).out);
   CHECK(wide["extra"]["samples"] == 8 * 8 + 2 * 16);
   CHECK(wide["tokens"] == (8 * 8 + 2 * 16) * 32);
 }
@@ -176,7 +180,8 @@ TEST_CASE("a resume extends a run and says, with its class, what it changes", "[
                              Contains("checkpoint.keep_last 9 → 8 · free") && Contains("step 21 has lr ") &&
                              !Contains("the same bits"));
   CHECK(curve_of(base, 0).size() == 24);
-  const Json lineage = Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"];
+  const Json lineage =
+      Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "base"}).out)["lineage"];
   REQUIRE(lineage.size() == 1);
   CHECK(lineage[0]["kind"] == "change");
   CHECK(lineage[0]["step"] == 20);

@@ -340,7 +340,8 @@ TEST_CASE("a closed output pipe does not end the run", "[fault]") {
   Child({"bash", "-c", line}, bench.dir.path()).wait(60);
   const std::string run = run_of(bench.dir.path(), "pipe");
   REQUIRE(eventually(30, [&] { return line_count(run + "/metrics.jsonl") == 20; }));
-  CHECK(eventually(120, [&] { return read_file(run + "/status.json").find("finished") != std::string::npos; }));
+  CHECK(
+      eventually(120, [&] { return read_file(run + "/status.json").find("finished") != std::string::npos; }));
   CHECK(losses_of(run) == losses_of(bench.whole));
 }
 

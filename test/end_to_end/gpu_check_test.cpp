@@ -107,7 +107,8 @@ TEST_CASE("gpu_check goes on after a part that fails and reports all of them", "
   CHECK(part(report, "steps")["status"] == "failed");
   CHECK(part(report, "kernels")["status"] == "passed");
   CHECK(part(report, "kernels")["rows"].size() == 2);
-  CHECK(part(report, "kernels")["rows"][1] == Json::parse(R"({"label": "gpt2 norm", "us": 0.1, "gb_per_s": 3.2, "of_copy": 0.5})"));
+  CHECK(part(report, "kernels")["rows"][1] ==
+        Json::parse(R"({"label": "gpt2 norm", "us": 0.1, "gb_per_s": 3.2, "of_copy": 0.5})"));
   CHECK(part(report, "peer")["status"] == "skipped");
   const std::string table = read_file(dir.path() + "/report/gpu-check.md");
   CHECK(table.find("# Imaginary \"9000\" | X\n") == 0);

@@ -93,7 +93,9 @@ TEST_CASE("a rank that loads much longer than peers wait for each other in a ste
                "-s", "fault_tolerance.heartbeat_seconds=30"},
               dir.path(), {"TRAINCTL_STOP_AT=1:loading"});
   const auto status = [&] { return read_file(run_of(dir.path(), "late") + "/status.json"); };
-  REQUIRE(eventually(120, [&] { return !child.running() || status().find("ready for the first step, waiting") != std::string::npos; }));
+  REQUIRE(eventually(120, [&] {
+    return !child.running() || status().find("ready for the first step, waiting") != std::string::npos;
+  }));
   const std::vector<pid_t> ranks = rank_pids(run_of(dir.path(), "late"), 4);
   REQUIRE(ranks.size() == 4);
   REQUIRE(rank_stopped(ranks[1]));

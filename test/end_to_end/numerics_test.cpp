@@ -42,7 +42,9 @@ std::vector<std::string> with_a_library(const std::string& folder) {
   return {};
 }
 
-Json inspected(const TemporaryFolder& dir) { return Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "r"}).out); }
+Json inspected(const TemporaryFolder& dir) {
+  return Json::parse(run_trainctl(dir.path(), {"--json", "inspect-ckpt", "r"}).out);
+}
 
 }  // namespace
 

@@ -139,7 +139,8 @@ struct FullDisk {
 
   FullDisk() {
     const std::string dir = std::filesystem::canonical(fs.dir.path()).string();
-    std::vector<std::string> words = launch_saving({"-s", "checkpoint.every_steps=0", "-s", "checkpoint.dir=" + dir + "/ckpt"});
+    std::vector<std::string> words =
+        launch_saving({"-s", "checkpoint.every_steps=0", "-s", "checkpoint.dir=" + dir + "/ckpt"});
     words.insert(words.begin(), trainctl_path());
     child.emplace(words, fs.dir.path(), fs.environment);
     REQUIRE(eventually(60, [&] { return !child->running() || std::filesystem::exists(fs.run_folder() + "/run.json"); }));

@@ -79,7 +79,8 @@ const std::string& HeldPieces::folder() const {
 }
 
 wire::PiecesAnswer HeldPieces::list() const {
-  return {folder_ ? wire::folder_pieces(real_file_system(), folder_->path()) : std::vector<wire::HeldPiece>{}};
+  return {folder_ ? wire::folder_pieces(real_file_system(), folder_->path())
+                  : std::vector<wire::HeldPiece>{}};
 }
 
 void HeldPieces::keep_only(int ranks) {

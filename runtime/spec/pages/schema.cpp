@@ -86,7 +86,8 @@ OrderedJson type_schema(const Field& field) {
       return {{"type", {"array", "null"}}, {"items", items}};
     }
     case Type::integer_list: {
-      OrderedJson forms = OrderedJson::array({OrderedJson{{"type", {"array", "null"}}, {"items", whole_number_schema(field)}}});
+      OrderedJson forms = OrderedJson::array(
+          {OrderedJson{{"type", {"array", "null"}}, {"items", whole_number_schema(field)}}});
       if (field.accepts_auto) forms.push_back({{"const", "auto"}});
       return {{"anyOf", forms}};
     }
@@ -133,10 +134,11 @@ OrderedJson object_schema(const std::string& section) {
     properties[dot == std::string::npos ? child.path : child.path.substr(dot + 1)] = std::move(inner);
   }
   const bool is_entry = section.find("[]") != std::string::npos;
-  OrderedJson schema = {{"type", section.empty() || is_entry ? OrderedJson("object") : OrderedJson({"object", "null"})},
-                 {"properties", properties},
-                 {"patternProperties", {{"^x-", OrderedJson::object()}}},
-                 {"additionalProperties", false}};
+  OrderedJson schema = {
+      {"type", section.empty() || is_entry ? OrderedJson("object") : OrderedJson({"object", "null"})},
+      {"properties", properties},
+      {"patternProperties", {{"^x-", OrderedJson::object()}}},
+      {"additionalProperties", false}};
   if (!required.empty()) schema["required"] = required;
   return schema;
 }

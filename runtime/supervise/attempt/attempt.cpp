@@ -264,7 +264,8 @@ class Attempt {
             .left_s = supervision_.stop_until_s() - clock_.monotonic_s()};
   }
   void send(int index, Message message) {
-    ENSURE(index >= 0 && size_t(index) < options_.nodes.size(), "node {} of {}", index, options_.nodes.size());
+    ENSURE(index >= 0 && size_t(index) < options_.nodes.size(), "node {} of {}", index,
+           options_.nodes.size());
     message.epoch = options_.file.epoch;
     fleet_.machine(options_.nodes[size_t(index)].node).order(message);
   }

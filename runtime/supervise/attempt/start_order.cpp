@@ -33,7 +33,8 @@ wire::StartOrder start_order(const AttemptOptions& options, const Fleet& fleet, 
                                        [&](const auto& node) { return node.partner == int(index); });
   if (partner_of != options.nodes.end()) order.partner_of = {partner_of->first, partner_of->count};
   const int partner = options.nodes[index].partner;
-  ENSURE(partner < int(options.nodes.size()) && partner != int(index), "partner {} of node {}", partner, index);
+  ENSURE(partner < int(options.nodes.size()) && partner != int(index), "partner {} of node {}", partner,
+         index);
   if (partner >= 0)
     if (const wire::NodeHello* hello = fleet.hello(options.nodes[size_t(partner)].node))
       order.partner = hello->pieces;

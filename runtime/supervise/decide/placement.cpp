@@ -145,7 +145,8 @@ PlacementResult place(const MeshShape& mesh, std::span<const ClusterNode> nodes,
       result.placement.ranges.push_back({int(i), next, count});
       next += count;
     }
-    ENSURE(next == needed, "{} of {} ranks are placed", next, needed);  // ranges ascend: each rank is on one node
+    ENSURE(next == needed, "{} of {} ranks are placed", next,
+           needed);  // ranges ascend: each rank is on one node
     return result;
   }
   return {.refusal = refuse(mesh, nodes, smallest)};

@@ -15,13 +15,10 @@
 namespace trainctl {
 namespace {
 
-/// A rank is silent after this many heartbeats; OpenMPI's busy ranks were seen to delay one by less than
-/// three.
+/// A rank is silent after this many heartbeats; Open MPI's busy ranks delayed one by less than three.
 constexpr double kMissedHeartbeats = 5;
-/// When something else went wrong first, as many missed already speak against a rank.
-constexpr double kSuspectHeartbeats = 3;
-/// With very short heartbeats a loaded machine's scheduler must not look like a death.
-constexpr double kShortestSilenceS = 0.5;
+constexpr double kSuspectHeartbeats = 3;  ///< where something else went wrong first
+constexpr double kShortestSilenceS = 0.5;  ///< a loaded machine's scheduler must not look like a death
 /// A recovery waits so long for a file system that does not answer: a busy one answers within a few seconds.
 constexpr double kQuietAfterFailureS = 10;
 /// When a rank seems silent, its node's next report is waited for in turns of this length.
@@ -50,7 +47,7 @@ Supervision::Supervision(const Options& options, double now_s)
 }
 
 void Supervision::enter(Phase phase, double now_s) {
-  ENSURE(phase > phase_, "from phase {} to {}", int(phase_), int(phase));  // as drawn in the header: never back
+  ENSURE(phase > phase_, "from phase {} to {}", int(phase_), int(phase));  // as drawn in the header
   phase_ = phase;
   entered_s_ = now_s;
   if (phase == Phase::collecting) actions_.push_back(Action::look);
@@ -352,8 +349,8 @@ std::string Supervision::suspects() const {
   const RankView& first = ranks_[size_t(ranks[0])];
   const bool one = ranks.size() == 1;
   if (first.phase == RankView::absent)
-    return fmt::format("{} {} not started", one ? fmt::format("rank {}{}", ranks[0], at_node(ranks[0])) : "ranks " + list_of(ranks),
-                       one ? "has" : "have");
+    return one ? fmt::format("rank {}{} has not started", ranks[0], at_node(ranks[0]))
+               : fmt::format("ranks {} have not started", list_of(ranks));
   if (!first.stopped && !first.silent && int(ranks.size()) == options_.ranks)
     return fmt::format("no rank waits for another; rank {}{}", ranks[0], where(ranks[0]));
   const std::string who = one ? fmt::format("rank {} (pid {}{})", ranks[0], first.pid, at_node(ranks[0]))

@@ -71,10 +71,11 @@ OrderedJson affinity(const SlurmRequest& r, const std::string& name) {
   OrderedJson result = {
       {"podAntiAffinity", {{"requiredDuringSchedulingIgnoredDuringExecution", OrderedJson::array({alone})}}}};
   if (!r.exclude.empty()) {
-    const OrderedJson elsewhere = {{"key", "kubernetes.io/hostname"}, {"operator", "NotIn"}, {"values", r.exclude}};
+    const OrderedJson elsewhere = {
+        {"key", "kubernetes.io/hostname"}, {"operator", "NotIn"}, {"values", r.exclude}};
     const OrderedJson term = {{"matchExpressions", OrderedJson::array({elsewhere})}};
-    result["nodeAffinity"] = {
-        {"requiredDuringSchedulingIgnoredDuringExecution", {{"nodeSelectorTerms", OrderedJson::array({term})}}}};
+    result["nodeAffinity"] = {{"requiredDuringSchedulingIgnoredDuringExecution",
+                               {{"nodeSelectorTerms", OrderedJson::array({term})}}}};
   }
   return result;
 }
@@ -92,7 +93,8 @@ OrderedJson pod_spec(const SlurmRequest& r, const PodRequest& pods, OrderedJson 
       {"terminationGracePeriodSeconds", r.signal_s},
       {"enableServiceLinks", false},
       {"containers", OrderedJson::array({std::move(main)})},
-      {"volumes", OrderedJson::array({{{"name", "runs"}, {"persistentVolumeClaim", {{"claimName", pods.claim}}}}})}};
+      {"volumes",
+       OrderedJson::array({{{"name", "runs"}, {"persistentVolumeClaim", {{"claimName", pods.claim}}}}})}};
   if (!r.qos.empty()) spec["priorityClassName"] = r.qos;
   return spec;
 }
@@ -103,7 +105,8 @@ OrderedJson supervisor_job(const SlurmRequest& r, const PodRequest& pods, const 
       pods, "supervisor",
       words({literal(program), "resume", literal(run)}, pods.supervisor_options));
   main["ports"] = OrderedJson::array({{{"name", "agents"}, {"containerPort", pods.port}}});
-  const OrderedJson hopeless = {{"action", "FailJob"}, {"onExitCodes", {{"operator", "In"}, {"values", kHopeless}}}};
+  const OrderedJson hopeless = {{"action", "FailJob"},
+                                {"onExitCodes", {{"operator", "In"}, {"values", kHopeless}}}};
   const OrderedJson disrupted = {
       {"action", "Ignore"},
       {"onPodConditions", OrderedJson::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
@@ -184,15 +187,16 @@ OrderedJson jobset(const SlurmRequest& request, const PodRequest& pods, const st
   OrderedJson metadata = {{"name", name}};
   if (!pods.name_space.empty()) metadata["namespace"] = pods.name_space;
   if (!request.partition.empty()) metadata["labels"]["kueue.x-k8s.io/queue-name"] = request.partition;
-  return {
-      {"apiVersion", "jobset.x-k8s.io/v1alpha2"},
-      {"kind", "JobSet"},
-      {"metadata", std::move(metadata)},
-      {"spec",
-       {{"network", {{"enableDNSHostnames", true}, {"publishNotReadyAddresses", true}}},
-        {"successPolicy", {{"operator", "All"}, {"targetReplicatedJobs", OrderedJson::array({"supervisor"})}}},
-        {"replicatedJobs", OrderedJson::array({replicated("supervisor", supervisor_job(request, pods, program, run)),
-                                        replicated("node", node_job(request, pods, name, program, run))})}}}};
+  return {{"apiVersion", "jobset.x-k8s.io/v1alpha2"},
+          {"kind", "JobSet"},
+          {"metadata", std::move(metadata)},
+          {"spec",
+           {{"network", {{"enableDNSHostnames", true}, {"publishNotReadyAddresses", true}}},
+            {"successPolicy",
+             {{"operator", "All"}, {"targetReplicatedJobs", OrderedJson::array({"supervisor"})}}},
+            {"replicatedJobs",
+             OrderedJson::array({replicated("supervisor", supervisor_job(request, pods, program, run)),
+                                 replicated("node", node_job(request, pods, name, program, run))})}}}};
 }
 
 std::string jobset_manifest(const SlurmRequest& request, const PodRequest& pods, const std::string& program,

@@ -65,7 +65,8 @@ TEST_CASE("inspect-ckpt shows, verifies and compares") {
   const auto other = report(fs, {.path = "/a", .other = "/c"});
   CHECK(other.different);
   CHECK_THAT(other.text, Contains("~ step 7 | 8") && Contains("~ embed.weight master: values · 184 elements"));
-  CHECK(Json::parse(report(fs, {.path = "/a", .other = "/c", .json = true}).text)["diff"]["identical"] == false);
+  CHECK(Json::parse(report(fs, {.path = "/a", .other = "/c", .json = true}).text)["diff"]["identical"] ==
+        false);
 
   CHECK_FALSE(report(fs, {.path = "/a", .verify = true}).damaged);
   fs.poke("/a/step-00000007/shard-00001-of-00003.safetensors", [](std::string& text) { text.back() ^= 1; });

@@ -18,7 +18,8 @@ using namespace trainctl::test;
 namespace {
 
 Json curve_of(const std::string& name) {
-  return Json::parse(std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
+  return Json::parse(
+      std::ifstream(std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/" + name + "/curve.json"));
 }
 
 void check_case(const std::string& name, int tp, int pp, int dp, bool reference) {

@@ -183,8 +183,8 @@ class Hosts {
       if (std::chrono::steady_clock::now() > deadline) {
         std::string outputs;
         for (const auto& process : processes_) outputs += process->read_output();
-        FAIL("not within 3 min; ready " << ready_.size() << ", exited " << statuses_.size() << ", log " << log_
-                                       << outputs);
+        FAIL("not within 3 min; ready " << ready_.size() << ", exited " << statuses_.size() << ", log "
+                                        << log_ << outputs);
       }
     }
   }

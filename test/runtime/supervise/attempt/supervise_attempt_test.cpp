@@ -109,7 +109,8 @@ struct AttemptStage {
     options.file.epoch = 1;
     JumpingClock clock(limits.start_timeout_s, [&] {
       const std::vector<RankStatus>& ranks = log.status().ranks;
-      return absent >= 0 && !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), [&](const RankStatus& r) {
+      return absent >= 0 && !ranks.empty() &&
+             std::all_of(ranks.begin(), ranks.end(), [&](const RankStatus& r) {
                return (r.phase == RankPhase::present) == (r.rank != absent);
              });
     });

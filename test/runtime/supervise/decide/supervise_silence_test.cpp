@@ -105,8 +105,9 @@ TEST_CASE("a rank on which no node reports is not silent: a node or the supervis
     INFO(gave_up << " " << s.verdict().cause);
     CHECK(s.verdict().code == ErrorCode::kHang);
     CHECK(s.verdict().rank == 1);
-    CHECK(s.verdict().cause.find(gave_up ? "rank 1 (pid 101) is silent (no heartbeats); rank 0 (pid 100): waited"
-                                         : "rank 1 (pid 101) sent no heartbeat for 1.7 s") == 0);
+    CHECK(s.verdict().cause.find(gave_up
+                                     ? "rank 1 (pid 101) is silent (no heartbeats); rank 0 (pid 100): waited"
+                                     : "rank 1 (pid 101) sent no heartbeat for 1.7 s") == 0);
   }
   // All live: the one that gave up is named, not one whose report is late.
   Supervision s = running(o);
@@ -141,8 +142,9 @@ TEST_CASE("a rank that has not started keeps the others waiting, whatever they c
     INFO(s.verdict().cause);
     CHECK(s.verdict().code == ErrorCode::kHang);
     CHECK(s.verdict().rank == (absent.size() == 1 ? 2 : 1));
-    CHECK(s.verdict().cause.find(absent.size() == 1 ? "rank 2 has not started; rank 1 (pid 101): waited for all"
-                                                    : "ranks 0, 2 have not started; rank 1") == 0);
+    CHECK(s.verdict().cause.find(absent.size() == 1
+                                     ? "rank 2 has not started; rank 1 (pid 101): waited for all"
+                                     : "ranks 0, 2 have not started; rank 1") == 0);
     CHECK(s.verdict().effect == (absent.size() == 1 ? "2 other ranks were ended" : ""));
   }
 }

@@ -378,11 +378,37 @@ TEST_CASE("YAML reads back as the same value", "[jobset]") {
   INFO("TRAINCTL_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   const auto below = [&](int n) { return int(random() % unsigned(n)); };
-  const std::vector<OrderedJson> leaves = {1,    -2.5,          true,          false,  nullptr, "plain",    "yes",
-                                    "No", "null",        "1",           "1e3",  "a b",   "a:b",      "a: b",
-                                    "",   "- a",         "#c",          "it's", "\"q\"", "a\nb",     "$(X)",
-                                    "~",  "y",           "16Gi",        "0x1f", "k8s/a", "\xc3\xa4", "{}",
-                                    "[",  OrderedJson::array(), OrderedJson::object()};
+  const std::vector<OrderedJson> leaves = {1,
+                                           -2.5,
+                                           true,
+                                           false,
+                                           nullptr,
+                                           "plain",
+                                           "yes",
+                                           "No",
+                                           "null",
+                                           "1",
+                                           "1e3",
+                                           "a b",
+                                           "a:b",
+                                           "a: b",
+                                           "",
+                                           "- a",
+                                           "#c",
+                                           "it's",
+                                           "\"q\"",
+                                           "a\nb",
+                                           "$(X)",
+                                           "~",
+                                           "y",
+                                           "16Gi",
+                                           "0x1f",
+                                           "k8s/a",
+                                           "\xc3\xa4",
+                                           "{}",
+                                           "[",
+                                           OrderedJson::array(),
+                                           OrderedJson::object()};
   std::function<OrderedJson(int)> make = [&](int depth) -> OrderedJson {
     if (depth == 0 || below(4) == 0) return leaves[size_t(below(int(leaves.size())))];
     OrderedJson value = below(2) ? OrderedJson::array() : OrderedJson::object();
