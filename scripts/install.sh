@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what trainctl is built with: Debian 12 packages only. Does nothing where all of them are there.
+# Installs what is missing of that with which trainctl is built: Debian 12 packages only.
 #   --tests   also what only tests need: clang-format; fake nodes, Slurm, sshd. On a machine that runs systemd the latter
 #             would start services, an sshd among them: there they are named and not installed.
 #   --fuzz    also clang with libFuzzer, for scripts/fuzz.sh
@@ -31,7 +31,10 @@ if [[ " $* " == *' --tests '* ]]; then
     missing+=("${for_tests[@]}")
   fi
 fi
-[ ${#missing[@]} -eq 0 ] && exit 0
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "packages: nothing is missing"
+  exit 0
+fi
 echo "installing: ${missing[*]}"
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi

@@ -7,13 +7,13 @@ cd "$root"
 began_all=$(date +%s)
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
-say "1/5 packages"
+say "1/5 packages: up to a minute"
 scripts/install.sh
-say "2/5 build"
+say "2/5 build: BUILD_TIME on two cores"
 scripts/build.sh
 trainctl=$root/build/trainctl
 
-say "3/5 corpus and tokens"
+say "3/5 corpus and tokens: some seconds"
 mkdir -p quickstart
 if [ ! -s quickstart/corpus.jsonl ]; then
   # One document per header; sorted, so that every machine with this compiler has the same corpus.
@@ -23,7 +23,7 @@ if [ ! -s quickstart/train.idx ]; then
   xargs -a quickstart/files.txt "$trainctl" data tokenize --force --out quickstart/train --train-vocab 2048 --split 98:2
 fi
 
-say "4/5 training on 8 ranks"
+say "4/5 training on 8 ranks: TRAIN_TIME on two cores"
 began=$(date +%s)
 "$trainctl" launch scripts/jobs/quickstart.json "$@"
 echo "trained for $(($(date +%s) - began)) s"

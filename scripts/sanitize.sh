@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs unit tests in a build that looks for errors no test asserts.
+# Runs unit tests in a build that looks for errors no test asserts. Does nothing where they passed on this machine with the same sources.
 #   scripts/sanitize.sh address   memory errors, leaks and undefined behaviour (ASan, LSan, UBSan): base, data, parallel, ckpt
 #   scripts/sanitize.sh thread    data races (TSan): what several threads do, of every layer
 # Ends with status 1 at the first finding. The build folder is build-address or build-thread.
@@ -16,9 +16,21 @@ case ${1:-} in
     skipped+=' ~"*many ranks*"'   # the code of two to eight ranks; `thread` runs them
     ;;
   thread) programs=(test_threads) ;;
-  *) echo "usage: scripts/sanitize.sh address|thread" >&2; exit 2 ;;
+  *) echo "usage: scripts/sanitize.sh address|thread [--fresh]" >&2; exit 2 ;;
 esac
 build=build-$1
+passed=${XDG_CACHE_HOME:-$HOME/.cache}/trainctl/passed
+case $1 in
+  address) inputs="test/runtime/base test/data test/parallel test/ckpt" ;;
+  thread)   # as test_threads (test/CMakeLists.txt)
+    inputs="test/parallel test/kernels/thread_pool_test.cpp test/data/order_test.cpp test/data/tokenize test/runtime/base"
+    for room in spans sources machine model train run/pieces run/wire supervise/nodes; do inputs+=" test/runtime/$room"; done ;;
+esac
+hash=$(printf '%s\t%s scripts/sanitize.sh\n' "sanitize-$1" "$inputs" | scripts/test_inputs.sh hashes | cut -d' ' -f2)
+if [ "${2:-}" != --fresh ] && [ -e "$passed/sanitize-$1-$hash" ]; then
+  echo "== $1: up to date (scripts/sanitize.sh $1 --fresh runs it again)"
+  exit 0
+fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRAINCTL_CUDA=OFF -DTRAINCTL_SANITIZE="$1" \
   -DTRAINCTL_WERROR="${TRAINCTL_WERROR:-OFF}" >/dev/null
 cmake --build "$build" --target "${programs[@]}" -- -j "$(nproc)" | tail -n 1
@@ -35,3 +47,5 @@ for program in "${programs[@]}"; do
   scripts/deal.sh "$cores" 1200 "$build" "$build/test/$program" "$skipped"
 done
 echo "== $1: built in $built_s s, run in $((SECONDS - built_s)) s"
+mkdir -p "$passed"
+: >"$passed/sanitize-$1-$hash"

@@ -241,7 +241,7 @@ void lose_power(uint64_t least, uint64_t seed) {
 TEST_CASE("power lost at every effect of a save") { lose_power(4000, given_seed().value_or(0)); }
 TEST_CASE("power lost a hundred thousand times", "[.][soak]") { lose_power(100000, uint32_t(test_seed())); }
 
-TEST_CASE("the harness catches a missing sync") {
+TEST_CASE("the harness catches a missing sync", "[all]") {
   const StoreKind& posix = store_kinds()[0];
   for (const std::string sync :
        {"-of-00003.safetensors", "/manifest.json", "/COMMIT", "/step-00000030.e3", "/runs/a/ckpt"}) {
@@ -254,7 +254,7 @@ TEST_CASE("the harness catches a missing sync") {
   }
 }
 
-TEST_CASE("the harness catches memory and object stores that do not keep what they acknowledge") {
+TEST_CASE("the harness catches memory and object stores that do not keep what they acknowledge", "[all]") {
   const StoreKind& memory = store_kind("memory of a node");
   for (const std::string text : {"\"run_id\":\"tiny-7Q2K\",\"step\":\"30\"", "trainctl-checkpoint",
                                  "trainctl-commit", " COMMIT\n", "tctlslot"}) {
@@ -274,7 +274,7 @@ TEST_CASE("the harness catches memory and object stores that do not keep what th
         "");
 }
 
-TEST_CASE("every effect of a save fails in turn") {
+TEST_CASE("every effect of a save fails in turn", "[all]") {
   for (const StoreKind& kind : store_kinds())
     for (const auto scenario : kScenarios)
       for (const Fault fault : {Fault::no_space_from_here, Fault::io_error_once, Fault::io_error_from_here})

@@ -355,7 +355,7 @@ void inject(int cases) {
 
 }  // namespace
 
-TEST_CASE("ten thousand injections of damage are found, located, and repaired or refused") { inject(10000); }
+TEST_CASE("ten thousand injections of damage are found, located, and repaired or refused", "[all]") { inject(10000); }
 TEST_CASE("a million injections of damage", "[.][soak]") { inject(1000000); }
 
 TEST_CASE("ten thousand clean loads give no alarm, and a repair of them writes nothing") {

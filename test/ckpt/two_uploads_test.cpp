@@ -400,7 +400,7 @@ std::vector<Plan> plans() {
 
 }  // namespace
 
-TEST_CASE("two uploads, all orders of their requests", "[two_uploads]") {
+TEST_CASE("two uploads, all orders of their requests", "[two_uploads][all]") {
   for (const Plan& plan : plans()) {
     const Seen seen = explore_uploads(plan);
     INFO(plan.name << ": " << seen.situations << " situations, " << seen.ends << " ends");
@@ -410,7 +410,7 @@ TEST_CASE("two uploads, all orders of their requests", "[two_uploads]") {
   }
 }
 
-TEST_CASE("each part of the protocol that a store leaves out is seen", "[two_uploads]") {
+TEST_CASE("each part of the protocol that a store leaves out is seen", "[two_uploads][all]") {
   struct Mutant {
     Lack lack;
     Plan plan;

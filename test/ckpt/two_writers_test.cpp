@@ -378,7 +378,7 @@ std::vector<Scenario> scenarios() {
 
 }  // namespace
 
-TEST_CASE("two writers, all orders of their steps", "[two_writers]") {
+TEST_CASE("two writers, all orders of their steps", "[two_writers][all]") {
   for (const bool no_replace : {true, false})
     for (const Scenario& scenario : scenarios()) {
       // Many, and no other calls.
@@ -401,7 +401,7 @@ TEST_CASE("a writer that stops for good does not cost the other its save", "[two
   }
 }
 
-TEST_CASE("each step of the protocol that is left out is seen", "[two_writers]") {
+TEST_CASE("each step of the protocol that is left out is seen", "[two_writers][all]") {
   struct Mutant {
     Omits omits;
     Scenario scenario;

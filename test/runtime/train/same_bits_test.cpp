@@ -76,16 +76,16 @@ void check_all_meshes(Family family, DType compute, int tp, bool sequence_parall
 
 }  // namespace
 
-TEST_CASE("same bits on every mesh: gpt2 f32", "[bits][every_mesh]") {
+TEST_CASE("same bits on every mesh: gpt2 f32", "[bits][every_mesh][all]") {
   check_all_meshes(Family::gpt2, DType::f32, 1, true, 20);
 }
-TEST_CASE("same bits on every mesh: llama bf16", "[bits][every_mesh]") {
+TEST_CASE("same bits on every mesh: llama bf16", "[bits][every_mesh][all]") {
   check_all_meshes(Family::llama, DType::bf16, 1, true);
 }
-TEST_CASE("same bits on every mesh: llama f32, tp 2, sequence parallel", "[bits][every_mesh]") {
+TEST_CASE("same bits on every mesh: llama f32, tp 2, sequence parallel", "[bits][every_mesh][all]") {
   check_all_meshes(Family::llama, DType::f32, 2, true);
 }
-TEST_CASE("same bits on every mesh: gpt2 bf16, tp 2, plain tensor parallel", "[bits][every_mesh]") {
+TEST_CASE("same bits on every mesh: gpt2 bf16, tp 2, plain tensor parallel", "[bits][every_mesh][all]") {
   check_all_meshes(Family::gpt2, DType::bf16, 2, false);
 }
 
