@@ -44,4 +44,9 @@ bool kill_some_time(Child& child, const std::string& progress, bool at_any_momen
   return true;
 }
 
+bool is_tokenized(const std::string& prefix) {
+  return std::filesystem::exists(prefix + ".bin") &&
+         !std::filesystem::exists(prefix + ".partial/progress.json");
+}
+
 }  // namespace trainctl::test

@@ -19,4 +19,8 @@ std::string seeded_lines(size_t bytes, unsigned seed, int bad_every = 0);
 bool kill_some_time(Child& child, const std::string& progress, bool at_any_moment, std::mt19937& random,
                     const std::function<void()>& look = {});
 
+/// Whether the token set PREFIX is whole and nothing of the work on it is left. A process that was killed while
+/// it ended may have made it.
+bool is_tokenized(const std::string& prefix);
+
 }  // namespace trainctl::test
