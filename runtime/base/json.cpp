@@ -65,6 +65,19 @@ BasicJson<kSorted>::BasicJson(const BasicJson& other) : kind_(other.kind_), valu
 template <bool kSorted>
 void BasicJson<kSorted>::forget() {
   if (kind_ == JsonKind::text) delete value_.text;
+  if (!is_structured()) return;
+  // Not by recursion: a text of a megabyte may be a million levels deep.
+  Array deeper;
+  const auto take_parts = [&deeper](BasicJson& of) {
+    for (BasicJson& part : of)
+      if (part.is_structured() && !part.empty()) deeper.push_back(std::move(part));
+  };
+  take_parts(*this);
+  while (!deeper.empty()) {
+    BasicJson next = std::move(deeper.back());
+    deeper.pop_back();
+    take_parts(next);  // then it ends without deeper ones
+  }
   if (kind_ == JsonKind::array) delete value_.array;
   if (kind_ == JsonKind::object) delete value_.object;
 }

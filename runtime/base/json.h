@@ -1,10 +1,10 @@
 // A JSON value that any file may hold: Json with sorted keys, OrderedJson with keys in insertion order.
 //
-// The JSON library (parser, numbers, escapes) is known to json.cpp alone, because its header takes three to
-// seven seconds of a compilation. The parser of job specs, which reports line and column, is
+// The JSON library (parser, numbers, escapes) is known to json_text.cpp alone, because its header takes three
+// to seven seconds of a compilation. The parser of job specs, which reports line and column, is
 // runtime/spec/json.h. A value owns its parts; values of different threads are independent.
 //
-//   Json j = {{"step", 3}, {"losses", {1.5, 2.5}}};   // a list whose items are all {text, value} is an object
+//   Json j = {{"step", 3}, {"losses", {1.5, 2.5}}};   // a list of {text, value} alone is an object
 //   j["ranks"].push_back(7);                          // null becomes an object, or an array
 //   j.at("step").get<int>();
 //   for (const auto& [key, value] : j.items()) ...
@@ -14,7 +14,6 @@
 #include <compare>
 #include <concepts>
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <iosfwd>
 #include <iterator>
@@ -41,10 +40,8 @@ class DuplicateKey : public JsonError {
       : JsonError("the key \"" + key + "\" occurs twice"), key(key) {}
   const std::string key;
 };
-enum class Keys {
-  last_wins,
-  unique
-};  ///< what a key that occurs twice means: DuplicateKey where they are unique
+/// What a key means that an object of a text has twice: the last value counts, or DuplicateKey is thrown.
+enum class Keys { last_wins, unique };
 
 /// Specialised for a type that values are made of and read as:
 ///   static Json to(const T&);   static void read(const Json&, T&);
@@ -216,9 +213,9 @@ class BasicJson {
     return back();
   }
   void pop_back();
-  size_t erase(std::string_view key);
-  void erase(size_t index);
-  void clear();
+  size_t erase(std::string_view key);  ///< how many members were removed: 0 or 1
+  void erase(size_t index);            ///< JsonError without such an item
+  void clear();                        ///< an empty array or object; null of another value
   /// Sets the members of `other`.
   void update(const BasicJson& other);
   /// RFC 7386: objects are merged key by key, null removes a key, other values replace.
@@ -249,6 +246,7 @@ class BasicJson {
     else
       read(value);
   }
+  /// As get(), where the type says what is meant: `const int role = j.at(1);`
   template <typename T>
   requires JsonScalar<T> || std::same_as<T, std::string> || kIsVector<T>
   operator T() const { return get<T>(); }

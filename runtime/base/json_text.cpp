@@ -98,7 +98,8 @@ class ValueReader final : public JsonEvents {
     open_.push_back(&add(std::move(value)));  // nothing is added to its parent while it is open
     return true;
   }
-  /// Of members with one key, the last value stays, as the library has it; in order of insertion, at the first's place.
+  /// Of members with one key, the last value stays, as the library has it; in order of insertion, at the
+  /// first's place.
   void unique(typename J::Object& members) const {
     const auto less = [](const auto& a, const auto& b) { return a.key < b.key; };
     const auto same = [](const auto& a, const auto& b) { return a.key == b.key; };
