@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # What each ctest entry depends on. Reads entries from standard input, as "NAME<tab>INPUTS" lines: INPUTS are
-# folders or files of the tree, divided by blanks; `program` is the whole program (every room and the sample jobs).
+# folders or files of the tree, divided by blanks; `program` is the whole program (all rooms, the sample jobs).
 #
 #   scripts/test_inputs.sh hashes     prints "NAME HASH": of the contents of all files the entry depends on
 #   scripts/test_inputs.sh affected   prints the NAMEs that depend on a file that $CHANGED names (one a line)
 #
-# A test file depends on its folder's data and on what it includes; with a file of a room on all files of that
-# room and of the rooms below it (TRAINCTL_LAYERS). Every entry depends on the build's description.
+# A test file depends on its folder's data, on what it includes, and on the files and folders of the tree that
+# its strings name; with a file of a room on all files of that room and of the rooms below it (TRAINCTL_LAYERS).
+# Every entry depends on the build's description.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,6 +27,9 @@ files() {
 list=$(files)
 grep -E '\.(h|cpp|cu|cuh)$' <<<"$list" | xargs -d '\n' grep -HoE '^[ \t]*#[ \t]*include[ \t]*"[^"]+"' |
   sed -E 's/^([^:]+):.*"([^"]+)"$/I \1 \2/' >"$work/graph"
+grep -E '^test/.*\.(h|cpp)$' <<<"$list" | xargs -d '\n' \
+  grep -HoE '"/?((cmd|runtime|data|test|scripts|packaging)/[A-Za-z0-9_]|README|CONTRIBUTING)[A-Za-z0-9_./-]*' |
+  sed -E 's/^([^:]+):"\/?(.*[^\/])\/?$/S \1 \2/' >>"$work/graph"
 if [ "$mode" = hashes ]; then
   xargs -d '\n' sha1sum <<<"$list" | sed -E 's/^\\?([0-9a-f]+)  (.*)$/F \2 \1/' >>"$work/graph"
 else
@@ -58,8 +62,17 @@ awk -v table="$table" -v entries="$entries" -v mode="$mode" -v about="$about" '
     if (path !~ /^test\//) return
     n = split(includes[path], part, " ")
     for (i = 1; i <= n; ++i) take_file(part[i])
+    n = split(strings[path], part, " ")
+    for (i = 1; i <= n; ++i) take_named(part[i])
     source = path
     if (sub(/\.h$/, ".cpp", source)) take_file(source)
+  }
+  # A file or a folder of the tree; whether there is one of that name.
+  function take_named(name,   i, found) {
+    if (name in hash) { take_file(name); return 1 }
+    for (i = 1; i <= files; ++i)
+      if (index(file[i], name "/") == 1) { take_file(file[i]); found = 1 }
+    return found
   }
   function take(input,   i) {
     if (input == "program") {
@@ -70,9 +83,10 @@ awk -v table="$table" -v entries="$entries" -v mode="$mode" -v about="$about" '
       take("scripts/jobs")
       return
     }
-    if (input in hash) { take_file(input); return }
-    for (i = 1; i <= files; ++i)
-      if (index(file[i], input "/") == 1) take_file(file[i])
+    if (!take_named(input) && input != "always") {
+      print "the table in test/README.md names " input ", which does not exist" >"/dev/stderr"
+      exit missing = 1
+    }
   }
 
   BEGIN {
@@ -85,9 +99,11 @@ awk -v table="$table" -v entries="$entries" -v mode="$mode" -v about="$about" '
     }
   }
   $1 == "I" { includes[$2] = includes[$2] " " $3 }
+  $1 == "S" { strings[$2] = strings[$2] " " $3 }
   $1 == "F" { file[++files] = $2; hash[$2] = $3; room_of[$2] = layer_of($2) }
   $1 == "C" { changed[$2] = 1 }
   END {
+    if (missing) exit 1
     n = split(entries, entry, "\n")
     for (e = 1; e <= n; ++e) {
       split(entry[e], cell, "\t")
