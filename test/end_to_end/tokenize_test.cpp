@@ -18,7 +18,11 @@ using namespace trainctl::test;
 
 namespace {
 
-std::vector<std::string> names_in(const std::string& folder) { return real_file_system().list(folder); }
+/// None where a process was killed before it made the folder.
+std::vector<std::string> names_in(const std::string& folder) {
+  if (!std::filesystem::exists(folder)) return {};
+  return real_file_system().list(folder);
+}
 
 }  // namespace
 
@@ -69,7 +73,7 @@ TEST_CASE("data tokenize, killed ten times at random moments, makes the same fil
       REQUIRE(end.status != 0);
       // Nothing but the unfinished work, unless it was killed while the files got their names.
       if (!std::filesystem::exists(folder / "again/t.bin"))
-        CHECK(names_in(folder / "again") == std::vector<std::string>{"t.partial"});
+        for (const std::string& name : names_in(folder / "again")) CHECK(name == "t.partial");
       continue;
     }
     for (const std::string& name : names_in(folder / "whole"))
