@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What each CUDA kernel takes of a multiprocessor: compiles kernels/cuda/*.cu for A100 (sm_80) and H100/H200 (sm_90, sm_90a) and prints what
-# ptxas says of every kernel. Needs nvcc, no GPU.
+# What each CUDA kernel takes of a multiprocessor: prints what ptxas said of it when the build compiled it
+# (scripts/keep_resources.sh). Needs a build with CUDA, no GPU.
 #
 #   scripts/resources.sh [--keep]     --keep: also writes the table to scripts/bench/results/cuda-resources.md
 #
-# Exits 1 when a kernel spills registers to memory, but for the exceptions below; 77 without nvcc.
+# Exits 1 when a kernel spills registers to memory, but for the exceptions below; 77 where the build has no CUDA.
 set -euo pipefail
 export LC_ALL=C
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -19,47 +19,18 @@ forward_kernel<128, false>: rows that begin off 16 bytes, which no run has: its 
 key_gradient_kernel<128, 64, false>: the same
 "
 
-nvcc=$(if [[ -n ${NVCC:-} ]]; then command -v "$NVCC"; else command -v nvcc || command -v /usr/local/cuda/bin/nvcc; fi) || {
-  echo "there is no '${NVCC:-nvcc}', so no kernel can be compiled; put nvcc on PATH or set NVCC" >&2
-  exit 77
-}
-compile=("$nvcc")
-if command -v ccache >/dev/null; then compile=(ccache "$nvcc"); fi
-flags=(-std=c++20 -O3 --expt-relaxed-constexpr "-I$root" -Xptxas -v)
-both=(--generate-code=arch=compute_80,code=sm_80 --generate-code=arch=compute_90,code=sm_90)
-hopper=(--generate-code=arch=compute_90a,code=sm_90a)   # for *_hopper.cu
-
+build=${TRAINCTL_BUILD:-$root/build}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mapfile -t sources < <(ls kernels/cuda/*.cu)
-compile_one() {
-  local log=$work/$(basename "$1").log
-  local architectures=("${both[@]}")
-  if [[ $1 == *_hopper.cu ]]; then architectures=("${hopper[@]}"); fi
-  "${compile[@]}" "${flags[@]}" "${architectures[@]}" -c "$1" -o "$work/$(basename "$1").o" >"$log" 2>&1 && return
-  echo "$1 does not compile:" >&2
-  tail -20 "$log" >&2
-  return 1
-}
-# As many at a time as there are cores.
-running=0 failed=0
-for source in "${sources[@]}"; do
-  if ((running == $(nproc))); then
-    wait -n || failed=1
-    running=$((running - 1))
-  fi
-  compile_one "$source" &
-  running=$((running + 1))
-done
-while ((running > 0)); do
-  wait -n || failed=1
-  running=$((running - 1))
-done
-((failed == 0)) || exit 1
+mapfile -t kept < <(find "$build/CMakeFiles" -name '*.cu.o.resources' 2>/dev/null | sort)
+if ((${#kept[@]} == 0)); then
+  echo "$build has no kernels: build there with CUDA first" >&2
+  exit 77
+fi
 
 # From ptxas's lines to "file|kernel|arch|registers|spill bytes|stack frame|shared|barriers", sorted.
-for source in "${sources[@]}"; do
-  c++filt <"$work/$(basename "$source").log" | awk -v file="$(basename "$source")" '
+for log in "${kept[@]}"; do
+  c++filt <"$log" | awk -v file="$(basename "$log" .o.resources)" '
     # The name of a demangled function: without return type, namespaces of ours and parameters.
     function short(name,   depth, i, c) {
       gsub(/\(anonymous namespace\)::/, "", name)
@@ -92,7 +63,7 @@ for source in "${sources[@]}"; do
              before($0, "bytes smem"), before($0, "barriers")
     }'
 done | sort >"$work/rows"
-[[ -s $work/rows ]] || { echo "ptxas reported no kernel in kernels/cuda/*.cu" >&2; exit 1; }
+[[ -s $work/rows ]] || { echo "ptxas reported no kernel in $build" >&2; exit 1; }
 
 table() {
   echo "| file | kernel | arch | registers | spill bytes | stack bytes | shared bytes | barriers |"
@@ -104,8 +75,8 @@ if [[ ${1:-} == --keep ]]; then
   {
     echo "# Resources of the CUDA kernels"
     echo
-    echo "Made by \`scripts/resources.sh --keep\` with $("$nvcc" --version | grep release | sed 's/.*release \([^,]*\), \(.*\)/nvcc \1 (\2)/'):"
-    echo "\`nvcc -std=c++20 -O3 --expt-relaxed-constexpr -Xptxas -v\` for sm_80 and sm_90, sm_90a for *_hopper.cu. Shared memory is the static part."
+    echo "Made by \`scripts/resources.sh --keep\` of a build with CUDA $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION.*=//p; s/^set(CMAKE_CUDA_COMPILER_VERSION "\(.*\)")/\1/p' "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake | head -n 1):"
+    echo "sm_80 and sm_90, sm_90a for *_hopper.cu. Shared memory is the static part."
     echo
     table
   } >scripts/bench/results/cuda-resources.md
