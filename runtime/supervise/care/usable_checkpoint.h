@@ -19,7 +19,7 @@ struct UsableRequest {
   std::string directory, run_id;
   std::string store;                ///< that has copies; "": none
   std::vector<std::string> events;  ///< lines of events.jsonl
-  int64_t at_most = -1;             ///< the latest step; < 0: any
+  std::optional<int64_t> at_most;   ///< the latest step; nullopt: any; < 0: none but the damaged one
   std::optional<int64_t> damaged;   ///< ranks could not load it: only if it can be repaired, and then first
   std::function<void(const std::string&)> say;  ///< lines for the console
   /// Asked again and again; true ends the search by CareInterrupted.

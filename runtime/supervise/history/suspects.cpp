@@ -91,18 +91,16 @@ std::vector<DoubtedState> doubted_states(const std::vector<Suspect>& suspects) {
 }
 
 std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(
-    FileSystem& fs, const std::string& directory, int64_t max_step, const std::vector<Suspect>& suspects,
+    FileSystem& fs, const std::string& directory, std::optional<int64_t> at_most,
+    const std::vector<Suspect>& suspects,
     const std::function<void(const std::string&, const std::string&)>& skipped,
     const std::function<void(const Suspect&, bool is_used)>& suspected) {
   std::unique_ptr<ckpt::Checkpoint> newest_suspect;
   std::vector<Suspect> passed;
-  const auto use_suspect = [&] {
-    if (newest_suspect) suspected(passed.front(), true);
-    return std::move(newest_suspect);  // better than none
-  };
-  for (;;) {
-    auto checkpoint = ckpt::open_latest(fs, directory, max_step, skipped);
-    if (!checkpoint) return use_suspect();
+  // To open_latest, a step below zero sets no limit.
+  while (!at_most || *at_most >= 0) {
+    auto checkpoint = ckpt::open_latest(fs, directory, at_most.value_or(-1), skipped);
+    if (!checkpoint) break;
     const int64_t step = checkpoint->state().step;
     const auto suspect =
         std::find_if(suspects.begin(), suspects.end(), [&](const Suspect& s) { return s.step == step; });
@@ -112,9 +110,10 @@ std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(
     }
     passed.push_back(*suspect);
     if (!newest_suspect) newest_suspect = std::move(checkpoint);
-    max_step = step - 1;
-    if (max_step < 0) return use_suspect();
+    at_most = step - 1;
   }
+  if (newest_suspect) suspected(passed.front(), true);
+  return newest_suspect;  // better than none
 }
 
 }  // namespace trainctl

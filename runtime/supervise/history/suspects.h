@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,10 +34,12 @@ std::vector<Suspect> suspect_checkpoints(const std::vector<std::string>& events)
 /// The same, as choose_source takes them.
 std::vector<DoubtedState> doubted_states(const std::vector<Suspect>& suspects);
 
-/// open_latest of ckpt/checkpoint.h, which passes over suspects if an older checkpoint opens. `suspected` is
-/// called for each of them; `is_used`: it is the result, since there is no older one.
+/// open_latest of ckpt/checkpoint.h with a step of `at_most` (nullopt: any; < 0: none), which passes over
+/// suspects if an older checkpoint opens. `suspected` is called for each of them; `is_used`: it is the
+/// result, since there is no older one.
 std::unique_ptr<ckpt::Checkpoint> open_latest_trusted(
-    FileSystem& fs, const std::string& directory, int64_t max_step, const std::vector<Suspect>& suspects,
+    FileSystem& fs, const std::string& directory, std::optional<int64_t> at_most,
+    const std::vector<Suspect>& suspects,
     const std::function<void(const std::string&, const std::string&)>& skipped,
     const std::function<void(const Suspect&, bool is_used)>& suspected);
 

@@ -112,7 +112,7 @@ void RunCheckpoints::find_here(const FindCheckpoint& find, Found& found, const M
                                               .run_id = run_id_,
                                               .store = store_,
                                               .events = lines_of(fs_, run_.events()),
-                                              .at_most = find.at_most.value_or(-1),
+                                              .at_most = find.at_most,
                                               .damaged = find.damaged,
                                               .say = [&](const std::string& line) { meanwhile.say(line); },
                                               .is_given_up = [&] { return meanwhile.is_given_up(); }});

@@ -96,27 +96,28 @@ TEST_CASE("a suspect is passed over while an older one opens") {
   for (const int64_t step : {10, 20, 30}) save(fs, "/ckpt", make_state(1, step), 2);
   std::vector<int64_t> passed, used;
   int skips = 0;
-  const auto found = [&](int64_t max_step, const std::vector<Suspect>& list) {
+  const auto found = [&](std::optional<int64_t> at_most, const std::vector<Suspect>& list) {
     passed.clear();
     used.clear();
     const auto checkpoint = open_latest_trusted(
-        fs, "/ckpt", max_step, list, [&](const std::string&, const std::string&) { ++skips; },
+        fs, "/ckpt", at_most, list, [&](const std::string&, const std::string&) { ++skips; },
         [&](const Suspect& suspect, bool is_used) { (is_used ? used : passed).push_back(suspect.step); });
     return checkpoint ? checkpoint->state().step : -1;
   };
-  CHECK(found(-1, {}) == 30);
-  CHECK(found(-1, {{30, {2, 3}}}) == 20);
+  CHECK(found({}, {}) == 30);
+  CHECK(found({}, {{30, {2, 3}}}) == 20);
   CHECK(passed == Steps{30});
-  CHECK(found(-1, {{20, {2, 3}}, {30, {4, 5}}}) == 10);
+  CHECK(found({}, {{20, {2, 3}}, {30, {4, 5}}}) == 10);
   CHECK(passed == Steps{30, 20});
   CHECK(found(25, {{20, {2, 3}}}) == 10);
+  CHECK(found(-1, {}) == -1);
   CHECK(used.empty());
-  CHECK(found(-1, {{10, {1, 2}}, {20, {2, 3}}, {30, {4, 5}}}) == 30);  // better than none, and said
+  CHECK(found({}, {{10, {1, 2}}, {20, {2, 3}}, {30, {4, 5}}}) == 30);  // better than none, and said
   CHECK(passed.empty());
   CHECK(used == Steps{30});
   fs.remove_file("/ckpt/step-00000020/COMMIT");
-  CHECK(found(-1, {{30, {2, 3}}}) == 10);
+  CHECK(found({}, {{30, {2, 3}}}) == 10);
   CHECK(skips == 1);
   fs.remove_tree("/ckpt");
-  CHECK(found(-1, {{30, {2, 3}}}) == -1);
+  CHECK(found({}, {{30, {2, 3}}}) == -1);
 }
