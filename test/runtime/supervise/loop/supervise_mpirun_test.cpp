@@ -26,7 +26,7 @@ using namespace trainctl;
 namespace {
 
 const std::string kProgram = TRAINCTL_BINARY_DIR "/trainctl";
-constexpr int64_t kSteps = 600;
+constexpr int64_t kSteps = 240;
 
 std::string job_text(const std::string& data) {
   return fmt::format(R"({{"version": 1, "name": "test",
@@ -34,7 +34,7 @@ std::string job_text(const std::string& data) {
                "vocab_size": 64, "max_seq_len": 16}},
     "data": {{"train": [{{"path": "{}", "format": "raw", "dtype": "uint16"}}]}},
     "batch": {{"global_sequences": 4, "micro_sequences": 1}}, "parallelism": {{"tensor": 2, "data": 2}},
-    "schedule": {{"total_steps": {}, "lr": 1e-3}}, "checkpoint": {{"every_steps": 50, "keep_last": 3}},
+    "schedule": {{"total_steps": {}, "lr": 1e-3}}, "checkpoint": {{"every_steps": 20, "keep_last": 3}},
     "fault_tolerance": {{"max_restarts": 3}}}})",
                      data, kSteps);
 }
@@ -120,7 +120,7 @@ TEST_CASE("killed ranks and a killed mpirun change no bit of a run") {
     // Ranks step on for a moment after the launcher was killed; the next victim is of the next attempt.
     dying = dying && step > 0;
     // A rank early (before any checkpoint), the launcher later, another rank last.
-    const int64_t when[] = {5, 133, 450};
+    const int64_t when[] = {5, 53, 180};
     if (dying || kills >= 3 || step < when[kills]) return;
     const auto victims = processes_of(run, kills != 1);
     if (victims.empty()) return;
