@@ -14,7 +14,7 @@ struct ResumeOptions {
   std::vector<std::string> overrides;
   std::string step = "latest", take_over;
   int64_t max_steps = 0;
-  bool detach = false, in_allocation = false, requeue = false, allow_other_bits = false;
+  bool detach = false, in_allocation = false, requeue = false, allow_other_bits = false, from_scratch = false;
 };
 
 /// In the job of `launch --submit`, the run ends where the submitted job says.
@@ -65,6 +65,9 @@ int resume(const ResumeOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(options.run);
   const std::optional<int64_t> step = step_of(options, found);
+  if (step && options.from_scratch)
+    throw Error(ErrorCode::kUsage,
+                "--from-scratch begins at the run's start; leave out the step, or the flag");
   const auto identity = read_identity(fs, found.run);
   const std::string text = fs.read_text(found.run.job());
   // Specs of older runs have relative paths, which begin at the folder of the launch.
@@ -93,6 +96,7 @@ int resume(const ResumeOptions& options, const Context& context) {
                         .now = std::move(*now),
                         .program = own_program(),
                         .step = step,
+                        .from_scratch = options.from_scratch,
                         .max_steps = options.max_steps,
                         .take_over = options.take_over};
   take_manners(options, request);
@@ -118,6 +122,8 @@ void add_resume(CommandLine& app, Context& context) {
                    "sums are rounded in another order from there on");
   command.add_option("--step", options->step, "begin from the checkpoint of this step, or `latest`")
       .type_name("N|latest");
+  command.add_flag("--from-scratch", options->from_scratch,
+                   "begin again where the run began; its checkpoints are moved aside");
   command.add_option("--max-steps", options->max_steps, "save and stop after this step")
       .positive()
       .type_name("N");

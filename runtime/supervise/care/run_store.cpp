@@ -174,6 +174,10 @@ std::string Fetched::event_json() const {
   return dump_json(Json{{"step", step}, {"from", from}, {"bytes", bytes}, {"seconds", seconds}});
 }
 
+std::vector<int64_t> steps_in_store(const StoreAccess& access, const std::string& place) {
+  return ckpt::open_place(access.fs, access.clock, access.environment, place, {}).store->list();
+}
+
 std::optional<Fetched> fetch_checkpoint(const StoreAccess& access, const FetchRequest& request) {
   const ckpt::OpenPlace open = ckpt::open_place(access.fs, access.clock, access.environment, request.place,
                                                 {.is_given_up = request.is_given_up});

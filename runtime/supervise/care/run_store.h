@@ -60,4 +60,7 @@ struct Fetched {
 /// another run.
 std::optional<Fetched> fetch_checkpoint(const StoreAccess& access, const FetchRequest& request);
 
+/// Steps of the checkpoints in a store, newest first. Error(kIo).
+std::vector<int64_t> steps_in_store(const StoreAccess& access, const std::string& place);
+
 }  // namespace trainctl

@@ -56,7 +56,7 @@ Recovery::Recovery(Options options, double now_s)
       crash_loop_(options_.loop_limit),
       free_since_s_(now_s),
       asks_nodes_(options_.ask_nodes && !options_.step_fixed),
-      was_saved_(options_.from_step && !options_.from_memory),
+      was_saved_(options_.was_saved || (options_.from_step && !options_.from_memory)),
       newest_step_(options_.from_step.value_or(0)) {
   ENSURE(!options_.from_memory || options_.from_step);
   state_.step = options_.from_step;

@@ -99,6 +99,7 @@ class Recovery {
     std::optional<int64_t> from_step;    ///< step of the run's own checkpoint to begin from
     std::optional<StateId> from_memory;  ///< that state is in memory; from_step is its step
     bool step_fixed = false;             ///< the user named that step: use no other checkpoint
+    bool was_saved = false;              ///< the run saved a checkpoint before
     /// Nodes may hold a newer state in memory, left by an earlier supervisor: ask them before the first attempt.
     bool ask_nodes = false;
     int max_restarts = 0;

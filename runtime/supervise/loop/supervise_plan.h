@@ -44,6 +44,7 @@ struct SupervisePlan {
   std::optional<Source> resume_memory;  ///< the state is in the memory of this machine
   bool resume_from_store = false;       ///< resume_from was copied from the store for this resume
   int64_t resume_step = 0;
+  bool was_saved = false;     ///< the run saved a checkpoint before: it never begins again by itself
   bool resume_fixed = false;  ///< the user named the step: use no other checkpoint
   bool resume_asks_nodes =
       false;              ///< a newer state may be in the memory of the nodes: Recovery::Options::ask_nodes

@@ -214,6 +214,7 @@ Recovery::Options recovery_options(const SupervisePlan& plan) {
   Recovery::Options options{.widths = widths_of(plan.job),
                             .tensor = job.launcher.tensor_across_nodes ? 1 : job.parallelism.tensor,
                             .step_fixed = plan.resume_fixed,
+                            .was_saved = plan.was_saved,
                             .ask_nodes = plan.resume_asks_nodes,
                             .max_restarts = fault.max_restarts,
                             .too_few = fault.too_few_nodes == TooFewNodes::wait ? Recovery::TooFew::wait

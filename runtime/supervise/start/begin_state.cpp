@@ -8,10 +8,11 @@
 #include "ckpt/open_pieces.h"
 #include "runtime/base/error.h"
 #include "runtime/run/wire/folder_pieces.h"
+#include "runtime/supervise/care/usable_checkpoint.h"
+#include "runtime/supervise/history/recorded_save.h"
+#include "runtime/supervise/history/suspects.h"
 #include "runtime/supervise/loop/run_epochs.h"
 #include "runtime/supervise/loop/run_source.h"
-#include "runtime/supervise/care/usable_checkpoint.h"
-#include "runtime/supervise/history/suspects.h"
 
 namespace trainctl {
 namespace {
@@ -60,6 +61,18 @@ BeginState find_in_memory(const BeginSearch& search, std::optional<int64_t> dire
   }
 }
 
+/// "run a saved checkpoints up to step 80, but there is none in /run/ckpt", with `more` about where else.
+Error saved_but_gone(const BeginSearch& search, int64_t saved, const std::string& more) {
+  const auto& request = search.request;
+  return Error(
+      ErrorCode::kCheckpoint,
+      fmt::format("run {} saved checkpoints up to step {}, but {} has none that can be used{}; bring them "
+                  "back (is every file system mounted?), or begin again from the start with `trainctl "
+                  "resume {} --from-scratch`",
+                  search.identity.run_id, saved, request.run.checkpoints(request.now.job), more,
+                  command_name(request.run)));
+}
+
 /// nullopt: nothing was copied.
 std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) {
   const auto& [request, identity, fs, clock, console, is_given_up] = search;
@@ -72,6 +85,7 @@ std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) 
   const StoreAccess access{fs, clock};
   // A dead store costs an alarm: the run goes on with its ranks, or from what it has.
   const bool may_go_on = living || (newest && !request.step);
+  const auto saved = recorded_save(fs, request.run, identity.parent_checkpoint);
   const auto alarm = [&search, living](const std::string& why) {
     search.console.note(
         fmt::format(" ! {}{}", why,
@@ -80,6 +94,8 @@ std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) 
   try {
     const StoreCheck check = check_store(access, store, identity.run_id, false);
     if (check.unusable.exists() && may_go_on) return alarm(check.unusable.text()), std::nullopt;
+    if (saved && check.unusable.exists())
+      throw saved_but_gone(search, *saved, ", and " + check.unusable.text());
     note_store(console, check);
     return fetch_checkpoint(access, {.place = store,
                                      .directory = directory,
@@ -89,6 +105,8 @@ std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) 
                                      .say = [&search](const std::string& line) { search.console.note(line); },
                                      .is_given_up = is_given_up});
   } catch (const Error& error) {
+    if (!may_go_on && saved && error.code() == ErrorCode::kIo)
+      throw saved_but_gone(search, *saved, fmt::format(", and {} cannot be read: {}", store, error.what()));
     // A store of another run is a mistake of the spec, which a person can correct.
     if (!may_go_on || (error.code() != ErrorCode::kIo && !living && request.take_over.empty())) throw;
     alarm(error.what());
@@ -159,6 +177,30 @@ BeginState find_begin(const BeginSearch& search, bool living) {
                     store_of_run(search.request.now.job, search.identity.run_id),
                     command_name(search.request.run)));
   }
+}
+
+BeginState begin_at_start(const BeginSearch& search) {
+  const auto& [request, identity, fs, clock, console, is_given_up] = search;
+  if (const std::string store = store_of_run(request.now.job, identity.run_id); !store.empty())
+    if (const std::vector<int64_t> steps = steps_in_store({fs, clock}, store); !steps.empty())
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("{} holds checkpoints of this run up to step {}, and a run that begins again would "
+                      "replace them; give another place with -s checkpoint.store=, or launch the job as a "
+                      "new run",
+                      store, steps.front()));
+  if (identity.parent_checkpoint.empty()) return {};
+  return {.checkpoint = open_parent(fs, identity.parent_checkpoint, identity)};
+}
+
+void refuse_to_begin_again(const ckpt::Checkpoint* checkpoint, const BeginSearch& search) {
+  const auto& [request, identity, fs, clock, console, is_given_up] = search;
+  if (checkpoint && checkpoint->path() != identity.parent_checkpoint) return;
+  if (request.step) return;
+  const auto saved = recorded_save(fs, request.run, identity.parent_checkpoint);
+  if (!saved) return;
+  const std::string store = store_of_run(request.now.job, identity.run_id);
+  throw saved_but_gone(search, *saved, store.empty() ? "" : fmt::format(", nor has {}", store));
 }
 
 void check_belongs(const ckpt::Checkpoint* checkpoint, const BeginSearch& search) {

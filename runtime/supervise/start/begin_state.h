@@ -36,6 +36,7 @@ struct BeginState {
   std::optional<Fetched> fetched;                ///< it, or a newer one, was copied from the store
   std::vector<std::pair<EventKind, std::string>> events;  ///< of the search for it
   std::vector<int64_t> doubted;  ///< steps of checkpoints that did not open
+  bool was_saved = false;        ///< the run's records say that it saved one
   double opened_in_s = 0;
 };
 /// Copies a checkpoint out of the store first if the folder has none, or older ones. A store that cannot be
@@ -43,6 +44,14 @@ struct BeginState {
 /// none is usable. Error(kStopped): is_given_up.
 ///   living   the ranks of the run may be alive: the store is asked only where the folder has none at all
 BeginState find_begin(const BeginSearch& search, bool living);
+
+/// What --from-scratch asks for: the run's own start, whatever was saved. Error(kUsage): the store has
+/// checkpoints of the run, which those of a new beginning would replace.
+BeginState begin_at_start(const BeginSearch& search);
+
+/// A run whose records say that it saved does not begin again because nothing was found: what was lost may be
+/// a mount. Error(kCheckpoint) if `checkpoint` is none of its own.
+void refuse_to_begin_again(const ckpt::Checkpoint* checkpoint, const BeginSearch& search);
 
 /// The folder may be one given anew (checkpoint.dir): another run's checkpoints must not be taken for ours,
 /// and an empty one must not make a run with saved steps begin again. Error(kCheckpoint) if so.

@@ -43,14 +43,15 @@ struct ResumeRequest {
   ParsedJob now;     ///< with the overrides
   std::string program;
   std::optional<int64_t> step;  ///< use this checkpoint and no other; nullopt: the newest usable one
+  bool from_scratch = false;    ///< begin where the run began, whatever was saved; without `step`
   int64_t max_steps = 0;
   bool requeue = false;  ///< as in LaunchRequest
   std::string chain;     ///< name of the Slurm jobs that wait for the end of this one; "": none
   /// Why this process replaces a supervisor that died, one sentence; "": a person resumes the run.
   std::string take_over;
 };
-/// Continues a run. Error(kCheckpoint): the requested checkpoint is missing or unusable. Error(kData): the
-/// data have changed.
+/// Continues a run. Error(kCheckpoint): the requested checkpoint is missing or unusable, or the run saved
+/// some and none can be found. Error(kData): the data have changed.
 RunResult resume_run(const ResumeRequest& request, FileSystem& fs, Clock& clock, Console& console);
 
 /// The overrides of a resume. Adds parallelism.world_size if the overrides change factors of the mesh but not

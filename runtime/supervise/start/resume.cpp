@@ -14,10 +14,11 @@
 #include "runtime/run/wire/environment.h"
 #include "runtime/run/wire/supervisor_file.h"
 #include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/history/recorded_save.h"
 #include "runtime/supervise/loop/run_epochs.h"
+#include "runtime/supervise/preflight/storage.h"
 #include "runtime/supervise/start/begin_state.h"
 #include "runtime/supervise/start/start.h"
-#include "runtime/supervise/preflight/storage.h"
 #include "runtime/train/schedule.h"
 
 namespace trainctl {
@@ -240,7 +241,8 @@ void record_spec(FileSystem& fs, const RunDirectory& run, const ParsedJob& now, 
 /// than to go on with it.
 std::optional<AttemptFile> living_attempt(const ResumeRequest& request, FileSystem& fs) {
   if (!fs.exists(supervisor_file(request.run.path)) || !fs.exists(request.run.attempt())) return std::nullopt;
-  if (request.step || request.before.resolved_json != request.now.resolved_json) return std::nullopt;
+  if (request.step || request.from_scratch || request.before.resolved_json != request.now.resolved_json)
+    return std::nullopt;
   if (nodes_of(request.now.job, fs).one_machine &&
       processes_marked(kRunVariable, request.run.path).empty())
     return std::nullopt;
@@ -264,6 +266,23 @@ void take_options_of_predecessor(ResumeRequest& request, FileSystem& fs) {
   request.chain = before.chain;
   if (fs.exists(request.run.attempt()))
     request.max_steps = AttemptFile::from_json(fs.read_text(request.run.attempt())).max_steps;
+}
+
+BeginState find_checked(const BeginSearch& search, bool living) {
+  if (search.request.from_scratch) return begin_at_start(search);
+  BeginState begin = find_begin(search, living);
+  check_belongs(begin.checkpoint.get(), search);
+  if (!living) refuse_to_begin_again(begin.checkpoint.get(), search);
+  begin.was_saved =
+      recorded_save(search.fs, search.request.run, search.identity.parent_checkpoint).has_value();
+  return begin;
+}
+
+/// What the search found besides the state.
+void put_search_into(SupervisePlan& plan, BeginState& begin) {
+  for (auto& event : begin.events) plan.events.push_back(std::move(event));
+  plan.doubted = begin.doubted;
+  plan.was_saved = begin.was_saved;
 }
 
 RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
@@ -295,9 +314,8 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
   const std::optional<AttemptFile> living = living_attempt(request, fs);
   ckpt::restore_moved(fs, run.checkpoints(job));
-  BeginState begin = find_begin(search, living.has_value());
+  BeginState begin = find_checked(search, living.has_value());
   const auto& checkpoint = begin.checkpoint;
-  check_belongs(checkpoint.get(), search);
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
   if (checkpoint && step >= job.schedule.total_steps && !living)
     return nothing_to_do(run, id, fs, step, console);
@@ -322,8 +340,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   plan.slurm.orphan = !request.take_over.empty() && !plan.slurm.job_id.empty();
   plan.start = start_of(*identity);
   plan.lineage_json = identity->lineage_json;
-  for (auto& event : begin.events) plan.events.push_back(std::move(event));
-  plan.doubted = begin.doubted;
+  put_search_into(plan, begin);
   plan.resume_from_store = begin.fetched && begin.fetched->step == step && !begin.memory;
   if (checkpoint) {
     print_checkpoint(console, *checkpoint, begin.opened_in_s);
@@ -334,10 +351,12 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
       console.note(fmt::format("            continuing from step {}, from the memory of 1 node", step));
     }
   } else {
-    console.note("checkpoint  there is none yet: starting from step 0");
+    console.note(request.from_scratch ? "checkpoint  starting from step 0, as --from-scratch says"
+                                      : "checkpoint  there is none yet: starting from step 0");
   }
   plan.resume_fixed = request.step.has_value();
-  plan.resume_asks_nodes = !ready.nodes.one_machine && goes_on_unchanged(request, *identity, plan);
+  plan.resume_asks_nodes =
+      !request.from_scratch && !ready.nodes.one_machine && goes_on_unchanged(request, *identity, plan);
   plan.attach = living;
   plan.take_over = request.take_over;
   plan.lock = &lock;

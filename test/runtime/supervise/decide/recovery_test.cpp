@@ -276,13 +276,15 @@ TEST_CASE("a checkpoint that was repaired is loaded again, and repaired once onl
 
 TEST_CASE("a run that was saved never begins again from its start") {
   for (const int skipped : {0, 1})
-    for (const bool saved : {false, true}) {
-      Run run(recovery_options(1, {"a"}));
+    for (const std::string saved : {"", "now", "before"}) {
+      auto options = recovery_options(1, {"a"});
+      options.was_saved = saved == "before";
+      Run run(options);
       run.recovery.progressed(5);
-      if (saved) run.recovery.saved(5);
+      if (saved == "now") run.recovery.saved(5);
       run.fail(ErrorCode::kWorker);
       run.recovery.no_checkpoint(skipped);
-      if (saved || skipped) {
+      if (!saved.empty() || skipped) {
         CHECK(run.stopped().exit_code == 7);
         CHECK(run.recovery.restarts() == 0);
         CHECK(run.stopped().why == (skipped
