@@ -75,6 +75,16 @@ class MixedDataset final : public Dataset {
     return dump_json(list);
   }
 
+  std::string ends_json() const override {
+    auto list = Json::array();
+    for (size_t i = 0; i < sources_.size(); ++i)
+      list.push_back({{"path", options_.sources[i].path}, {"ends", sources_[i]->ends()}});
+    return dump_json(list);
+  }
+  void require_unchanged() const override {
+    for (const auto& source : sources_) source->require_unchanged();
+  }
+
  private:
   static std::vector<double> weights_of(const DatasetOptions& options) {
     ENSURE(!options.sources.empty() && options.seq_len > 0 && options.vocab_size > 0, "{} sources, seq_len {}, vocab_size {}",

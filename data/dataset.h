@@ -74,6 +74,11 @@ class Dataset {
   /// A JSON array with {"name", "path", "format", "tokens", "fingerprint"} for each source. Checkpoints
   /// contain it.
   virtual std::string fingerprints_json() const = 0;
+  /// A JSON array with {"path", "ends"} for each source: "ends" is a hash of sizes, first and last 4 KiB of
+  /// its files, so that every rank can compare what it opened with what the run began with.
+  virtual std::string ends_json() const = 0;
+  /// Error(kData): a file that was read since the last call was written to or shortened meanwhile.
+  virtual void require_unchanged() const = 0;
 };
 
 /// Opens every source and checks it without a full scan. Checks token ids in up to 1 M tokens per source.
@@ -104,7 +109,9 @@ class Prefetcher {
   ~Prefetcher();   ///< does not wait for batches that were not read
   /// Requests the samples with these global indices as a batch [indices.size()][seq_len + 1].
   void request(std::vector<uint64_t> indices);
-  /// Blocks until the next requested batch is read and returns it. Rethrows an exception of the read.
+  /// Blocks until the next requested batch is read and returns it. Rethrows an exception of the read, also
+  /// that of Dataset::require_unchanged: a batch that it returns has the bytes of the files as they were
+  /// opened.
   /// `waited_s`: set to the time blocked, in seconds.
   std::vector<int32_t> next(double* waited_s);
 

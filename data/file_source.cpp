@@ -8,7 +8,7 @@
 namespace trainctl::data {
 namespace {
 
-constexpr uint64_t kFingerprintBytes = 1 << 20;
+constexpr uint64_t kFingerprintBytes = 1 << 20, kEndBytes = 4096;
 
 TokenFile open_one(Format format, const std::string& path, const SourceOptions& options) {
   switch (format) {
@@ -18,9 +18,10 @@ TokenFile open_one(Format format, const std::string& path, const SourceOptions& 
   }
 }
 
-void hash_file(Xxh3Stream& hash, const MappedFile& file) {
+/// Size, first and last bytes.
+void hash_file(Xxh3Stream& hash, const MappedFile& file, uint64_t end_bytes) {
   const auto bytes = file.bytes();
-  const uint64_t size = bytes.size(), n = std::min(size, kFingerprintBytes);
+  const uint64_t size = bytes.size(), n = std::min(size, end_bytes);
   hash.update(std::as_bytes(std::span(&size, 1)));
   hash.update(bytes.first(n));
   hash.update(bytes.last(n));
@@ -58,6 +59,7 @@ FileSource::FileSource(const SourceOptions& options) : starts_{0} {
                                                 files_.back().path(), data::name_of(files_.back().element),
                                                 name_of(*options.dtype)));
   }
+  was_read_ = std::vector<std::atomic<bool>>(files_.size());
 }
 
 uint64_t FileSource::document_count() const {
@@ -82,6 +84,7 @@ void FileSource::read(uint64_t offset, std::span<int32_t> out) const {
   while (!out.empty()) {
     const size_t f = file_of(offset);
     const size_t n = size_t(std::min<uint64_t>(out.size(), starts_[f + 1] - offset));
+    was_read_[f].store(true, std::memory_order_relaxed);
     files_[f].read(offset - starts_[f], out.first(n));
     out = out.subspan(n);
     offset += n;
@@ -92,14 +95,28 @@ void FileSource::drop_pages(uint64_t offset, uint64_t tokens) const {
   for (size_t f = file_of(offset); f < files_.size() && starts_[f] < offset + tokens; ++f) files_[f].tokens_map.drop_pages();
 }
 
+void FileSource::require_unchanged() const {
+  for (size_t f = 0; f < files_.size(); ++f)
+    if (was_read_[f].exchange(false, std::memory_order_relaxed)) files_[f].tokens_map.require_unchanged();
+}
+
+std::string FileSource::ends() const {
+  Xxh3Stream hash;
+  for (const TokenFile& f : files_) {
+    if (f.index_map) hash_file(hash, *f.index_map, kEndBytes);
+    hash_file(hash, f.tokens_map, kEndBytes);
+  }
+  return hex64(hash.digest());
+}
+
 std::string FileSource::fingerprint() const {
   std::call_once(fingerprint_once_, [this] {
     Xxh3Stream hash;
     const std::string format = format_name();
     hash.update(std::as_bytes(std::span(format)));
     for (const TokenFile& f : files_) {
-      if (f.index_map) hash_file(hash, *f.index_map);
-      hash_file(hash, f.tokens_map);
+      if (f.index_map) hash_file(hash, *f.index_map, kFingerprintBytes);
+      hash_file(hash, f.tokens_map, kFingerprintBytes);
     }
     fingerprint_ = hex64(hash.digest());
   });

@@ -1,5 +1,6 @@
 // FileSource: the token source for a path of a job, with one or more files of one format.
 #pragma once
+#include <atomic>
 #include <mutex>
 
 #include "data/token_file.h"
@@ -38,6 +39,10 @@ class FileSource final : public TokenSource {
   std::string describe(uint64_t offset) const;
   /// Calls MappedFile::drop_pages for the files of these tokens.
   void drop_pages(uint64_t offset, uint64_t tokens) const;
+  /// Error(kData): a file that was read since the last call was written to or shortened.
+  void require_unchanged() const;
+  /// xxh3 of size, first and last 4 KiB of every file: cheap enough for every rank. 16 hex digits.
+  std::string ends() const;
   /// The id of token `offset` as stored, which may not fit int32.
   int64_t value_at(uint64_t offset) const;
 
@@ -46,6 +51,7 @@ class FileSource final : public TokenSource {
 
   Format format_;
   std::vector<TokenFile> files_;
+  mutable std::vector<std::atomic<bool>> was_read_;  ///< [files] since require_unchanged
   std::vector<uint64_t> starts_;  ///< [files + 1] first token of each file, then the total
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;

@@ -54,6 +54,7 @@ struct Prefetcher::State {
       batch.tokens.resize(indices.size() * width);
       for (size_t i = 0; i < indices.size() && !stopping(); ++i)
         dataset.sample(indices[i], std::span(batch.tokens).subspan(i * width, width));
+      dataset.require_unchanged();
     } catch (...) {
       batch.failure = std::current_exception();
     }

@@ -56,6 +56,7 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
     if (rank.owns_losses() && begin + turn < end) loss.add(*rank.loss_sums());
     activity.progress(uint64_t(turn + 1), uint64_t(turns), false);
   }
+  if (rank.tokens) validation.require_unchanged();
   activity.record_details(true);
   rank.comms.sum(loss);
   return loss.value() / double(sequences * job.data.seq_len);

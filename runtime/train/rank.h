@@ -51,6 +51,7 @@ struct RankOptions {
   size_t most_staging_bytes = kStagingBytes;   ///< limit of the pinned host memory for saving and loading
   std::vector<SaveHistory> saves;     ///< what earlier attempts tell about saves and failures
   std::vector<NodeRanks> nodes;                ///< the ranks of each node, in order; empty: one machine
+  std::string data_record = {};       ///< the run's data as it began (data/data_record.h); "": not compared
   int gpu = -1;                       ///< index of this rank's GPU, for readings from the driver; -1: none
 };
 

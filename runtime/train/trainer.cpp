@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/data_record.h"
 #include "parallel/step_program.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -138,6 +139,7 @@ struct Trainer::Impl {
       validation = open_data(true);
       check_validation_size(*validation, job);
     }
+    require_data_of_run();
     prefetcher = std::make_unique<data::Prefetcher>(
         *dataset, job.data.seq_len, job.data.prefetch_batches,
         [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
@@ -181,6 +183,14 @@ struct Trainer::Impl {
     for (data::SourceOptions& source : sources.sources)
       source.on_checked = [this, checked](uint64_t bytes) { activity.progress(*checked += bytes, 0, true); };
     return data::open_dataset(sources);
+  }
+
+  /// Whatever was given to the run since it began. Rank 0 needs the fingerprints in any case, for checkpoints.
+  void require_data_of_run() {
+    if (options.data_record.empty()) return;
+    const std::string now = data::data_record(*dataset, validation.get(), world.rank() == 0);
+    if (const Problem changed = data::changed_data(options.data_record, now); changed.exists())
+      throw Error(ErrorCode::kData, fmt::format("{}; put the old file back, then resume", changed.text()));
   }
 
   void load() {

@@ -136,7 +136,8 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .gradients_dir = job.job.observability.save_gradients ? run.file("gradients") : "",
           .matmul_flops_per_s = attempt.matmul_flops_per_s,
           .saves = attempt.saves,
-          .nodes = std::move(nodes)};
+          .nodes = std::move(nodes),
+          .data_record = fs.exists(run.file("data.json")) ? fs.read_text(run.file("data.json")) : ""};
 }
 
 /// `control` is the caller's, so that unwinding does not close the connection before the crash record is

@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
 
+#include "runtime/base/named_ranges.h"
 #include "runtime/base/record.h"
 #include "runtime/run/wire/activity_board.h"
 
@@ -32,7 +34,11 @@ struct Prepared {
     char before[1024], behind[1024];
   };
   std::array<Halves, kCrashSignals.size()> records;
+  // For SIGBUS in a mapped file, whose name is cut out of what is behind the activity: it was cut short, or
+  // its disk failed.
+  Halves cut_short, unreadable;
 };
+constexpr char kNameHole[] = "@MAPPED FILE@";
 Prepared g_prepared;
 std::array<struct sigaction, kCrashSignals.size()> g_before;
 
@@ -49,17 +55,36 @@ void write_all(int fd, const char* text, size_t size) {
   }
 }
 
-void on_crash(int signal) {
+/// `text` with kNameHole replaced by `name`; what would need more than a backslash in a JSON string becomes '?'.
+void write_named(int fd, const char* text, const char* name) {
+  const char* const hole = std::strstr(text, kNameHole);
+  write_all(fd, text, size_t(hole - text));
+  for (; *name; ++name) {
+    if (*name == '"' || *name == '\\') write_all(fd, "\\", 1);
+    write_all(fd, static_cast<unsigned char>(*name) < 0x20 ? "?" : name, 1);
+  }
+  write_all(fd, hole + std::strlen(kNameHole), std::strlen(hole) - std::strlen(kNameHole));
+}
+
+void on_crash(int signal, siginfo_t* info, void*) {
   const int fd = ::open(g_prepared.path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd >= 0) {
     size_t which = 0;
     while (which + 1 < kCrashSignals.size() && kCrashSignals[which] != signal) ++which;
-    const Prepared::Halves& record = g_prepared.records[which];
+    const NamedAddress file = signal == SIGBUS ? named_address(info->si_addr) : NamedAddress{};
+    struct stat now;
+    const bool is_whole = file.name && ::stat(file.name, &now) == 0 && size_t(now.st_size) >= file.bytes;
+    const Prepared::Halves& record = !file.name ? g_prepared.records[which]
+                                     : is_whole ? g_prepared.unreadable
+                                                : g_prepared.cut_short;
     char activity[kActivityJsonBytes];
     const auto noted = noted_activity();
     write_all(fd, record.before, std::strlen(record.before));
     write_all(fd, noted ? activity : "null", noted ? write_json(*noted, activity) : 4);
-    write_all(fd, record.behind, std::strlen(record.behind));
+    if (file.name)
+      write_named(fd, record.behind, file.name);
+    else
+      write_all(fd, record.behind, std::strlen(record.behind));
     ::fsync(fd);
     ::close(fd);
   }
@@ -74,6 +99,22 @@ void copy_into(char* to, size_t capacity, const std::string& text) {
   const size_t n = std::min(capacity - 1, text.size());
   std::memcpy(to, text.data(), n);
   to[n] = 0;
+}
+
+/// Puts the record, with its activity cut out, into `halves`.
+void split(const std::string& record, Prepared::Halves& halves) {
+  constexpr std::string_view kHole = "\"activity\":null";
+  const size_t hole = record.find(kHole);
+  ENSURE(hole != std::string::npos, "record = {}", record);
+  copy_into(halves.before, sizeof halves.before, record.substr(0, hole + kHole.size() - 4));
+  copy_into(halves.behind, sizeof halves.behind, record.substr(hole + kHole.size()) + "\n");
+}
+
+void prepare(CrashRecord record, Prepared::Halves& of_file) {
+  record.signal = SIGBUS;
+  record.message = kNameHole + record.message;
+  split(record.to_json(), of_file);
+  ENSURE(std::strstr(of_file.behind, kNameHole), "behind = {}", of_file.behind);
 }
 
 }  // namespace
@@ -151,6 +192,14 @@ std::string describe_signal(int signal) {
 void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch) {
   copy_into(g_prepared.path, sizeof g_prepared.path, crash_record_path(run_directory, rank));
   ::unlink(g_prepared.path);  // of an earlier epoch
+  const CrashRecord of_this{.rank = rank, .pid = int(::getpid()), .epoch = epoch, .host = host_name()};
+  CrashRecord of_file = of_this;
+  of_file.code = ErrorCode::kData;
+  of_file.message = " was cut short while it was read; put the old file back, then resume";
+  prepare(of_file, g_prepared.cut_short);
+  of_file.code = ErrorCode::kIo;
+  of_file.message = " could not be read where it is mapped: its disk or its server failed";
+  prepare(of_file, g_prepared.unreadable);
   for (size_t i = 0; i < kCrashSignals.size(); ++i) {
     const int signal = kCrashSignals[i];
     const ErrorCode code = signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker;
@@ -158,23 +207,12 @@ void install_crash_handlers(const std::string& run_directory, int rank, uint64_t
                                     ? fmt::format("an internal check failed (see logs/rank-{}.log)", rank)
                                     : fmt::format("crashed with {}", describe_signal(signal));
     // The time is left to the reader: the order of arrival on the control channel is what counts.
-    const std::string record = CrashRecord{.rank = rank,
-                                           .pid = int(::getpid()),
-                                           .epoch = epoch,
-                                           .code = code,
-                                           .signal = signal,
-                                           .message = message,
-                                           .host = host_name()}
-                                   .to_json();
-    constexpr std::string_view kHole = "\"activity\":null";
-    const size_t hole = record.find(kHole);
-    ENSURE(hole != std::string::npos, "record = {}", record);
-    Prepared::Halves& halves = g_prepared.records[i];
-    copy_into(halves.before, sizeof halves.before, record.substr(0, hole + kHole.size() - 4));
-    copy_into(halves.behind, sizeof halves.behind, record.substr(hole + kHole.size()) + "\n");
+    CrashRecord record = of_this;
+    record.code = code, record.signal = signal, record.message = message;
+    split(record.to_json(), g_prepared.records[i]);
     struct sigaction action {};
-    action.sa_handler = on_crash;
-    action.sa_flags = SA_NODEFER;
+    action.sa_sigaction = on_crash;
+    action.sa_flags = SA_NODEFER | SA_SIGINFO;
     ::sigaction(signal, &action, &g_before[i]);
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "data/data_record.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/machine/mpirun.h"
@@ -60,7 +61,7 @@ bool same_data(const BranchPoint& from, const std::vector<FieldChange>& changes,
     if (change.part == SpecPart::data && change.change >= Change::numerics) return false;
   const Json extra = try_parse_json(from.state.extra_json);
   if (!extra.is_object() || !extra.contains("data")) return false;
-  return changed_data(dump_json(Json{{"train", extra["data"]}}), data_json).is_none();
+  return data::changed_data(dump_json(Json{{"train", extra["data"]}}), data_json).is_none();
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "ckpt/chunk_stream.h"
-#include "data/dataset.h"
+#include "data/data_record.h"
 #include "kernels/device.h"
 #include "kernels/library_search.h"
 #include "parallel/communicator.h"
@@ -236,13 +236,9 @@ std::string check_gpus(const JobSpec& job) {
 void check_data(const JobSpec& job, Preflight& result) {
   const auto train = data::open_dataset(dataset_options(job, false));
   result.train_tokens = train->token_count();
-  Json fingerprints = {{"train", parse_json(train->fingerprints_json())}, {"val", Json::array()}};
-  if (!job.data.val.empty()) {
-    const auto val = data::open_dataset(dataset_options(job, true));
-    result.val_tokens = val->token_count();
-    fingerprints["val"] = parse_json(val->fingerprints_json());
-  }
-  result.data_json = dump_json(fingerprints, 2);
+  const auto val = job.data.val.empty() ? nullptr : data::open_dataset(dataset_options(job, true));
+  if (val) result.val_tokens = val->token_count();
+  result.data_json = data::data_record(*train, val.get());
 }
 
 Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here,
@@ -286,26 +282,6 @@ void check_writable(FileSystem& fs, const std::string& directory) try {
   fs.remove_file(probe);
 } catch (const Error& error) {
   throw Error(ErrorCode::kPreflight, fmt::format("{} cannot be written to: {}", directory, error.what()));
-}
-
-Problem changed_data(const std::string& run_data_json, const std::string& now_data_json) {
-  const Json run = try_parse_json(run_data_json), now = try_parse_json(now_data_json);
-  // Only what is trained on decides what comes next; validation files may be added.
-  if (!run.is_object() || !now.is_object() || !run.contains("train") || !now.contains("train"))
-    return Problem("the record of the run's data (data.json) is damaged");
-  const Json &before = run["train"], &after = now["train"];
-  if (before.size() != after.size())
-    return Problem(fmt::format("data.train had {} sources and has {} now", before.size(), after.size()));
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].value("fingerprint", "") == after[i].value("fingerprint", "")) continue;
-    return Problem(fmt::format(
-        "data.train[{}] ({}) is not the file that the run began with: {} tokens then, {} now, fingerprint {} "
-        "then, {} now",
-        i, after[i].value("path", "?"), before[i].value("tokens", int64_t(0)),
-        after[i].value("tokens", int64_t(0)), before[i].value("fingerprint", "?"),
-        after[i].value("fingerprint", "?")));
-  }
-  return Problem::none();
 }
 
 }  // namespace trainctl

@@ -17,7 +17,7 @@ namespace trainctl {
 struct Preflight {
   std::string mpirun;                ///< full path
   bool cross_memory_attach = false;  ///< processes of one user may read each other's memory
-  std::string data_json;             ///< {"train": [...], "val": [...]}, with fingerprints
+  std::string data_json;             ///< see data/data_record.h
   uint64_t train_tokens = 0, val_tokens = 0;
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
   std::string copies_note;           ///< copies of the state that have no room here; "": there are none
@@ -50,9 +50,5 @@ void check_data(const JobSpec& job, Preflight& result);
 
 /// Makes `directory` if it is missing and checks that a file can be made in it. Error(kPreflight).
 void check_writable(FileSystem& fs, const std::string& directory);
-
-/// The first data source that has changed since the run began; none if none has. Both arguments have the form
-/// of data_json.
-Problem changed_data(const std::string& run_data_json, const std::string& now_data_json);
 
 }  // namespace trainctl

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "ckpt/checkpoint.h"
+#include "data/data_record.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -326,7 +327,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);
   require_gpus_of_run(job, id, fs);
   const Ready ready = get_ready(job, fs, clock, {}, living ? &*living : nullptr);
-  const Problem changed = changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
+  const Problem changed = data::changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);
   if (changed.exists())
     throw Error(ErrorCode::kData,
                 fmt::format("{}; put the old file back, or launch a new run", changed.text()));

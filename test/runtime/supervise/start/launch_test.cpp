@@ -7,11 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/run/wire/activity_board.h"
-#include "runtime/supervise/start/launch.h"
+#include <fstream>
+
+#include "data/mapped_file.h"
 #include "runtime/machine/mpirun.h"
-#include "runtime/supervise/preflight/preflight.h"
 #include "runtime/machine/process.h"
+#include "runtime/run/wire/activity_board.h"
+#include "runtime/supervise/preflight/preflight.h"
+#include "runtime/supervise/start/launch.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -99,6 +102,29 @@ TEST_CASE("a process that dies of a signal leaves a record and still dies of it"
     CHECK(render(*record->activity) == "step 3: forward, waiting for rank 2 (a \"group\": sum)");
     CHECK(record->code == (signal == SIGABRT ? ErrorCode::kInternal : ErrorCode::kWorker));
   }
+}
+
+TEST_CASE("a process that dies because a mapped file was cut short names the file") {
+  TemporaryFolder folder;
+  real_file_system().make_directory(folder / "failures");
+  const std::string path = folder / "a \"b\".bin";
+  { std::ofstream(path) << std::string(3 * 4096, 'x'); }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGBUS, SIG_DFL);  // not the test framework's
+    install_crash_handlers(folder.path(), 4, 7);
+    const data::MappedFile file(path);
+    if (::truncate(path.c_str(), 4096) == 0) ::_exit(int(file.bytes().back()));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS));
+  const auto record = read_crash_record(real_file_system(), folder.path(), 4, 7);
+  REQUIRE(record);
+  CHECK(record->code == ErrorCode::kData);
+  CHECK(record->signal == SIGBUS);
+  CHECK(record->message == path + " was cut short while it was read; put the old file back, then resume");
 }
 
 TEST_CASE("the board keeps what a rank did after it was killed, and whole activities while it writes") {
@@ -413,17 +439,6 @@ TEST_CASE("a resume that gives factors of the mesh is given their product") {
   // `data` that follows from the product goes on doing so where it can.
   CHECK(with_world_size(run(R"({"world_size":8,"pipeline":2})"), pipeline) == pipeline);
   CHECK(with_world_size(run(R"({"world_size":2,"pipeline":2})"), pipeline).back() == "parallelism.world_size=4");
-}
-
-TEST_CASE("changed data is named") {
-  const std::string a = R"({"train":[{"path":"d.bin","tokens":10,"fingerprint":"aa"}],"val":[]})",
-                    b = R"({"train":[{"path":"d.bin","tokens":11,"fingerprint":"bb"}],"val":[]})";
-  CHECK(changed_data(a, a).is_none());
-  CHECK(changed_data(a, b).text() ==
-        "data.train[0] (d.bin) is not the file that the run began with: 10 tokens then, 11 now, fingerprint aa "
-        "then, bb now");
-  CHECK(changed_data(a, R"({"train":[],"val":[]})").text() == "data.train had 1 sources and has 0 now");
-  CHECK(changed_data("damaged", a).text() == "the record of the run's data (data.json) is damaged");
 }
 
 TEST_CASE("a folder that cannot be written to is a failed preflight") {

@@ -1,0 +1,104 @@
+// Goal: data that change under a run end it with their name and status 6, whether they are cut, written to or
+// replaced before it restarts by itself; with the old file back, a resume has the bits of an undisturbed run.
+// Method: the real program; one rank stops itself, so that the files change at a known step.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "test/end_to_end/jobs.h"
+#include "test/end_to_end/program.h"
+#include "test/support/temporary_folder.h"
+
+using namespace trainctl::test;
+using Catch::Contains;
+
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr int kStep = 7, kStopped = 1;
+
+struct Disturbed {
+  TemporaryFolder dir;
+  std::string tokens = dir / "tokens.bin", val = dir / "val.bin", whole;
+
+  Disturbed() {
+    const std::string golden = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/tokens.bin";
+    for (const std::string& path : {tokens, val}) stdfs::copy_file(golden, path);
+    std::string spec = tiny_spec("tiny");
+    spec.replace(spec.find(golden), golden.size(), tokens);
+    write_file(dir / "job.json", spec);
+    REQUIRE(run_trainctl(dir.path(), words_of("whole")).status == 0);
+    whole = run_of(dir.path(), "whole");
+  }
+  std::vector<std::string> words_of(const std::string& name) const {
+    return {"launch", "job.json",
+            "-s",     "name=" + name,
+            "-s",     "fault_tolerance.max_restarts=3",
+            "-s",     "fault_tolerance.heartbeat_seconds=30",
+            "-s",     "eval.every_steps=2",
+            "-s",     "eval.max_tokens=256",
+            "-s",     fmt::format(R"(data.val=[{{"path": "{}", "format": "raw", "dtype": "uint16"}}])", val),
+            "-s",     "data.prefetch_batches=1"};
+  }
+  /// Starts a run, and changes the files while a rank is stopped, which then goes on or is killed.
+  Outcome change(const std::string& name, const std::function<void()>& change_files, int signal) const {
+    std::vector<std::string> words = words_of(name);
+    words.insert(words.begin(), trainctl_path());
+    Child child(words, dir.path(), {fmt::format("TRAINCTL_STOP_AT={}:forward:{}", kStopped, kStep)});
+    REQUIRE(eventually(60, [&] {
+      const std::string run = run_of(dir.path(), name);
+      return !run.empty() && rank_pids(run, 4).size() == 4 && rank_stopped(rank_pids(run, 4)[kStopped]);
+    }));
+    change_files();
+    REQUIRE(::kill(rank_pids(run_of(dir.path(), name), 4)[kStopped], signal) == 0);
+    return child.wait(120);
+  }
+  void require_resumes(const std::string& name) const {
+    const std::string run = run_of(dir.path(), name);
+    const Outcome o = run_trainctl(dir.path(), {"resume", run});
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    CHECK(losses_of(run) == losses_of(whole));
+    CHECK(run_trainctl(dir.path(), {"inspect-ckpt", run, "--diff", whole}).status == 0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("data that change under a run end it with their name", "[fault]") {
+  const Disturbed bench;
+  const std::string kept = read_file(bench.tokens);
+  const auto replaced = [&](const std::string& path) {
+    return [path] {
+      std::string bytes = read_file(path);
+      bytes[2] ^= 1;
+      write_file(path + ".new", bytes);
+      stdfs::rename(path + ".new", path);
+    };
+  };
+  struct Change {
+    const char* name;
+    std::function<void()> files;
+    int signal;
+    std::string says;
+  };
+  const Change changes[] = {
+      {"cut", [&] { stdfs::resize_file(bench.tokens, 4096); }, SIGCONT, bench.tokens},
+      {"written", [&] { write_file(bench.tokens, kept); }, SIGCONT, bench.tokens},
+      {"replaced", replaced(bench.tokens), SIGKILL,
+       bench.tokens + ") is not the file that the run began with"},
+      {"val", replaced(bench.val), SIGKILL, bench.val + ") is not the file that the run began with"},
+  };
+  for (const Change& change : changes) {
+    CAPTURE(change.name);
+    const Outcome o = bench.change(change.name, change.files, change.signal);
+    INFO(o.err);
+    CHECK(o.status == 6);
+    CHECK_THAT(o.err, Contains(change.says) && Contains("trainctl resume"));
+    for (const std::string& path : {bench.tokens, bench.val}) write_file(path, kept);
+    bench.require_resumes(change.name);
+  }
+}
