@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 
 namespace trainctl::ckpt {
 namespace {
@@ -43,8 +44,16 @@ class HeaderReader {
                                                     fmt::format(format, std::forward<Args>(args)...)));
   }
 
+  void refuse_stand_in(File& file, uint64_t file_bytes) const {
+    std::string begin(std::min<uint64_t>(file_bytes, 200), '\0');
+    file.read_at(0, std::as_writable_bytes(std::span(begin)));
+    if (const std::string what = stand_in(begin); !what.empty())
+      throw Error(ErrorCode::kCheckpoint, fmt::format("{} is {}", path_, what));
+  }
+
   /// Checks the length field, reads the header text.
   std::string read_text(File& file, uint64_t file_bytes) const {
+    refuse_stand_in(file, file_bytes);
     if (file_bytes < 8) refuse("it has {} bytes, fewer than the 8 of the header length", file_bytes);
     unsigned char raw[8];
     file.read_at(0, std::as_writable_bytes(std::span(raw)));

@@ -7,6 +7,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 #include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/start/submit.h"
 
@@ -127,7 +128,7 @@ int launch(LaunchOptions options, const Context& context) {
   if (options.dry_run) return print_preview(preview_launch(request, real_file_system()), context);
   outlive_readers();
   if (options.detach) {
-    const std::string root = std::filesystem::absolute(request.job.job.observability.run_dir).lexically_normal().string();
+    const std::string root = absolute_path(request.job.job.observability.run_dir);
     std::string id = request.job.job.observability.run_id;
     if (id.empty()) {
       id = new_run_id(real_file_system(), root, request.job.job.name);

@@ -5,6 +5,7 @@
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "cmd/watch.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 #include "runtime/observe/terminal/run_list.h"
 
@@ -18,7 +19,7 @@ struct ListOptions {
 
 int list(const ListOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
-  const std::string root = std::filesystem::absolute(options.root).lexically_normal().string();
+  const std::string root = absolute_path(options.root);
   std::vector<terminal::ListedRun> runs = terminal::list_runs(
       fs, root, [&](const RunDirectory& run) { return supervisor_state(fs, run) != SupervisorState::none; });
   const size_t all = runs.size();

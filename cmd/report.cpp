@@ -7,6 +7,7 @@
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/report/page.h"
 #include "runtime/observe/report/report_data.h"
@@ -33,7 +34,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (fs.is_directory(path))
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} is a folder; name a file in it", path));
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  const std::filesystem::path folder = std::filesystem::path(absolute_path(path)).parent_path();
   if (!fs.is_directory(folder.string()))
     throw Error(ErrorCode::kUsage,
                 fmt::format("there is no folder {}; make it first", folder.string()));

@@ -9,6 +9,7 @@
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/signals.h"
 #include "runtime/observe/live/live_server.h"
 #include "runtime/run/wire/stream.h"
 
@@ -17,9 +18,7 @@ namespace {
 
 /// The signals that end the page, blocked in all threads from now on.
 sigset_t end_signals() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
+  const sigset_t set = heeded({SIGINT, SIGTERM, SIGHUP});
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   return set;

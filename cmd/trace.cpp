@@ -10,6 +10,7 @@
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/signals.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/trace/merge.h"
@@ -39,9 +40,7 @@ constexpr double kTraceSayEveryS = 5, kLookEveryS = 0.05;
 class Interrupt {
  public:
   Interrupt() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
+    const sigset_t set = heeded({SIGINT, SIGTERM, SIGHUP});
     ::sigprocmask(SIG_BLOCK, &set, &before_);
     fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/signals.h"
 #include "runtime/base/units.h"
 
 namespace trainctl::cmd {
@@ -34,9 +35,7 @@ class Signals {
  public:
   enum class Asked { nothing, end, stop };
   explicit Signals(bool with_stop) {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) ::sigaddset(&set, signal);
+    sigset_t set = heeded({SIGINT, SIGTERM, SIGHUP, SIGWINCH});
     if (with_stop) ::sigaddset(&set, SIGTSTP);
     ::sigprocmask(SIG_BLOCK, &set, &before_);
     pipe_before_ = std::signal(SIGPIPE, SIG_IGN);

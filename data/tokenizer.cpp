@@ -6,6 +6,7 @@
 #include "data/tokenizer_json.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/text.h"
 
 namespace trainctl::data {
 namespace {
@@ -83,6 +84,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(FileSystem& fs, const TokenizerChoice&
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer_file(const std::string& content, const std::string& name) {
+  if (const std::string what = stand_in(content); !what.empty())
+    throw Error(ErrorCode::kData, fmt::format("{} is {}", name, what));
   if (is_tokenizer_json(content)) return open_tokenizer_json(content, name);
   if (is_tiktoken(content)) return open_tiktoken(content, name);
   return open_sentencepiece(content, name);

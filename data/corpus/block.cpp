@@ -19,14 +19,37 @@ const char* unit_of(Block::Kind kind) {
   return "";
 }
 
+/// What makes the line no object, with its column: ": NaN is no JSON value (column 27)"; "" where it is not known.
+std::string why_no_object(std::string_view line) {
+  if (!is_utf8(line)) return ", the line is not UTF-8";
+  const size_t first = line.find_first_not_of("\xef\xbb\xbf \t\r");
+  if (first != line.npos && line[first] == '[')
+    return ": it is an array; give each of its objects a line of its own (jq -c '.[]')";
+  try {
+    (void)Json::parse(line);
+  } catch (const JsonError& error) {
+    // "parse error at line 1, column 27: syntax error while parsing value - invalid literal; last read: ..."
+    const std::string_view text = error.what();
+    const size_t at = text.find("column "), reason = text.find(" - "), end = text.find("; last read");
+    if (at == text.npos || reason == text.npos) return fmt::format(": {}", text);
+    const size_t column = size_t(std::max(1, std::atoi(text.data() + at + 7)));
+    const std::string_view near = line.substr(std::min(line.size(), column < 3 ? 0 : column - 3), 10);
+    for (const char* no_value : {"NaN", "Infinity"})
+      if (near.find(no_value) != near.npos)
+        return fmt::format(": {} is no JSON value (column {}); write null, or quote it", no_value, column);
+    return fmt::format(": {} (column {})", text.substr(reason + 3, std::min(end, text.size()) - reason - 3),
+                       column);
+  }
+  return "";
+}
+
 /// What is wrong with a line that has no text.
 std::string why_no_text(LineText result, std::string_view line, const std::string& key) {
   if (result == LineText::no_object) {
     if (line.starts_with("\xff\xfe") || line.starts_with("\xfe\xff"))
       return "the text is UTF-16; convert it to UTF-8 first";
-    const char* not_utf8 = is_utf8(line) ? "" : ", the line is not UTF-8";
-    return fmt::format("no JSON object{}; a file of this name holds one {{\"{}\": ...}} per line", not_utf8,
-                       key);
+    return fmt::format("no JSON object{}; a file of this name holds one {{\"{}\": ...}} per line",
+                       why_no_object(line), key);
   }
   constexpr size_t kShown = 16;
   const auto object = try_parse_json(line);

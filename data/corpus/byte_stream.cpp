@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace trainctl::data {
 namespace {
@@ -34,6 +35,13 @@ class PlainStream final : public ByteStream {
   uint64_t size_, at_ = 0;
 };
 
+void refuse_lfs_pointer(File& file, const std::string& path) {
+  if (file.size() >= 1024) return;
+  std::string begin(file.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(begin)));
+  if (is_lfs_pointer(begin)) throw Error(ErrorCode::kData, fmt::format("{} is {}", path, stand_in(begin)));
+}
+
 }  // namespace
 
 Compression compression_of(const std::string& path) {
@@ -56,12 +64,15 @@ std::unique_ptr<File> open_input(FileSystem& fs, const std::string& path) {
   const auto status = std::filesystem::status(path, absent);
   if (std::filesystem::exists(status) && std::filesystem::is_other(status))
     throw Error(ErrorCode::kData, fmt::format("{} is not a regular file", path));
+  std::unique_ptr<File> file;
   try {
     if (fs.is_directory(path)) throw Error(ErrorCode::kData, fmt::format("{} is a folder, not a file", path));
-    return fs.open_read(path);
+    file = fs.open_read(path);
   } catch (const Error& e) {
     throw Error(ErrorCode::kData, e.what());
   }
+  refuse_lfs_pointer(*file, path);
+  return file;
 }
 
 std::unique_ptr<ByteStream> open_bytes(FileSystem& fs, const std::string& path) {

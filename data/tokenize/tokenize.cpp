@@ -11,6 +11,7 @@
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/units.h"
 
 namespace trainctl::data {
@@ -65,7 +66,7 @@ AttemptSettings settings_of(FileSystem& fs, FileSystem& inputs, const TokenizeOp
 /// together.
 std::string model_beside(const std::string& model, const std::string& prefix) {
   std::error_code error;
-  const auto relative = stdfs::proximate(stdfs::absolute(model), stdfs::absolute(folder_of(prefix)), error);
+  const auto relative = stdfs::proximate(absolute_path(model), absolute_path(folder_of(prefix)), error);
   return error ? model : relative.lexically_normal().string();
 }
 

@@ -10,6 +10,7 @@
 #include "data/tokenizer_json.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 
 namespace trainctl {
 namespace {
@@ -95,7 +96,7 @@ std::unique_ptr<data::Tokenizer> open_in_folder(const std::string& content, cons
 }
 
 data::TokenizerChoice choice_of(const std::string& path) {
-  return data::TokenizerChoice::file(std::filesystem::absolute(path).lexically_normal().string());
+  return data::TokenizerChoice::file(absolute_path(path));
 }
 
 }  // namespace

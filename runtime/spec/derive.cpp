@@ -5,6 +5,7 @@
 #include <bit>
 #include <thread>
 
+#include "runtime/base/paths.h"
 #include "runtime/base/units.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"

@@ -6,6 +6,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"
 #include "runtime/spec/suggest.h"

@@ -1,5 +1,6 @@
-#include "runtime/base/record.h"
 #include "runtime/spec/resolution.h"
+#include "runtime/base/paths.h"
+#include "runtime/base/record.h"
 
 #include <fmt/format.h>
 
@@ -12,11 +13,6 @@ std::string pointer_of(const std::string& path) {
   std::string pointer = path.empty() ? "" : "/" + path;
   std::replace(pointer.begin(), pointer.end(), '.', '/');
   return pointer;
-}
-
-std::string current_folder() {
-  std::error_code ignored;
-  return std::filesystem::current_path(ignored).string();
 }
 
 std::string absolute_path(Names names, const std::string& text, const std::string& folder) {

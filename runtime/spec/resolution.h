@@ -72,8 +72,6 @@ class Resolution {
 
 /// `text` as an absolute path if it is a relative path of a file, otherwise unchanged. Relative to `folder`.
 std::string absolute_path(Names names, const std::string& text, const std::string& folder);
-/// The current folder, absolute; "" if it was removed.
-std::string current_folder();
 
 /// "parallelism.tensor" -> "/parallelism/tensor".
 std::string pointer_of(const std::string& path);

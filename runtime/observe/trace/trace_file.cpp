@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/paths.h"
 
 namespace trainctl::trace {
 namespace {
@@ -76,7 +77,7 @@ TraceFile::TraceFile(FileSystem& fs, const std::string& path) {
   if (fs.is_directory(path))
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} is a folder; name a file in it: --out {}/trace.json.gz", path, path));
-  const std::string folder = std::filesystem::absolute(path).parent_path().string();
+  const std::string folder = std::filesystem::path(absolute_path(path)).parent_path().string();
   if (!fs.is_directory(folder))
     throw Error(ErrorCode::kUsage, fmt::format("there is no folder {} for the trace; make it first", folder));
   state_ = std::make_unique<State>(fs, path);
@@ -97,7 +98,7 @@ uint64_t TraceFile::commit() {
   s.file.reset();
   s.fs.rename(s.temporary, s.path);
   s.is_committed = true;
-  s.fs.sync_directory(std::filesystem::absolute(s.path).parent_path().string());
+  s.fs.sync_directory(std::filesystem::path(absolute_path(s.path)).parent_path().string());
   return s.size;
 }
 

@@ -4,11 +4,11 @@
 
 #include <filesystem>
 
-
 #include "ckpt/checkpoint.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/record.h"
-#include "runtime/run/wire/stream.h"
 #include "runtime/run/record/journal.h"
+#include "runtime/run/wire/stream.h"
 
 namespace trainctl {
 namespace {
@@ -17,12 +17,6 @@ constexpr int kLogLines = 200;
 
 bool is_run(FileSystem& fs, const std::string& path) {
   return fs.exists(path + "/run.json") && fs.exists(path + "/job.json");
-}
-
-std::string absolute(const std::string& path) {
-  std::string text = std::filesystem::absolute(path).lexically_normal().string();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
 }
 
 std::string latest_of(FileSystem& fs, const std::string& root, const std::vector<std::string>& ids) {
@@ -53,7 +47,10 @@ std::string folder_name(const RunDirectory& run) { return std::filesystem::path(
 
 std::string command_name(const RunDirectory& run) {
   const char* root = std::getenv("TRAINCTL_RUN_DIR");
-  const bool usual = absolute(root && *root ? root : "runs") == std::filesystem::path(run.path).parent_path().string();
+  const std::string usual_root = root && *root ? root : "runs";
+  const bool leads_there = usual_root[0] == '/' || !current_folder().empty();
+  const bool usual =
+      leads_there && absolute_path(usual_root) == std::filesystem::path(run.path).parent_path().string();
   return usual ? folder_name(run) : run.path;
 }
 
@@ -105,7 +102,7 @@ std::vector<std::string> run_ids(FileSystem& fs, const std::string& root) {
 }
 
 FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& root) {
-  const std::string path = absolute(name);
+  const std::string path = absolute_path(name);
   if (is_run(fs, path)) return {{path}, std::nullopt};
   if (fs.exists(path + "/COMMIT")) {
     const std::filesystem::path folder(path);
@@ -116,7 +113,7 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
                             "trainctl launch JOB --from {}",
                             name, owner, name));
   }
-  const std::string home = absolute(root);
+  const std::string home = absolute_path(root);
   const std::vector<std::string> ids = run_ids(fs, home);
   if (ids.empty())
     throw Error(ErrorCode::kUsage, fmt::format("there are no runs in {} and {} is not a run directory; start "

@@ -9,6 +9,7 @@
 
 #include "runtime/base/ensure.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/signals.h"
 
 namespace trainctl {
 namespace {
@@ -16,17 +17,10 @@ namespace {
 /// Two interrupts closer together are one wish (a terminal and mpirun may both pass it on).
 constexpr double kSecondInterruptS = 0.3;
 
-sigset_t stop_set() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}) ::sigaddset(&set, signal);
-  return set;
-}
-
 }  // namespace
 
 StopSignals::StopSignals() {
-  const sigset_t set = stop_set();
+  const sigset_t set = heeded({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT});
   ::pthread_sigmask(SIG_BLOCK, &set, &old_mask_);
   fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   // The reader of our messages may go away; the run goes on.

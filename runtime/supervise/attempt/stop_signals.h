@@ -13,7 +13,7 @@
 namespace trainctl {
 
 /// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 (a scheduler's warning before the time limit) request to save
-/// and stop. SIGQUIT, or a second SIGINT at least 0.3 s after the first, requests to stop now. While an
+/// and stop, but for those that were ignored before. SIGQUIT, or a second SIGINT at least 0.3 s after the first, requests to stop now. While an
 /// object exists, these signals are blocked in its thread and in threads started after it; the destructor
 /// restores the mask. Objects may nest: the inner one reads the signals, also those that arrived before it
 /// was made.

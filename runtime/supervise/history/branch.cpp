@@ -8,6 +8,7 @@
 #include "data/data_record.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/train/schedule.h"
@@ -42,7 +43,7 @@ std::string checkpoints_of(FileSystem& fs, const RunDirectory& run) {
 
 std::unique_ptr<ckpt::Checkpoint> open_branch_point(FileSystem& fs, const std::string& name, const std::string& run_root,
                                                     const std::function<void(const std::string&, const std::string&)>& skipped) {
-  const std::string path = std::filesystem::absolute(name).lexically_normal().string();
+  const std::string path = absolute_path(name);
   if (fs.exists(path + "/COMMIT")) return ckpt::Checkpoint::open(fs, path);
   const RunAndStep wanted = split_step(fs, name);
   const FoundRun found = find_run(fs, wanted.run, run_root);

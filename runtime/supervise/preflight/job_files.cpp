@@ -10,6 +10,7 @@
 #include "ckpt/safetensors.h"
 #include "data/file_source.h"
 #include "runtime/base/error.h"
+#include "runtime/base/paths.h"
 #include "runtime/train/trainer.h"
 
 namespace trainctl {
@@ -19,9 +20,7 @@ bool is_file(FileSystem& fs, const std::string& path) { return fs.exists(path) &
 
 /// As a person would type it: relative to the current folder where it is below that.
 std::string typed(const std::string& path) {
-  std::error_code ignored;
-  const std::filesystem::path here = std::filesystem::current_path(ignored);
-  const std::string relative = std::filesystem::path(path).lexically_relative(here).string();
+  const std::string relative = std::filesystem::path(path).lexically_relative(current_folder()).string();
   return relative.empty() || relative.starts_with("..") ? path : relative;
 }
 

@@ -9,6 +9,7 @@
 #include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/plan/plan.h"
@@ -26,10 +27,8 @@ constexpr const char* kValidation = "-val";
 /// As a job file in `folder` names it.
 std::string seen_from(const std::string& path, const std::string& folder) {
   if (path.empty() || std::filesystem::path(path).is_absolute()) return path;
-  const std::filesystem::path from =
-      std::filesystem::absolute(folder.empty() ? "." : folder).lexically_normal();
-  const std::string relative =
-      std::filesystem::absolute(path).lexically_normal().lexically_relative(from).string();
+  const std::filesystem::path from = absolute_path(folder.empty() ? "." : folder);
+  const std::string relative = std::filesystem::path(absolute_path(path)).lexically_relative(from).string();
   return relative.empty() ? path : relative;
 }
 

@@ -11,15 +11,16 @@
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/memory_folder.h"
+#include "runtime/base/paths.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/nodes/own_address.h"
 #include "runtime/supervise/preflight/preflight.h"
-#include "runtime/supervise/start/start.h"
 #include "runtime/supervise/preflight/storage.h"
-#include "runtime/machine/rank_device.h"
+#include "runtime/supervise/start/start.h"
 #include "runtime/train/schedule.h"
 
 namespace trainctl {
@@ -43,7 +44,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const RunNodes nodes = nodes_of(job, fs);
   const Preflight preflight =
       check_machine_and_data(job, fs, ranks_here(nodes), second_ranks_here(job, nodes));
-  const std::string root = absolute_folder(job.observability.run_dir);
+  const std::string root = absolute_path(job.observability.run_dir);
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
   const RunDirectory run{root + "/" + id};
   LaunchPreview preview;
@@ -186,7 +187,7 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
   ParsedJob job = with_device(request.job, device_of_run(request.job.job, fs));
   if (request.from) job = without_run_id_of_parent(with_batch_lr_rule(*request.from, job), *request.from);
-  const std::string root = absolute_folder(job.job.observability.run_dir);
+  const std::string root = absolute_path(job.job.observability.run_dir);
   check_writable(fs, root);
   const std::string id = job.job.observability.run_id.empty() ? new_run_id(fs, root, job.job.name)
                                                               : job.job.observability.run_id;
@@ -204,7 +205,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   RunIdentity identity{.run_id = id,
                        .spec_hash = job.hash,
                        .program_version = TRAINCTL_VERSION,
-                       .working_directory = std::filesystem::current_path().string(),
+                       .working_directory = current_folder(),
                        .created_unix_s = clock.unix_s(),
                        .command = request.command};
   ckpt::sweep_memory(clock.unix_s());

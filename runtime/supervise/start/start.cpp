@@ -175,8 +175,4 @@ void note_store(Console& console, const StoreCheck& check) {
   if (!check.note.empty()) console.note("  note: " + check.note);
 }
 
-std::string absolute_folder(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
-}
-
 }  // namespace trainctl

@@ -11,9 +11,6 @@
 
 namespace trainctl {
 
-/// `path` from the root folder on, without `.` and `..`.
-std::string absolute_folder(const std::string& path);
-
 /// The results of the checks before a start.
 struct Ready {
   Preflight preflight;

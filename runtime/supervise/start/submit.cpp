@@ -6,13 +6,14 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/record.h"
-#include "runtime/supervise/preflight/preflight.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/preflight/preflight.h"
+#include "runtime/supervise/preflight/storage.h"
 #include "runtime/supervise/slurm/slurm_commands.h"
 #include "runtime/supervise/start/start.h"
-#include "runtime/supervise/preflight/storage.h"
-#include "runtime/machine/rank_device.h"
 
 namespace trainctl {
 namespace {
@@ -30,7 +31,7 @@ std::vector<std::string> nodes_to_exclude(FileSystem& fs, Clock& clock) {
 
 Submitted prepared(const SubmitRequest& request, const std::string& id, FileSystem& fs, Clock& clock) {
   const JobSpec& job = request.job.job;
-  Submitted result{.run = {absolute_folder(job.observability.run_dir) + "/" + id}, .id = id};
+  Submitted result{.run = {absolute_path(job.observability.run_dir) + "/" + id}, .id = id};
   const SlurmRequest slurm = slurm_request(job, id, request.chain, nodes_to_exclude(fs, clock));
   result.script = batch_script(slurm, request.program, result.run.path);
   result.record = {
@@ -59,7 +60,7 @@ void make_run(const SubmitRequest& request, const Submitted& result, FileSystem&
              {.run_id = result.id,
               .spec_hash = request.job.hash,
               .program_version = TRAINCTL_VERSION,
-              .working_directory = std::filesystem::current_path().string(),
+              .working_directory = current_folder(),
               .created_unix_s = clock.unix_s(),
               .command = request.command},
              request.job, preflight.data_json);
@@ -121,7 +122,7 @@ Submitted preview_submit(const SubmitRequest& request, FileSystem& fs, Clock& cl
 
 Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock) {
   const JobSpec& job = request.job.job;
-  const std::string root = absolute_folder(job.observability.run_dir);
+  const std::string root = absolute_path(job.observability.run_dir);
   check_writable(fs, root);
   const std::string id = job.observability.run_id.empty() ? new_run_id(fs, root, job.name)
       : job.observability.run_id;
@@ -175,7 +176,7 @@ ParsedJob in_pods(const ManifestRequest& request, const SlurmRequest& slurm) {
 Manifest preview_manifest(const ManifestRequest& request, FileSystem&) {
   const JobSpec& job = request.submit.job.job;
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
-  Manifest result{.run = {absolute_folder(job.observability.run_dir) + "/" + id}, .id = id};
+  Manifest result{.run = {absolute_path(job.observability.run_dir) + "/" + id}, .id = id};
   const SlurmRequest slurm = slurm_request(job, id, 1, {});
   in_pods(request, slurm);
   result.text = jobset_manifest(slurm, request.pods, request.submit.program, result.run.path);
@@ -183,7 +184,7 @@ Manifest preview_manifest(const ManifestRequest& request, FileSystem&) {
 }
 
 Manifest write_manifest(const ManifestRequest& given, FileSystem& fs, Clock& clock) {
-  const std::string root = absolute_folder(given.submit.job.job.observability.run_dir);
+  const std::string root = absolute_path(given.submit.job.job.observability.run_dir);
   check_writable(fs, root);
   ManifestRequest request = given;
   if (request.submit.job.job.observability.run_id.empty())

@@ -200,3 +200,20 @@ TEST_CASE("files that cannot be read are named before anything is read", "[corpu
                Contains(name));
   CHECK_THAT(data_error([&] { open_corpus(real_file_system(), {}); }), Contains("no text files"));
 }
+
+TEST_CASE("a refused line says why and where", "[corpus]") {
+  TemporaryFolder folder;
+  const std::string path = folder / "a.jsonl";
+  const auto why = [&](const std::string& line) {
+    write_bytes(path, line + "\n");
+    return data_error([&] { read_all(*open_corpus(real_file_system(), CorpusOptions{.files = {path}})); });
+  };
+  CHECK_THAT(why(R"({"text":"a","score":NaN})"),
+             Contains("line 1: no JSON object: NaN is no JSON value (column 21)"));
+  CHECK_THAT(why(R"({"text":"a","score":-Infinity})"), Contains(": Infinity is no JSON value"));
+  CHECK_THAT(why(R"({"text":"\ud83d"})"), Contains("surrogate"));
+  CHECK_THAT(why(R"([{"text":"a"}])"), Contains(": it is an array"));
+  CHECK_THAT(why(R"({"text":"a",})"), Contains("(column 13)"));
+  CHECK_THAT(why("{\"text\":\"\xff\"}"), Contains(", the line is not UTF-8"));
+  CHECK_THAT(why("version https://git-lfs.github.com/spec/v1"), Contains(path + " is a Git LFS pointer"));
+}
