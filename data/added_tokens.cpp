@@ -75,13 +75,16 @@ void AddedTokenFinder::divide(std::string_view text, const std::function<void(st
         at = next_place(text, at + 1);
         continue;
       }
-      size_t begin = at, end = at + token->content.size();
+      // As the tokenizers library: the next one is looked for behind the token itself, also in white space
+      // that rstrip took. What it leaves of that is text again.
+      const size_t own_end = at + token->content.size();
+      size_t begin = at, end = own_end;
       if (token->lstrip) begin = std::max(spaces_at_end(text.substr(0, begin)), done);
       if (token->rstrip) end += spaces_at_start(text.substr(end));
       put_text(begin);
       on_token(token->id);
       done = end;
-      at = next_place(text, end);
+      at = next_place(text, own_end);
     }
   }
   put_text(text.size());

@@ -16,11 +16,11 @@ struct SpecialToken {
   const char* content;
   int32_t id;
 };
-/// What a file does not say. Sources: openai_public.py of tiktoken; tokenizer.py of Llama 3;
-/// tokenization_qwen.py of Qwen.
+/// What a file does not say. Sources: openai_public.py of tiktoken; tokenizer.py of Llama 3 and of Llama 4;
+/// tokenization_qwen.py of Qwen; tokenizer_config.json of GLM-4.
 struct Encoding {
   const char* name;
-  const char* file_name;  ///< how the names of its files begin
+  const char* file_name;  ///< how the names of its files begin; null: not by their name
   int64_t tokens;         ///< lines of the file
   std::string_view pattern;
   std::vector<SpecialToken> special;
@@ -53,7 +53,41 @@ std::vector<Encoding> encodings() {
            151643,
            regex_of(KnownPattern::qwen2),
            {{kEnd, 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}},
-           true}};
+           true},
+          {"GLM-4",
+           nullptr,
+           151329,
+           cl100k,
+           {{kEnd, 151329},
+            {"[MASK]", 151330},
+            {"[gMASK]", 151331},
+            {"[sMASK]", 151332},
+            {"<sop>", 151333},
+            {"<eop>", 151334},
+            {"<|system|>", 151335},
+            {"<|user|>", 151336},
+            {"<|assistant|>", 151337},
+            {"<|observation|>", 151338},
+            {"<|begin_of_image|>", 151339},
+            {"<|end_of_image|>", 151340},
+            {"<|begin_of_video|>", 151341},
+            {"<|end_of_video|>", 151342}}},
+          {"Llama 3", nullptr, 128000, cl100k, {}},
+          {"Llama 4", nullptr, 200000, kO200k, {}}};
+}
+
+/// The special tokens of Llama 4: 2048, after those of the file. No text shows the names of those behind the
+/// first five.
+std::vector<AddedToken> llama4_special(int64_t tokens) {
+  std::vector<AddedToken> special;
+  for (const char* name :
+       {"<|begin_of_text|>", "<|end_of_text|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"})
+    special.push_back({.id = int32_t(tokens + int64_t(special.size())), .content = name, .special = true});
+  for (int i = 0; special.size() < 2048; ++i)
+    special.push_back({.id = int32_t(tokens + int64_t(special.size())),
+                       .content = fmt::format("<|reserved_special_token_{}|>", i),
+                       .special = true});
+  return special;
 }
 
 /// The special tokens of Llama 3: 256, after those of the file.
@@ -155,18 +189,14 @@ void apply_encoding(BpeModel& model, int64_t tokens) {
     else
       stage.pattern = std::make_shared<const Regex>(pattern, model.name);
   };
-  auto found = std::find_if(list.begin(), list.end(),
-                            [&](const Encoding& e) { return file.rfind(e.file_name, 0) == 0; });
+  auto found = std::find_if(list.begin(), list.end(), [&](const Encoding& e) {
+    return e.file_name && file.rfind(e.file_name, 0) == 0;
+  });
   if (found != list.end() && found->tokens != tokens)
     throw Error(ErrorCode::kData,
                 fmt::format("{} has {} tokens, but {} has {}; the file is not complete, or of another "
                             "encoding: name it after that",
                             model.name, tokens, found->name, found->tokens));
-  if (found == list.end() && (file == "tokenizer.model" || tokens == 128000)) {
-    with_pattern(regex_of(KnownPattern::cl100k));
-    model.added = llama3_special(int64_t(model.tokens.size()));
-    return;
-  }
   if (found == list.end())
     found = std::find_if(list.begin(), list.end(), [&](const Encoding& e) { return e.tokens == tokens; });
   if (found == list.end())
@@ -174,13 +204,15 @@ void apply_encoding(BpeModel& model, int64_t tokens) {
         ErrorCode::kData,
         fmt::format(
             "{}: a tiktoken file does not say its pattern, and neither its name nor its {} tokens are those "
-            "of r50k_base, p50k_base, cl100k_base, o200k_base, qwen or Llama 3 (tokenizer.model); make a "
+            "of r50k_base, p50k_base, cl100k_base, o200k_base, qwen, GLM-4, Llama 3 or Llama 4; make a "
             "tokenizer.json of it",
             model.name, tokens));
   with_pattern(found->pattern);
   model.normalizes_c = found->normalizes_c;
   for (const SpecialToken& token : found->special)
     model.added.push_back({.id = token.id, .content = token.content, .special = true});
+  if (std::string_view(found->name) == "Llama 3") model.added = llama3_special(tokens);
+  if (std::string_view(found->name) == "Llama 4") model.added = llama4_special(tokens);
   if (std::string_view(found->name) == "qwen")
     for (int i = 0; i < 205; ++i)
       model.added.push_back({.id = 151646 + i, .content = fmt::format("<|extra_{}|>", i), .special = true});

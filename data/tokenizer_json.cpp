@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "data/bpe_tokenizer.h"
@@ -58,7 +59,7 @@ class Reader {
     if (!value.is_object()) refuse(fmt::format("{} is no object with a type", part));
     return text_at(value, "type", part);
   }
-  /// The members of a Sequence, or the value itself; none for null.
+  /// The members of a Sequence, also of one in it, or the value itself; none for null.
   std::vector<std::pair<std::string, Json>> members(const Json& value, const char* key,
                                                     const std::string& part) const;
 
@@ -75,8 +76,6 @@ class Reader {
   void read_pre_tokenizer(const Json& pre_tokenizer);
   void read_split(const Json& split, const std::string& part);
   void read_byte_level(const Json& byte_level, const std::string& part);
-  void check_post_processor(const Json& post_processor) const;
-  void check_decoder(const Json& decoder) const;
   void set_token(int32_t id, const std::string& bytes);
   std::shared_ptr<const Regex> regex(const std::string& pattern, const std::string& part) const {
     return std::make_shared<const Regex>(pattern, fmt::format("{}: {}", model_.name, part));
@@ -95,7 +94,8 @@ std::vector<std::pair<std::string, Json>> Reader::members(const Json& value, con
   if (!list.is_array()) refuse(fmt::format("{}.{} is no list", part, key));
   std::vector<std::pair<std::string, Json>> result;
   for (size_t i = 0; i < list.size(); ++i)
-    result.emplace_back(fmt::format("{}.{}[{}]", part, key, i), list[i]);
+    for (auto& member : members(list[i], key, fmt::format("{}.{}[{}]", part, key, i)))
+      result.push_back(std::move(member));
   return result;
 }
 
@@ -143,6 +143,7 @@ void Reader::read_merges(const Json& merges) {
     const Json& merge = merges[i];
     if (merge.is_string()) {
       const std::string& text = merge.text();
+      if (text.starts_with("#version")) continue;  // the first line of a merges.txt
       const size_t space = text.find(' ');
       if (space == text.npos || text.find(' ', space + 1) != text.npos)
         refuse_value(fmt::format("model.merges[{}]", i), merge, "two tokens with one space between them");
@@ -171,8 +172,14 @@ void Reader::read_model(const Json& model) {
   if (model.contains("dropout") && !model["dropout"].is_null() && model["dropout"] != 0.0)
     refuse_value("model.dropout", model["dropout"],
                  "null; with dropout the ids would differ from run to run");
+  const Json& vocabulary = at(model, "vocab", "model");
+  if (vocabulary.is_object() && vocabulary.contains("<0x00>") && !vocabulary.contains(character_of_byte(0)))
+    refuse(
+        "it is a tokenizer of SentencePiece's kind (model.vocab has <0x00>, and no alphabet of ByteLevel), "
+        "which "
+        "trainctl reads as tokenizer.model: give that file, which lies beside it in most repositories");
   // Every byte has a token, so unk_token, fuse_unk and byte_fallback never come into play.
-  read_vocabulary(at(model, "vocab", "model"));
+  read_vocabulary(vocabulary);
   read_merges(at(model, "merges", "model"));
   model_.whole_pieces = flag_at(model, "ignore_merges", false, "model");
 }
@@ -180,6 +187,10 @@ void Reader::read_model(const Json& model) {
 void Reader::read_added(const Json& added) {
   if (added.is_null()) return;
   if (!added.is_array()) refuse("added_tokens is no list");
+  // As the tokenizers library, whatever id the file gives: that of model.vocab, else the next behind it in
+  // the order of the list.
+  int32_t next_id = int32_t(vocabulary_.size());
+  std::set<std::string> numbered;
   for (size_t i = 0; i < added.size(); ++i) {
     const std::string part = fmt::format("added_tokens[{}]", i);
     if (!added[i].is_object()) refuse(fmt::format("{} is no object", part));
@@ -194,13 +205,13 @@ void Reader::read_added(const Json& added) {
       refuse_value(part + ".single_word", added[i]["single_word"], "false");
     if (token.content.empty()) refuse(fmt::format("{} has no text", part));
     const auto known = vocabulary_.find(token.content);
-    if (known != vocabulary_.end() && known->second != token.id)
-      refuse(fmt::format("{} gives {} the id {}, model.vocab the id {}", part, json_string(token.content),
-                         token.id, known->second));
+    if (known == vocabulary_.end() && !numbered.insert(token.content).second) continue;
+    token.id = known != vocabulary_.end() ? known->second : next_id;
+    next_id = std::max(next_id, token.id + 1);
     const bool is_taken = size_t(token.id) < model_.tokens.size() && !model_.tokens[size_t(token.id)].empty();
     if (is_taken && known == vocabulary_.end())
-      refuse(fmt::format("{} gives {} the id {}, which another token has", part, json_string(token.content),
-                         token.id));
+      refuse(fmt::format("{}, {}, would get the id {}, which another token has", part,
+                         json_string(token.content), token.id));
     set_token(token.id, token.content);
     model_.added.push_back(std::move(token));
   }
@@ -279,20 +290,6 @@ void Reader::read_pre_tokenizer(const Json& pre_tokenizer) {
         "(tokenizer.model)");
 }
 
-void Reader::check_post_processor(const Json& post_processor) const {
-  for (const auto& [part, value] : members(post_processor, "processors", "post_processor")) {
-    const std::string type = type_of(value, part);
-    if (type != "ByteLevel" && type != "TemplateProcessing")
-      refuse_value(part, value, "ByteLevel and TemplateProcessing");
-  }
-}
-
-void Reader::check_decoder(const Json& decoder) const {
-  const auto list = members(decoder, "decoders", "decoder");
-  if (list.size() != 1 || type_of(list[0].second, list[0].first) != "ByteLevel")
-    refuse_value("decoder", decoder, "ByteLevel");
-}
-
 BpeModel Reader::read(const std::string& content) {
   const Json file = try_parse_json(content);
   if (file.is_discarded()) refuse("the file is not JSON");
@@ -306,8 +303,7 @@ BpeModel Reader::read(const std::string& content) {
   read_added(part("added_tokens"));
   read_normalizer(part("normalizer"));
   read_pre_tokenizer(part("pre_tokenizer"));
-  check_post_processor(part("post_processor"));
-  check_decoder(part("decoder"));
+  // post_processor and decoder change no id of a text: whatever they are.
   const auto end = find_end_of_text(model_.added);
   if (!end)
     refuse(

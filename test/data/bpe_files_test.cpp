@@ -72,13 +72,13 @@ std::vector<std::string> corpus(int parts) {
 }  // namespace
 
 TEST_CASE("tiktoken: the encoding follows from the name, or from the number of tokens", "[tiktoken]") {
-  const std::string llama = tiktoken_file({"he", "ll", "hell", "hello", " wor", "12", "123", "xyz"}, 0);
+  const std::string llama = tiktoken_file({"he", "ll", "hell", "hello", " wor", "12", "123", "xyz"}, 128000);
   CHECK(is_tiktoken(llama));
   CHECK_FALSE(is_tiktoken("{}"));
   CHECK_FALSE(is_tiktoken("not a model"));
   const auto tokenizer = open_tiktoken(llama, "x/tokenizer.model");
-  CHECK(tokenizer->vocab_size() == 264 + 256);
-  CHECK(tokenizer->end_of_text() == 265);
+  CHECK(tokenizer->vocab_size() == 128000 + 256);
+  CHECK(tokenizer->end_of_text() == 128001);
   CHECK(tokenizer->end_of_text_name() == "<|end_of_text|>");
   CHECK(tokenizer->encode("hellohell") == std::vector<int32_t>{259, 258});
   // No parts of "xyz" are tokens, but a piece that is a token is that token.
@@ -86,7 +86,7 @@ TEST_CASE("tiktoken: the encoding follows from the name, or from the number of t
   CHECK(tokenizer->encode("xyzx") == std::vector<int32_t>{'x', 'y', 'z', 'x'});
   CHECK(tokenizer->encode("1234") == std::vector<int32_t>{262, '4'});
   CHECK(tokenizer->encode("<|end_of_text|>").size() > 1);  // plain text
-  CHECK(tokenizer->decode(std::vector<int32_t>{258, 265, 'o'}) == "hello");
+  CHECK(tokenizer->decode(std::vector<int32_t>{258, 128001, 'o'}) == "hello");
   const auto gpt2 = open_tiktoken(tiktoken_file({"12", "123", "1234"}, 50256), "r50k_base.tiktoken");
   CHECK(gpt2->end_of_text() == 50256);
   CHECK(gpt2->vocab_size() == 50257);
@@ -94,6 +94,14 @@ TEST_CASE("tiktoken: the encoding follows from the name, or from the number of t
   const auto cl100k = open_tiktoken(tiktoken_file({}, 100256), "any name");
   CHECK(cl100k->end_of_text() == 100257);
   CHECK(cl100k->vocab_size() == 100277);
+  // Files named tokenizer.model are told apart by their number of tokens.
+  const auto llama4 = open_tiktoken(tiktoken_file({"lC"}, 200000), "tokenizer.model");
+  CHECK(llama4->end_of_text() == 200001);
+  CHECK(llama4->vocab_size() == 202048);
+  CHECK(llama4->encode("lC") == std::vector<int32_t>{'l', 'C'});  // a capital letter begins a word
+  const auto glm4 = open_tiktoken(tiktoken_file({}, 151329), "tokenizer.model");
+  CHECK(glm4->end_of_text() == 151329);
+  CHECK(glm4->vocab_size() == 151343);
   CHECK(open_tokenizer_file(llama, "tokenizer.model")->name() == "bpe");
 }
 
@@ -111,6 +119,7 @@ TEST_CASE("tiktoken: what is wrong is refused by its line", "[tiktoken]") {
   CHECK_THAT(refusal(good.substr(good.find('\n') + 1), "tokenizer.model"),
              Contains("no token for the byte 0x00"));
   CHECK_THAT(refusal(good, "other"), Contains("neither its name nor its 256 tokens"));
+  CHECK_THAT(refusal(good, "tokenizer.model"), Contains("neither its name nor its 256 tokens"));
   CHECK_THAT(refusal(good, "cl100k_base.tiktoken"), Contains("has 256 tokens, but cl100k_base has 100256"));
 }
 

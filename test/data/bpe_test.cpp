@@ -268,6 +268,55 @@ TEST_CASE("added tokens: the leftmost, then the longest; white space at their si
   CHECK(divided("\x80[m]") == "'\x80'3");
 }
 
+TEST_CASE("an added token in the white space that another takes is found; what is left of that is text",
+          "[bpe]") {
+  const AddedTokenFinder finder({{.id = 4, .content = "<u>", .rstrip = true},
+                                 {.id = 5, .content = "\n"},
+                                 {.id = 6, .content = "<e>", .lstrip = true}});
+  const auto divided = [&](std::string_view text) {
+    std::string result;
+    finder.divide(
+        text, [&](std::string_view part) { result += "'" + std::string(part) + "'"; },
+        [&](int32_t id) { result += std::to_string(id); });
+    return result;
+  };
+  CHECK(divided("<u>\n") == "45");
+  CHECK(divided("<u> \nx") == "45'x'");
+  CHECK(divided("<u>\n\nx<e>") == "455'x'6");
+  CHECK(divided("<u>\n \n x") == "45' '5' x'");
+  CHECK(divided("<u>  <e>") == "46");
+}
+
+TEST_CASE("what changes no id refuses no tokenizer.json, and added tokens are numbered as there", "[bpe]") {
+  const Json good = parse_json(read_bytes(kGolden + "llama3.json"));
+  const auto as_good = open_tokenizer_json(good.dump(), "t.json");
+  const std::string text = "Some words, 123 of them.\n\n<|endoftext|>x";
+  const auto with = [&](const char* at, const Json& value) {
+    Json changed = good;
+    changed.make_at(at) = value;
+    return open_tokenizer_json(changed.dump(), "t.json");
+  };
+  for (const auto& [at, value] : std::vector<std::pair<const char*, const char*>>{
+           {"/post_processor", R"({"type": "BertProcessing", "cls": ["x", 1], "sep": ["x", 1]})"},
+           {"/post_processor", R"({"type": "RobertaProcessing"})"},
+           {"/decoder", "null"},
+           {"/decoder", R"({"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "Fuse"}]})"},
+           {"/added_tokens/0/id", "70000"}}) {
+    CAPTURE(at, value);
+    CHECK(with(at, parse_json(value))->encode(text) == as_good->encode(text));
+  }
+  Json nested = good["pre_tokenizer"];
+  nested["pretokenizers"] = Json::array({good["pre_tokenizer"]});
+  CHECK(with("/pre_tokenizer", nested)->encode(text) == as_good->encode(text));
+  Json merges = Json::array({"#version: 0.2"});
+  for (const Json& merge : good["model"]["merges"]) merges.push_back(merge);
+  CHECK(with("/model/merges", merges)->encode(text) == as_good->encode(text));
+  Json sentence_piece = good;
+  sentence_piece["model"]["vocab"] = Json{{"<unk>", 0}, {"<0x00>", 1}, {"a", 2}};
+  CHECK_THAT(data_error([&] { open_tokenizer_json(sentence_piece.dump(), "t.json"); }),
+             Contains("SentencePiece's kind") && Contains("tokenizer.model"));
+}
+
 TEST_CASE("regular expressions that Oniguruma reads otherwise are refused by name", "[bpe]") {
   const auto refusal = [](const char* pattern) { return data_error([&] { Regex(pattern, "f"); }); };
   for (const auto& [pattern, message] :
@@ -311,8 +360,6 @@ TEST_CASE("a tokenizer.json with an unknown part is refused by that part", "[bpe
            {"/pre_tokenizer/pretokenizers/0/pattern", "7", "pattern = 7"},
            {"/pre_tokenizer/pretokenizers/1/drop", "1", "pretokenizers[1].drop = 1"},
            {"/pre_tokenizer/pretokenizers/2", R"({"type": "Digits"})", "no stage after ByteLevel"},
-           {"/post_processor", R"({"type": "BertProcessing"})", "post_processor"},
-           {"/decoder", R"({"type": "WordPiece"})", "decoder"},
            {"/model/type", R"("WordPiece")", "model.type = \"WordPiece\"; it knows \"BPE\""},
            {"/model/dropout", "0.1", "model.dropout = 0.1"},
            {"/model/end_of_word_suffix", R"("</w>")", "model.end_of_word_suffix"},
@@ -323,8 +370,7 @@ TEST_CASE("a tokenizer.json with an unknown part is refused by that part", "[bpe
            {"/model/merges/0", R"("a b c")", "two tokens with one space"},
            {"/model/merges/0", R"(["zq", "zq"])", "needs the token \"zq\""},
            {"/added_tokens/0/single_word", "true", "added_tokens[0].single_word = true"},
-           {"/added_tokens/0/id", "7", "added_tokens[0] gives"},
-           {"/added_tokens/0/content", R"("other")", "which another token has"}}) {
+           {"/added_tokens/0/id", "-7", "added_tokens[0].id = -7"}}) {
     Json changed = good;
     changed.make_at(at) = parse_json(value);
     CAPTURE(at, value);
