@@ -58,6 +58,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t end_of_text() const override { return processor_.eos_id(); }
   std::string end_of_text_name() const override { return processor_.IdToPiece(processor_.eos_id()); }
   bool encodes_in_parts() const override { return in_parts_; }
+  bool adds_space() const override {
+    const std::vector<int32_t> ids = encode("a");
+    return !ids.empty() && processor_.IdToPiece(ids[0]).starts_with(kSpaceMark);
+  }
 
   std::vector<int32_t> encode(std::string_view text) const override {
     std::vector<int32_t> ids;

@@ -19,6 +19,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
   virtual std::string name() const = 0;  ///< "bytes", "sentencepiece", "bpe"
   virtual int64_t vocab_size() const = 0;
+  /// Whether a text is encoded as if a space stood before it (SentencePiece's dummy prefix).
+  virtual bool adds_space() const { return false; }
   virtual int32_t end_of_text() const = 0;         ///< id that ends every document
   virtual std::string end_of_text_name() const = 0;  ///< as files of tokenizers write it
   /// Whether a long text can be encoded in parts: the parts that first_part cuts off.

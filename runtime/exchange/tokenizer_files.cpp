@@ -56,13 +56,19 @@ OrderedJson byte_tokenizer_json() {
             {"merges", OrderedJson::array()}}}};
 }
 
-std::string tokenizer_config(const std::string& kind, const std::string& end, int64_t max_seq_len) {
-  OrderedJson config{{"tokenizer_class", kind},   {"bos_token", end},
-                      {"eos_token", end},          {"model_max_length", max_seq_len},
-                      {"add_bos_token", false},    {"add_eos_token", false},
-                      {"add_prefix_space", false}, {"clean_up_tokenization_spaces", false}};
+std::string tokenizer_config(const std::string& kind, const data::Tokenizer& tokenizer, int64_t max_seq_len) {
+  const std::string end = tokenizer.end_of_text_name();
+  OrderedJson config{{"tokenizer_class", kind},
+                     {"bos_token", end},
+                     {"eos_token", end},
+                     {"model_max_length", max_seq_len},
+                     {"add_bos_token", false},
+                     {"add_eos_token", false},
+                     {"add_prefix_space", tokenizer.adds_space()},
+                     {"clean_up_tokenization_spaces", false}};
   if (kind == "LlamaTokenizer") {
-    config["legacy"] = false;
+    // Without it transformers give no space before a text.
+    config["legacy"] = tokenizer.adds_space();
     config["unk_token"] = "<unk>";
   }
   return dump_json(config, 2) + "\n";
@@ -107,18 +113,17 @@ TokenizerFiles tokenizer_files(FileSystem& fs, const data::TokenizerChoice& choi
   const auto tokenizer = data::open_tokenizer(fs, choice);
   check_size(*tokenizer, choice.text(), vocab_size);
   TokenizerFiles files{.end_of_text = tokenizer->end_of_text()};
-  const std::string end = tokenizer->end_of_text_name();
   if (choice.is_bytes()) {
     files.description = "bytes";
     files.texts[kJson] = dump_json(byte_tokenizer_json(), 1) + "\n";
-    files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", end, max_seq_len);
+    files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", *tokenizer, max_seq_len);
     return files;
   }
   const std::string content = fs.read_text(choice.path());
   if (data::is_tokenizer_json(content)) {
     files.description = "byte-level BPE " + choice.path();
     files.texts[kJson] = content;
-    files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", end, max_seq_len);
+    files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", *tokenizer, max_seq_len);
   } else if (data::is_tiktoken(content)) {
     // Transformers know no configuration for such a file alone.
     files.description = "tiktoken " + choice.path();
@@ -126,7 +131,7 @@ TokenizerFiles tokenizer_files(FileSystem& fs, const data::TokenizerChoice& choi
   } else {
     files.description = "SentencePiece " + choice.path();
     files.texts[kModel] = content;
-    files.texts[kConfig] = tokenizer_config("LlamaTokenizer", end, max_seq_len);
+    files.texts[kConfig] = tokenizer_config("LlamaTokenizer", *tokenizer, max_seq_len);
   }
   return files;
 }

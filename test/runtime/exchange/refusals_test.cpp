@@ -202,8 +202,6 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
   const std::pair<const char*, const char*> changes[] = {
       {R"({"normalizer": {"type": "NFKC"}})", "trainctl does not know normalizer = {\"type\":\"NFKC\"}"},
       {R"({"pre_tokenizer": {"type": "Metaspace"}})", "trainctl does not know pre_tokenizer = {"},
-      {R"({"post_processor": {"type": "RobertaProcessing"}})", "trainctl does not know post_processor = {"},
-      {R"({"decoder": null})", "trainctl does not know decoder = null"},
       {R"({"model": {"type": "Unigram"}})", "trainctl does not know model.type = \"Unigram\""},
       {R"({"model": {"merges": ["a b"]}})", "model.merges[0] needs the token \"ab\""},
       {R"({"added_tokens": []})", "none of its added_tokens ends a document"},
@@ -260,6 +258,23 @@ TEST_CASE("a byte-level BPE goes in and out of a folder byte for byte") {
   fs.replace_text("/hub/tokenizer.model", "no model");
   CHECK_THROWS_WITH(tokenizer_in(fs, "/hub", 300),
                     Contains("/hub/tokenizer.model is no SentencePiece model"));
+}
+
+TEST_CASE("a folder says whether its SentencePiece model puts a space before a text") {
+  PowerLossFileSystem fs;
+  const std::string text = "one two one two one two, and so on: one two three\n";
+  bool given = false;
+  const std::string lossless = data::train_sentencepiece(
+      [&](std::string_view& next) { return given ? false : (next = text, given = true); }, 320);
+  fs.write_new_text("/lossless", lossless);
+  fs.write_new_text("/spaced",
+                    lossless + "\x1a\x02\x18\x01");  // normalizer_spec.add_dummy_prefix of its message
+  for (const auto& [file, adds_space] : {std::pair("/lossless", false), std::pair("/spaced", true)}) {
+    const TokenizerFiles files = tokenizer_files(fs, data::TokenizerChoice::file(file), 320, 16);
+    const Json config = Json::parse(files.texts.at("tokenizer_config.json"));
+    CHECK(config["add_prefix_space"] == adds_space);
+    CHECK(config["legacy"] == adds_space);
+  }
 }
 
 TEST_CASE("a value of any type at any key is accepted or refused, and no other exception escapes") {
