@@ -2,10 +2,12 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "data/character_classes.h"
+#include "data/normalize.h"
 #include "data/utf8.h"
 
 namespace trainctl::data {
@@ -31,10 +33,16 @@ inline bool is_word_alone(uint32_t c) {
 /// A letter in small form, as far as it has one of one character (utf8proc).
 uint32_t folded_letter(uint32_t c);
 
-/// Calls `word` with a 64-bit hash of each word, in order. A word is a run of letters and numbers (Unicode's
-/// categories L and N), in small letters; everything else separates words and does not count.
+/// Whether a character belongs to the one before it: vowel signs, accents (Unicode's categories Mn, Mc, Me).
+bool is_mark(uint32_t c);
+
+/// Calls `word` with a 64-bit hash of each word, in order. A word is a run of letters, the marks that follow
+/// them, and numbers (Unicode's categories L, M and N), in small letters and form C; everything else
+/// separates words and does not count.
 template <class Word>
-void scan_words(std::string_view text, const Word& word) {
+void scan_words(std::string_view raw_text, const Word& word) {
+  std::string composed;
+  const std::string_view text = normalize_c(raw_text, composed);
   constexpr uint64_t kStart = 0x9e3779b97f4a7c15, kFactor = 0xd6e8feb86659fd93;
   static constexpr auto kSmall = [] {  // 0: no part of a word
     std::array<uint8_t, 128> small{};
@@ -63,6 +71,10 @@ void scan_words(std::string_view text, const Word& word) {
     const bool alone = is_word_alone(point.value);
     const CharacterClass kind = classes[point.value];
     const bool counts = alone || kind == CharacterClass::letter || kind == CharacterClass::number;
+    if (!counts && hash != kStart && is_mark(point.value)) {
+      hash = (hash ^ point.value) * kFactor;
+      continue;
+    }
     if (alone || !counts) end_word();
     if (counts) hash = (hash ^ folded_letter(point.value)) * kFactor;
     if (alone) end_word();

@@ -1,20 +1,53 @@
 #include "data/corpus/corpus_reader.h"
 
+#include <algorithm>
+
 #include "data/corpus/byte_stream.h"
+#include "data/corpus/json_line.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::data {
 namespace {
 
-/// Of files with a JSON object per line.
-bool is_json_lines(const std::string& unpacked) {
-  return unpacked.ends_with(".jsonl") || unpacked.ends_with(".ndjson") || unpacked.ends_with(".json");
+/// In small or capital letters.
+bool ends_with(const std::string& name, std::string_view ending) {
+  return name.size() >= ending.size() &&
+         std::equal(
+             ending.begin(), ending.end(), name.end() - ptrdiff_t(ending.size()),
+             [](char wanted, char c) { return wanted == (c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c); });
 }
 
+/// Of files with a JSON object per line.
+bool is_json_lines(const std::string& unpacked) {
+  return ends_with(unpacked, ".jsonl") || ends_with(unpacked, ".ndjson") || ends_with(unpacked, ".json");
+}
+
+/// Without its newline. Of a longest line of 16 MiB, whose kind is that of its name then.
+std::string first_line(ByteStream& stream) {
+  constexpr size_t kPiece = size_t(64) << 10, kMost = size_t(16) << 20;
+  std::string line;
+  for (size_t read = kPiece; read == kPiece && line.size() < kMost;) {
+    const size_t before = line.size();
+    line.resize(before + kPiece);
+    read = stream.read(std::span(line).subspan(before));
+    line.resize(before + read);
+    if (const size_t end = line.find('\n', before); end != line.npos) return line.substr(0, end);
+  }
+  return line;
+}
+
+/// Under any name that does not say JSON a file is what its content says: lines of JSON if the first is an
+/// object with a text, a table if it begins as Parquet does.
 std::unique_ptr<FileBlocks> open_blocks(FileSystem& fs, const std::string& path,
                                         const CorpusOptions& options) {
-  if (path.ends_with(".parquet")) return open_parquet(fs, path, options);
+  if (ends_with(path, ".parquet")) return open_parquet(fs, path, options);
   if (is_json_lines(name_unpacked(path))) return open_json_lines(fs, path, options);
+  const std::string begin = first_line(*open_bytes(fs, path));
+  if (begin.starts_with("PAR1") && compression_of(path) == Compression::none)
+    return open_parquet(fs, path, options);
+  std::string text;
+  if (find_json_text(begin, options.text_key, text) == LineText::found)
+    return open_json_lines(fs, path, options);
   return open_plain_text(fs, path, options);
 }
 
@@ -64,7 +97,7 @@ class SequentialReader final : public DocumentReader {
 
 bool has_known_ending(const std::string& path) {
   const std::string name = name_unpacked(path);
-  return path.ends_with(".parquet") || is_json_lines(name) || name.ends_with(".txt");
+  return ends_with(path, ".parquet") || is_json_lines(name) || ends_with(name, ".txt");
 }
 
 BlockReader::BlockReader(FileSystem& fs, const CorpusOptions& options) : fs_(fs), options_(options) {

@@ -10,9 +10,9 @@ namespace trainctl::data {
 
 /// What a corpus is read from, and how.
 struct CorpusOptions {
-  /// By the ending of the name: `.jsonl`, `.ndjson` and `.json` have one JSON object per line, `.parquet`
-  /// is a table with a text in each row, other files are plain text; `.gz` or `.zst` may follow the first
-  /// and the last.
+  /// `.jsonl`, `.ndjson` and `.json` (in small or capital letters) have one JSON object per line, `.parquet`
+  /// is a table with a text in each row. Other names may hold either, or plain text: their first line tells.
+  /// `.gz` or `.zst` may follow, but for tables.
   std::vector<std::string> files;
   std::string text_key = "text";  ///< JSON lines: the key of the text; tables: the column
   /// Plain text: ends a document, and belongs to none. With a newline in it, e.g. "\n\n", wherever it occurs;

@@ -1,5 +1,7 @@
 #include "data/tokenize/encode_block.h"
 
+#include "runtime/base/error.h"
+
 namespace trainctl::data {
 
 EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encoder, const Block& block,
@@ -9,12 +11,25 @@ EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encode
   result.faults = text_faults(block);
   BlockDocuments documents(block, options);
   Document document;
-  while (documents.next(document)) {
-    std::string_view text = document.text;
+  const auto encode = [&](std::string_view text) {
     while (!text.empty()) {
       const std::string_view part = text.substr(0, tokenizer.first_part(text, kEncodedAtOnce));
       encoder.encode(part, result.ids);
       text.remove_prefix(part.size());
+    }
+  };
+  while (documents.next(document)) {
+    const size_t begin = result.ids.size();
+    try {
+      encode(document.text);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kData) throw;
+      // A text may be a part of its document, the rest of which is in other blocks.
+      if (!options.skip_bad || block.kind == Block::Kind::texts)
+        throw Error(ErrorCode::kData, fmt::format("{}: {}", place_of(document), error.what()));
+      result.ids.resize(begin);
+      result.left_out.push_back({place_of(document), error.what()});
+      continue;
     }
     result.ids.push_back(tokenizer.end_of_text());
     result.texts.push_back({.end = result.ids.size(), .text_bytes = document.text.size()});

@@ -32,6 +32,16 @@ struct Slot {
 
 }  // namespace
 
+TEST_CASE("clean: marks belong to the letter before them, and composed letters are those with marks",
+          "[clean]") {
+  CHECK(words_of("की का के").size() == 3);
+  CHECK(words_of("की") != words_of("का"));
+  CHECK(words_of("की") != words_of("क"));
+  CHECK(words_of("r\u00e9sum\u00e9") == words_of("re\u0301sume\u0301"));
+  CHECK(words_of("re\u0301sume\u0301").size() == 1);
+  CHECK(words_of("\u0301 a \u0301") == words_of("a"));  // marks of nothing
+}
+
 TEST_CASE("clean: a table that grows holds every slot, in order, within its bytes", "[clean]") {
   for (const uint64_t seed : trainctl::test::test_seeds(3)) {
     INFO("TRAINCTL_TEST_SEED=" << seed);

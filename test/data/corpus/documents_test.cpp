@@ -201,6 +201,27 @@ TEST_CASE("files that cannot be read are named before anything is read", "[corpu
   CHECK_THAT(data_error([&] { open_corpus(real_file_system(), {}); }), Contains("no text files"));
 }
 
+TEST_CASE("what a file holds decides how it is read, whatever its name", "[corpus]") {
+  TemporaryFolder folder;
+  const std::string lines = line_of("one") + line_of(std::string(200'000, 'x')) + line_of("three");
+  for (const char* name :
+       {"A.JSONL", "part-00000", "x.jsonl.1", "train.jsonlines", "b.Json", "c.txt", "d.gz"}) {
+    CAPTURE(name);
+    const std::string path = folder / name;
+    write_bytes(path, path.ends_with(".gz") ? gzipped(lines) : lines);
+    CHECK(read_all(*open_corpus(real_file_system(), CorpusOptions{.files = {path}})).size() == 3);
+  }
+  const std::string long_line = folder / "long";
+  write_bytes(long_line, line_of(std::string(200'000, 'x')) + line_of("two"));
+  CHECK(read_all(*open_corpus(real_file_system(), CorpusOptions{.files = {long_line}})).size() == 2);
+  // Text that only looks like it, and lines of another key.
+  for (const std::string text : {"{ a brace\n", "{\"other\": 1}\n", "\n{\"text\": \"x\"}\n"}) {
+    write_bytes(folder / "plain", text);
+    CHECK(read_all(*open_corpus(real_file_system(), CorpusOptions{.files = {folder / "plain"}})) ==
+          std::vector<std::string>{text});
+  }
+}
+
 TEST_CASE("a refused line says why and where", "[corpus]") {
   TemporaryFolder folder;
   const std::string path = folder / "a.jsonl";

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "data/inspect.h"
+#include "data/tokenize/encode_block.h"
 #include "data/tokenize/tokenize.h"
 #include "data/tokenizer.h"
 #include "runtime/base/file_system.h"
@@ -83,6 +84,36 @@ TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") 
   // None of the failures touched what the last success wrote, nor left anything else.
   CHECK(decoded(folder / "t") == "b");
   CHECK(real_file_system().list(folder.path()) == std::vector<std::string>{"a.jsonl", "t.bin", "t.idx", "t.json"});
+}
+
+TEST_CASE("a text that the tokenizer cannot take is named by its place, and left out with --skip-bad",
+          "[tokenize]") {
+  struct Picky final : Tokenizer {
+    std::string name() const override { return "picky"; }
+    int64_t vocab_size() const override { return 257; }
+    int32_t end_of_text() const override { return 256; }
+    std::string end_of_text_name() const override { return ""; }
+    bool encodes_in_parts() const override { return true; }
+    std::string decode(std::span<const int32_t>) const override { return ""; }
+    std::vector<int32_t> encode(std::string_view text) const override {
+      if (text.find("bad") != text.npos) throw Error(ErrorCode::kData, "limit of the pattern");
+      return {text.begin(), text.end()};
+    }
+  };
+  const Picky tokenizer;
+  const auto encoder = tokenizer.encoder();
+  CorpusOptions options;
+  Block block{.path = std::make_shared<const std::string>("a.jsonl"),
+              .bytes = "{\"text\":\"one\"}\n{\"text\":\"" + std::string(kEncodedAtOnce, 'x') +
+                       " bad\"}\n{\"text\":\"two\"}\n"};
+  CHECK_THAT(data_error([&] { encode_block(tokenizer, *encoder, block, options); }),
+             Contains("a.jsonl, line 2: limit of the pattern"));
+  options.skip_bad = true;
+  const EncodedBlock encoded = encode_block(tokenizer, *encoder, block, options);
+  CHECK(encoded.ids == std::vector<int32_t>{'o', 'n', 'e', 256, 't', 'w', 'o', 256});
+  CHECK(encoded.texts.size() == 2);
+  REQUIRE(encoded.left_out.size() == 1);
+  CHECK(encoded.left_out[0].why == "limit of the pattern");
 }
 
 TEST_CASE("bytes that are no text are named once a file, and tokenized as they are", "[tokenize]") {
