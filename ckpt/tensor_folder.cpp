@@ -181,10 +181,12 @@ std::unique_ptr<TensorFolder> TensorFolder::open(FileSystem& fs, const std::stri
   }
   const std::string index = path + "/model.safetensors.index.json", single = path + "/model.safetensors",
                     weights = path + "/weights.safetensors";
-  if (fs.exists(index)) {
-    result->add_index(fs, path, index);
-  } else if (fs.exists(single)) {
+  // Where both are there, the one file is the newer: who saves a model into the folder of another leaves the
+  // other's index and shards. The library of the format takes it, too.
+  if (fs.exists(single)) {
     result->add_file(fs, single);
+  } else if (fs.exists(index)) {
+    result->add_index(fs, path, index);
   } else if (fs.exists(weights)) {
     result->add_file(fs, weights);
   } else {

@@ -57,7 +57,8 @@ Runs are in ./runs, or in --run-dir, $TRAINCTL_RUN_DIR or `observability.run_dir
             SIGQUIT ends the run at once.
   resume    `trainctl resume RUN` continues from the newest state: the copy that each node keeps in memory
             (`checkpoint.memory`), a second copy on another node (`checkpoint.partner`), the newest checkpoint
-            in ckpt/, or the one in `checkpoint.store`.
+            in ckpt/, or the one in `checkpoint.store`. A run that saved some, but none can be found, is
+            refused; --from-scratch begins again where the run began.
   save      While training continues, checkpoints are written from the copy in memory. If a save is due while
             the previous one is still being written, it is skipped and the event save_left_out is logged. A
             write is abandoned if nothing moves for `fault_tolerance.save_timeout_seconds`, not because it is

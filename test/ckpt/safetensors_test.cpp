@@ -207,6 +207,9 @@ TEST_CASE("folders of Hugging Face files") {
   fs.remove_file("/m/model.safetensors.index.json");
   put(fs, "/m/model.safetensors.index.json", R"({"weight_map":{"a":"model-3.safetensors"}})");
   CHECK_THROWS_WITH(ckpt::TensorFolder::open(fs, "/m"), Catch::Contains("model-3.safetensors, which is missing"));
+  // The index and shards of a model that was there before.
+  put(fs, "/m/model.safetensors", a);
+  CHECK(ckpt::TensorFolder::open(fs, "/m")->names() == std::vector<std::string>{"a"});
   fs.make_directory("/empty");
   CHECK_THROWS_WITH(ckpt::TensorFolder::open(fs, "/empty"), Catch::Contains("holds no *.safetensors"));
 }

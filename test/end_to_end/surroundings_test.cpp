@@ -102,3 +102,20 @@ TEST_CASE("an empty name is refused in a sentence", "[input]") {
     CHECK_THAT(refused.err, Contains("empty") && !Contains("internal error"));
   }
 }
+
+TEST_CASE("nodes that cannot be what is meant are named before anything starts", "[input]") {
+  const Shell shell;
+  const auto refusal = [&](const std::string& before, const std::string& behind) {
+    const Outcome refused = shell.run(before + shell.launch("far") + behind);
+    CHECK((refused.status == 3 || refused.status == 5));
+    CHECK(run_of(shell.folder, "far") == "");
+    return refused.err;
+  };
+  for (const char* other : {"127.0.0.1", "LOCALHOST"})
+    CHECK_THAT(refusal("", std::string(" -s 'launcher.hosts=[\"localhost:2\",\"") + other + ":2\"]'"),
+               Contains(std::string("localhost and ") + other +
+                        " are two names of one machine; name it once, with all its slots (localhost:4)"));
+  // A shell that outlived its Slurm job.
+  CHECK_THAT(refusal("export SLURM_JOB_ID=77 SLURM_JOB_NODELIST=gpu01.invalid,gpu02.invalid; ", ""),
+             Contains("Slurm job 77") && Contains("launcher.hosts"));
+}

@@ -38,6 +38,17 @@ std::string own_address_towards(const std::string& host) {
   return text;
 }
 
+std::string address_of(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || !found) return "";
+  char text[INET_ADDRSTRLEN] = "";
+  ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr, text, sizeof text);
+  ::freeaddrinfo(found);
+  return text;
+}
+
 bool is_this_machine(const std::string& host) {
   char own[256] = "";
   ::gethostname(own, sizeof own - 1);

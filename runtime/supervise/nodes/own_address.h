@@ -10,4 +10,7 @@ std::string own_address_towards(const std::string& host);
 /// Whether `host` names this machine.
 bool is_this_machine(const std::string& host);
 
+/// The IPv4 address to which the name leads; "": it does not resolve.
+std::string address_of(const std::string& host);
+
 }  // namespace trainctl

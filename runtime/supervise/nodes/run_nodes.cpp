@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -55,6 +56,23 @@ std::string listen_address(const std::vector<ClusterNode>& nodes) {
   return "";
 }
 
+/// Two names of one machine would be two agents in each other's way. Ends at the first name that does not
+/// resolve: that is refused elsewhere.
+void refuse_two_names(const std::vector<ClusterNode>& nodes) {
+  std::map<std::string, const ClusterNode*> seen;
+  for (const ClusterNode& node : nodes) {
+    const std::string address = is_this_machine(node.name) ? "here" : address_of(node.name);
+    if (address.empty()) return;
+    const auto [other, is_new] = seen.emplace(address, &node);
+    if (is_new) continue;
+    throw Error(
+        ErrorCode::kSpec,
+        fmt::format("{} and {} are two names of one machine{}; name it once, with all its slots ({}:{})",
+                    other->second->name, node.name, address == "here" ? "" : " (" + address + ")",
+                    other->second->name, other->second->slots + node.slots));
+  }
+}
+
 /// The nodes of the Slurm job around this process.
 RunNodes nodes_of(const JobSpec& job, SlurmAllocation allocation) {
   RunNodes result;
@@ -69,7 +87,15 @@ RunNodes nodes_of(const JobSpec& job, SlurmAllocation allocation) {
                   fmt::format("Slurm job {} has {} nodes and srun, which starts an agent on each, is not on PATH; add "
                               "Slurm's bin folder to PATH, or name the nodes in launcher.hosts",
                               allocation.job_id, allocation.nodes.size()));
-    result.listen = listen_address(result.nodes);
+    try {
+      result.listen = listen_address(result.nodes);
+    } catch (const Error& error) {
+      throw Error(
+          error.code(),
+          fmt::format("{}; it is a node of Slurm job {} (SLURM_JOB_NODELIST): if that job is over, unset "
+                      "SLURM_JOB_ID, or name the nodes in launcher.hosts",
+                      error.what(), allocation.job_id));
+    }
   }
   result.slurm = std::move(allocation);
   return result;
@@ -183,6 +209,7 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
     result.listen = fmt::format("0.0.0.0:{}", job.launcher.port);
     return result;
   }
+  refuse_two_names(result.nodes);
   result.listen = listen_address(result.nodes);
   if (job.launcher.port > 0)
     result.listen = fmt::format("{}:{}", result.listen.substr(0, result.listen.rfind(':')), job.launcher.port);
