@@ -236,7 +236,7 @@ void check_world(Resolution& r) {
                          p.pipeline, p.data, product, p.world_size),
              {"parallelism.tensor", "parallelism.pipeline", "parallelism.data", "parallelism.world_size"},
              {fmt::format("set world_size to {} or \"auto\", or change the factors", product)});
-  const bool one_machine = r.job.launcher.hosts.empty() && r.job.launcher.hostfile.empty() &&
+  const bool one_machine = !r.is_of_run && r.job.launcher.hosts.empty() && r.job.launcher.hostfile.empty() &&
                            r.job.launcher.slurm.nodes == 0 && !std::getenv("SLURM_JOB_ID");
   if (r.sound({"parallelism.world_size", "launcher.slots"}) && one_machine && r.job.launcher.slots > 0 &&
       r.job.launcher.slots < p.world_size)

@@ -130,6 +130,7 @@ bool ParsedJob::ok() const {
 
 ParsedJob parse_job(const ParseInput& input) {
   Resolution r;
+  r.is_of_run = input.is_of_run;
   ParsedJob parsed;
   json::Value tree = spec::merge_layers(input, r);
   if (!r.unreadable) {

@@ -63,6 +63,8 @@ struct ParseInput {
   std::string folder;  ///< relative paths in `text` are relative to this folder; "": the folder of `file`
   std::vector<std::string> overrides;                            ///< "path=value", in order (`--set`)
   std::vector<std::pair<std::string, std::string>> environment;  ///< TRAINCTL_SET__a__b=value
+  /// The job of a run, whose nodes are chosen: they are not judged by what surrounds this process.
+  bool is_of_run = false;
 };
 ParsedJob parse_job(const ParseInput& input);
 

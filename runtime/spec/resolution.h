@@ -25,6 +25,7 @@ class Resolution {
  public:
   JobSpec job;
   std::vector<Source> sources;
+  bool is_of_run = false;                   ///< ParseInput::is_of_run
   bool incomplete = false;                  ///< a spec to extend is missing, and fields may be given in it
   bool unreadable = false;                  ///< a file has broken syntax, so later checks make no sense
   std::map<std::string, Setting> settings;  ///< given values with the right type, by concrete path

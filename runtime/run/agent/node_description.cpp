@@ -38,8 +38,11 @@ NodeDescription::NodeDescription(const AgentOptions& options) : options_(options
 void NodeDescription::read_job() {
   try {
     const std::string path = options_.run_directory + "/job.json";
-    const ParsedJob job = parse_job(
-        {.text = real_file_system().read_text(path), .file = path, .overrides = {}, .environment = {}});
+    const ParsedJob job = parse_job({.text = real_file_system().read_text(path),
+                                     .file = path,
+                                     .overrides = {},
+                                     .environment = {},
+                                     .is_of_run = true});
     if (!job.ok()) return;
     uses_gpus_ = job.job.device != DeviceChoice::cpu;
     numerics_ = machine_numerics(job.job, device_kind(job.job));

@@ -149,7 +149,11 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (!identity) throw Error(ErrorCode::kIo, fmt::format("{} is not a run directory", directory.path));
   const std::string text = fs.read_text(directory.job());
   // The spec is resolved: neither --set nor the environment of this machine has a say any more.
-  ParsedJob job = parse_job({.text = text, .file = directory.job(), .overrides = attempt.overrides, .environment = {}});
+  ParsedJob job = parse_job({.text = text,
+                             .file = directory.job(),
+                             .overrides = attempt.overrides,
+                             .environment = {},
+                             .is_of_run = true});
   if (!job.ok())
     throw Error(ErrorCode::kSpec, "the run's job.json does not parse: " + render(job.diagnostics, false));
   if (attempt.threads_per_rank > 0) job.job.parallelism.threads_per_rank = attempt.threads_per_rank;

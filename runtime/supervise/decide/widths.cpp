@@ -37,7 +37,8 @@ std::vector<Width> widths_of(const ParsedJob& job) {
       known->second = parse_job({.text = job.resolved_json,
                                  .file = "job.json",
                                  .overrides = overrides_of(job, width),
-                                 .environment = {}})
+                                 .environment = {},
+                                 .is_of_run = true})
                           .ok();
     if (known->second) widths.push_back(width);
   }

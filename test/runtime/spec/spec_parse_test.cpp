@@ -112,6 +112,17 @@ TEST_CASE("quantities are read in their units", "[spec]") {
   CHECK(with("launcher.env.PATH=/a:/b").launcher.env == spec::TextMap{{"PATH", "/a:/b"}});
 }
 
+TEST_CASE("the job of a run is not judged by the slots of the machine that reads it", "[spec]") {
+  // In a Slurm job of four nodes, where launcher.slots is what each may run.
+  for (const bool is_of_run : {false, true})
+    CHECK(parse_job({.text = kMinimal,
+                     .file = "job.json",
+                     .overrides = {"parallelism.data=4", "parallelism.world_size=4", "launcher.slots=1"},
+                     .environment = {},
+                     .is_of_run = is_of_run})
+              .ok() == is_of_run);
+}
+
 TEST_CASE("stronger layers win, and say so", "[spec]") {
   const TemporaryFolder temporary;
   const std::string& folder = temporary.path();
