@@ -96,6 +96,11 @@ SessionFolders::~SessionFolders() {
   remove(shared_memory_);
 }
 
+bool SessionFolders::exist() const {
+  FileSystem& fs = real_file_system();
+  return fs.is_directory(session()) && fs.is_directory(shared_memory());
+}
+
 void SessionFolders::sweep() {
   FileSystem& fs = real_file_system();
   for (const std::string parent : kParents) {

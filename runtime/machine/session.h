@@ -19,6 +19,8 @@ class SessionFolders {
   SessionFolders& operator=(const SessionFolders&) = delete;
   const std::string& session() const { return session_.path; }
   const std::string& shared_memory() const { return shared_memory_.path; }
+  /// Whether both are still there.
+  bool exist() const;
 
   /// Removes the folders of processes that have ended.
   static void sweep();

@@ -185,6 +185,8 @@ class Agent {
     hello.unix_s = clock_.unix_s();
     hello.epoch = machine_.epoch();
     hello.newest_epoch = state_.newest_epoch();
+    if (std::exchange(obeyed_token_, link_.token()) != link_.token()) obeyed_ = 0;
+    hello.obeyed = obeyed_;
     hello.pieces = serve_pieces(end.address);
     link_.send({.kind = Kind::hello, .payload = hello.to_json()});
   }
@@ -230,8 +232,11 @@ class Agent {
     // Before the welcome it may be anyone; afterwards there is no second one.
     if (phase != AgentState::Phase::attached || message.kind == Kind::welcome) return;
     state_.heard(now_s);
+    if (message.kind == Kind::beat) return untaken_.taken(message.sequence);
+    // It came by the connection before, too.
+    if (message.sequence != 0 && message.sequence <= obeyed_) return;
+    obeyed_ = std::max(obeyed_, message.sequence);
     switch (message.kind) {
-      case Kind::beat: return untaken_.taken(message.sequence);
       case Kind::end: pieces_.keep_at_end(message.number == 1); return state_.ended_by_order(now_s);
       case Kind::pieces: return tell_pieces(message.number);
       case Kind::look: return beat(true);
@@ -282,8 +287,11 @@ class Agent {
                      .takeover_s = welcome.takeover_s},
                     clock_.monotonic_s());
     watchdog_->set_limit(welcome.grace_s + kStandStillS);
-    log_.say(welcome.keep ? "attached" : "attached; what runs here is of no use");
+    log_.say(welcome.handled ? "attached again"
+             : welcome.keep  ? "attached"
+                             : "attached; nothing here goes on");
     log_.forget_problem();
+    if (welcome.handled) return tell_rest(*welcome.handled);
     if (welcome.keep) return tell_again();
     untaken_.clear();
     machine_.kill_all();
@@ -305,10 +313,17 @@ class Agent {
     for (const Message& message : untaken_.others()) link_.send(message);
   }
 
+  /// The supervisor is the same; the connection to it was broken.
+  void tell_rest(uint64_t handled) {
+    beat(true);
+    for (const Message& message : machine_.fence_shares()) link_.send(message);
+    for (const Message& message : untaken_.after(handled)) link_.send(message);
+  }
+
   void beat(bool with_ranks) {
     pieces_.note_alive();
     const double now_s = clock_.monotonic_s();
-    Message message{.kind = Kind::beat, .epoch = machine_.epoch().value_or(0)};
+    Message message{.kind = Kind::beat, .epoch = machine_.epoch().value_or(0), .number = int64_t(obeyed_)};
     if (with_ranks || now_s - digest_s_ >= kDigestIntervalS) {
       digest_s_ = now_s;
       message.payload = wire::pack(machine_.digests());
@@ -338,6 +353,8 @@ class Agent {
   const NodeDescription node_;
   SupervisorLink link_;
   UntakenMessages untaken_;
+  std::string obeyed_token_;  ///< of the supervisor of obeyed_
+  uint64_t obeyed_ = 0;       ///< sequence of the last order
   double digest_s_ = 0;
   std::optional<LoopWatchdog> watchdog_;
 };
@@ -412,6 +429,7 @@ int run_agent(const AgentOptions& given) {
     forget_outer_launcher();
     ended = agent.run();
   }
+  SessionFolders::sweep();  // also those of a supervisor that was killed here
   if (!ended && options.abandoned) options.abandoned();
   return 0;
 }

@@ -130,6 +130,8 @@ Environment LocalMachine::environment_of_children() const {
 }
 
 void LocalMachine::begin_pmix(const PmixServer::Epoch& layout) {
+  // Something may empty /tmp or /dev/shm under a run (RemoveIPC of systemd, an administrator).
+  if (pmix_ && !pmix_folders_->exist()) pmix_.reset();
   if (!pmix_) {
     pmix_folders_.emplace();
     pmix_ = std::make_unique<PmixServer>(

@@ -61,6 +61,16 @@ void UntakenMessages::answered(const std::string& line, int rank) {
   if (answers_.size() > protocol::kMostAnswers) answers_.erase(answers_.begin());
 }
 
+std::vector<Message> UntakenMessages::after(uint64_t sequence) const {
+  std::vector<Message> result(ends_.begin(), ends_.end());
+  for (const Save& save : saves_) result.push_back(save.message);
+  result.insert(result.end(), others_.begin(), others_.end());
+  std::erase_if(result, [&](const Message& message) { return message.sequence <= sequence; });
+  std::sort(result.begin(), result.end(),
+            [](const Message& a, const Message& b) { return a.sequence < b.sequence; });
+  return result;
+}
+
 void UntakenMessages::clear() {
   ends_.clear();
   saves_.clear();

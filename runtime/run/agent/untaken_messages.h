@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/run/wire/node_wire.h"
 
@@ -44,6 +45,8 @@ class UntakenMessages {
   };
   const std::deque<Save>& saves() const { return saves_; }
   const std::deque<wire::Message>& others() const { return others_; }
+  /// All of these with a number above `sequence`, in their order.
+  std::vector<wire::Message> after(uint64_t sequence) const;
   /// The lines, by the number of the save.
   const std::map<int64_t, std::string>& answers() const { return answers_; }
 

@@ -63,10 +63,10 @@ struct Message {
   /// exited: wait status. remote, spawn, remote_ended: number of the request. fence: number of the fence,
   /// from 1. gone: how many processes could not be killed. refused: 1 if the supervisor would refuse again.
   /// end: 1 if the node keeps the pieces in its memory. pieces, clock: number of the question. keep_only: the
-  /// number of ranks.
+  /// number of ranks. beat, up: sequence of the last order that the agent has obeyed.
   int64_t number = 0;
-  /// up: number of the message, from 1; 0 in beats and fences. beat, down: the last number that the
-  /// supervisor has handled.
+  /// up: number of the message, from 1; 0 in beats and fences. down: number of the order, from 1; beat: the
+  /// last number that the supervisor has handled.
   uint64_t sequence = 0;
   /// refused, rank_lost: why. remote: the host. remote_ended: the wait status. beat with ranks, up:
   /// NodeUsage. clock, up: the node's monotonic time in seconds.
@@ -142,6 +142,7 @@ struct NodeHello {
   double unix_s = 0;              ///< the node's clock when it sent the hello
   std::optional<uint64_t> epoch;  ///< epoch of the processes that run there
   uint64_t newest_epoch = 0;      ///< newest epoch that the agent has seen
+  uint64_t obeyed = 0;            ///< sequence of the last order of this supervisor; 0: it gave none
   std::string to_json() const;
   static NodeHello from_json(const std::string& text);  ///< Error(kLauncher)
   static void fields(auto& f, auto& r) {
@@ -162,6 +163,7 @@ struct NodeHello {
     f.when(r.pieces.exists(), "pieces", r.pieces);
     f("unix_s", r.unix_s);
     f("newest_epoch", r.newest_epoch);
+    f.when(r.obeyed > 0, "obeyed", r.obeyed);
     f.maybe("epoch", r.epoch);
   }
 };
@@ -171,6 +173,9 @@ struct Welcome {
   double silence_s = 2, grace_s = 30, beat_s = 0.25;
   double takeover_s = 0;  ///< these four: AgentState::Options
   bool keep = false;  ///< true: the processes there continue; false: the agent kills them
+  /// This supervisor had the agent before, and has handled its messages up to that number; nullopt: another
+  /// one did, or the node was lost meanwhile.
+  std::optional<uint64_t> handled;
   std::string to_json() const;
   static Welcome from_json(const std::string& text);
   static void fields(auto& f, auto& r) {
@@ -179,6 +184,7 @@ struct Welcome {
     f("beat_s", r.beat_s);
     f("takeover_s", r.takeover_s);
     f("keep", r.keep);
+    f.maybe("handled", r.handled);
   }
 };
 

@@ -69,13 +69,11 @@ class Attempt {
              [this](int node, const wire::NodeHello&) {
                if (options_.hooks.node_up) options_.hooks.node_up(node);
              },
-         .lost = [this](int node, const std::string& why) { on_node_lost(node, why); },
+         .lost = [this](int node, const NodeLoss& loss) { on_node_lost(node, loss); },
+         .paused = [this](double seconds) { log_.paused(seconds, run_.path); },
          .start_failed = options_.hooks.start_failed,
          .message = [this](int node, Message&& message) { on_message(node, std::move(message)); }});
-    if (options_.attach)
-      attach();
-    else
-      start();
+    options_.attach ? attach() : start();
     read_signals();
     while (!supervision_.over()) turn();
     record(steps_.take_all());
@@ -157,7 +155,7 @@ class Attempt {
   void attach() {
     supervision_.progressed(log_.status().step, clock_.monotonic_s());
     for (size_t i = 0; i < options_.nodes.size(); ++i) {
-      if (!options_.nodes[i].missing.empty()) lose(int(i), options_.nodes[i].missing);
+      if (!options_.nodes[i].missing.empty()) lose(int(i), {.why = options_.nodes[i].missing});
       send(int(i), {.kind = Kind::look});
     }
   }
@@ -311,16 +309,17 @@ class Attempt {
 
   // ---- from the nodes
 
-  void on_node_lost(int fleet_node, const std::string& why) {
-    if (options_.hooks.node_lost) options_.hooks.node_lost(fleet_node, why);
-    if (const int index = index_of(fleet_node); index >= 0) lose(index, why);
+  void on_node_lost(int fleet_node, const NodeLoss& loss) {
+    if (options_.hooks.node_lost) options_.hooks.node_lost(fleet_node, loss);
+    if (const int index = index_of(fleet_node); index >= 0) lose(index, loss);
   }
 
-  void lose(int index, const std::string& why) {
+  void lose(int index, const NodeLoss& loss) {
     const std::string& node = fleet_.name(options_.nodes[size_t(index)].node);
-    log_.event(EventKind::node_lost, dump_json(Json{
-                                {"epoch", options_.file.epoch}, {"node", node}, {"reason", why}}));
-    if (!gone_[size_t(index)]) supervision_.node_lost(index, why, clock_.monotonic_s());
+    log_.event(EventKind::node_lost,
+               dump_json(Json{{"epoch", options_.file.epoch}, {"node", node}, {"reason", loss.why}}));
+    if (!gone_[size_t(index)])
+      supervision_.node_lost(index, loss.why, clock_.monotonic_s(), loss.by_own_pause);
     gone_[size_t(index)] = true;
     lost_[size_t(index)] = true;
   }
@@ -349,7 +348,7 @@ class Attempt {
       case Kind::rank_lost:
         return supervision_.lost(m.rank, read_crash_record(fs_, run_.path, m.rank, options_.file.epoch),
                                  clock_.monotonic_s());
-      case Kind::exited: return on_exit(m.rank, int(m.number));
+      case Kind::exited: return on_exit(index, m.rank, int(m.number));
       case Kind::output: return on_output(index, m);
       case Kind::fence: return relay_.fence(index, std::move(m));
       case Kind::remote: return relay_.remote(index, m);
@@ -382,7 +381,7 @@ class Attempt {
 
   std::string host_of(int rank) const { return fleet_.name(options_.nodes[size_t(node_of(rank))].node); }
 
-  void on_exit(int rank, int status) {
+  void on_exit(int index, int rank, int status) {
     const double now_s = clock_.monotonic_s();
     if (rank >= 0)
       return supervision_.exited(rank, status, read_crash_record(fs_, run_.path, rank, options_.file.epoch),
@@ -392,7 +391,7 @@ class Attempt {
       if (supervision_.ranks()[size_t(r)].phase == RankView::absent)
         if (const auto record = read_crash_record(fs_, run_.path, r, options_.file.epoch))
           supervision_.lost(r, record, now_s);
-    supervision_.launcher_ended(status, now_s);
+    supervision_.launcher_ended(status, now_s, index);
   }
 
   void on_output(int index, const Message& m) {

@@ -21,7 +21,7 @@ struct AttemptHooks {
   /// Called in each turn, before messages of the nodes are read. An exception ends the attempt at once.
   std::function<void()> turn;
   std::function<void(int node)> node_up;
-  std::function<void(int node, const std::string& why)> node_lost;
+  std::function<void(int node, const NodeLoss& loss)> node_lost;
   /// The agent of the node could not be started, or was refused.
   std::function<void(int node, const std::string& why)> start_failed;
   std::function<void()> all_present;  ///< every rank has sent hello

@@ -167,6 +167,13 @@ void RunLog::saved_before(const SaveOutcome& outcome) {
   saved(outcome, 0);
 }
 
+void RunLog::paused(double seconds, const std::string& run_directory) {
+  event(EventKind::supervisor_paused, dump_json(Json{{"epoch", status_.epoch}, {"seconds", seconds}}));
+  console_.note(fmt::format(
+      " ! this supervisor stood still for {:.1f} s (it was stopped, or {} did not answer); the ranks went on",
+      seconds, run_directory));
+}
+
 void RunLog::publishing_hangs(const std::string& text) {
   event(EventKind::save_hangs, dump_json(Json{{"reason", text}}));
   console_.note(" ! " + text);

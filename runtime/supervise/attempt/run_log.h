@@ -52,6 +52,8 @@ class RunLog {
   void saved_before(const SaveOutcome& outcome);
   /// A save is not published because its file system does not answer. `text`: one sentence.
   void publishing_hangs(const std::string& text);
+  /// This process stood still; the ranks went on, and their agents come back by themselves.
+  void paused(double seconds, const std::string& run_directory);
   /// Copies the states of the ranks and writes status.json, at most once a second unless `now`.
   void update(const Supervision& supervision, bool now);
   /// Records that no attempt runs because the run waits for nodes. `why`: one sentence.

@@ -9,6 +9,7 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kMostFailures = 16;  // remembered of a node
+constexpr int kFailedStarts = 2;
 
 bool usable(const PoolNode& n) { return n.state == PoolNode::ready && !n.quarantined; }
 
@@ -44,7 +45,8 @@ void NodePool::ready(const std::string& name, int slots, double now_s) {
   n.since_s = now_s;
 }
 
-NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, double now_s) {
+NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, double now_s,
+                              bool by_own_pause) {
   PoolNode& n = node(name, now_s);
   if (n.state == PoolNode::lost) return {};
   const bool was_ready = n.state == PoolNode::ready;
@@ -53,10 +55,10 @@ NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, d
   n.why = why;
   n.place = -1;
   Loss loss{.was_member = std::exchange(n.member, false)};
-  // Losses that follow each other at once have one cause: a flapping link, or this process that was stopped
-  // meanwhile.
-  if (was_ready && (n.failures.empty() || now_s - n.failures.back() >= options_.settle_s))
-    loss.is_put_out = blame(n, now_s);
+  // Losses that follow each other at once have one cause: a flapping link.
+  if (was_ready && !by_own_pause &&
+      (n.failures.empty() || now_s - n.failures.back().at_s >= options_.settle_s))
+    loss.is_put_out = blame(n, why, now_s);
   // A node that returns is the last spare.
   const auto it =
       std::find_if(nodes_.begin(), nodes_.end(), [&](const PoolNode& p) { return p.name == name; });
@@ -64,22 +66,26 @@ NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, d
   return loss;
 }
 
-bool NodePool::failed(const std::string& name, double now_s) {
+bool NodePool::failed(const std::string& name, const std::string& why, double now_s, bool start_failed) {
   for (PoolNode& n : nodes_)
-    if (n.name == name) return blame(n, now_s);
+    if (n.name == name) return blame(n, why, now_s, start_failed);
   return false;
 }
 
-bool NodePool::blame(PoolNode& n, double now_s) {
-  n.failures.push_back(now_s);
+bool NodePool::blame(PoolNode& n, const std::string& why, double now_s, bool start_failed) {
+  n.failures.push_back({now_s, attempts_, why});
   if (n.failures.size() > kMostFailures) n.failures.erase(n.failures.begin());
-  if (n.quarantined || !enough_failures(n.failures, now_s, options_.quarantine)) return false;
+  std::vector<double> times;
+  for (const NodeFailure& failure : n.failures) times.push_back(failure.at_s);
+  QuarantineRules rules = options_.quarantine;
+  if (start_failed) rules.failures = std::min(rules.failures, kFailedStarts);
+  if (n.quarantined || !enough_failures(times, now_s, rules)) return false;
   int others = 0;
   for (const PoolNode& p : nodes_)
     if (p.name != n.name && usable(p)) others += ranks_on(p);
   if (others < options_.least_ranks) return false;
+  suspects_.push_back({n.name, n.failures});
   set_quarantined(n.name, true, true);
-  suspects_.push_back(n.name);
   return true;
 }
 
@@ -101,7 +107,7 @@ void NodePool::pardon_if_needed() {
   for (PoolNode& n : nodes_) {
     if (!n.put_out) continue;
     n.quarantined = n.put_out = false;
-    std::erase(suspects_, n.name);
+    std::erase_if(suspects_, [&](const PutOutNode& suspect) { return suspect.name == n.name; });
   }
 }
 
@@ -111,12 +117,13 @@ void NodePool::progressed() {
   suspects_.clear();
 }
 
-std::vector<std::string> NodePool::take_quarantined() { return std::exchange(quarantined_, {}); }
+std::vector<PutOutNode> NodePool::take_quarantined() { return std::exchange(quarantined_, {}); }
 
 // ---- attempts
 
 std::string NodePool::begin_attempt(const std::vector<std::string>& names, double now_s) {
   std::string missing;
+  ++attempts_;
   places_ = int(names.size());
   for (PoolNode& n : nodes_) n.place = -1, n.member = false;
   for (size_t i = 0; i < names.size(); ++i) {

@@ -15,6 +15,13 @@
 
 namespace trainctl {
 
+/// A failure of a node: it was lost, or an attempt failed there.
+struct NodeFailure {
+  double at_s = 0;
+  int attempt = 0;  ///< how many attempts of this supervisor had begun
+  std::string why;
+};
+
 struct PoolNode {
   std::string name;
   int slots = 0;
@@ -25,7 +32,13 @@ struct PoolNode {
   std::string why;               ///< why it was lost
   int place = -1;                ///< index in the nodes of the current or last attempt; -1: not one of them
   bool member = false;           ///< a node of the current attempt
-  std::vector<double> failures;  ///< times of its newest failures
+  std::vector<NodeFailure> failures;  ///< the newest
+};
+
+/// A node without which the run went on, with the failures that put it out.
+struct PutOutNode {
+  std::string name;
+  std::vector<NodeFailure> failures;
 };
 
 class NodePool {
@@ -46,10 +59,11 @@ class NodePool {
     bool was_member = false;  ///< of the current attempt
     bool is_put_out = false;  ///< it was lost so often that it is in quarantine now
   };
-  /// Nothing happens if it is lost already.
-  Loss lost(const std::string& name, const std::string& why, double now_s);
+  /// Nothing happens if it is lost already. `by_own_pause`: it is no failure of the node.
+  Loss lost(const std::string& name, const std::string& why, double now_s, bool by_own_pause = false);
   /// An attempt has failed on that node. Returns true if the node is in quarantine now, for that.
-  bool failed(const std::string& name, double now_s);
+  /// `start_failed`: it could not start its ranks, of which two are enough.
+  bool failed(const std::string& name, const std::string& why, double now_s, bool start_failed = false);
   /// See Recovery::set_quarantined.
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run);
   /// A suspect node is better than none: what this run has put out is used again where the run fits in no
@@ -58,7 +72,9 @@ class NodePool {
   /// The run made progress without the nodes that it has put out.
   void progressed();
   /// These nodes, since the last call.
-  std::vector<std::string> take_quarantined();
+  std::vector<PutOutNode> take_quarantined();
+  /// How many attempts have begun.
+  int attempts() const { return attempts_; }
 
   // ---- attempts
   /// An attempt begins on these nodes, in the order of their ranks. Returns the first that is not ready; "":
@@ -82,13 +98,14 @@ class NodePool {
  private:
   PoolNode& node(const std::string& name, double now_s);
   int ranks_on(const PoolNode& node) const { return node.slots / options_.tensor * options_.tensor; }
-  bool blame(PoolNode& node, double now_s);
+  bool blame(PoolNode& node, const std::string& why, double now_s, bool start_failed = false);
 
   Options options_;
   std::vector<PoolNode> nodes_;
+  int attempts_ = 0;
   int places_ = 0;                        ///< number of nodes of the current or last attempt
-  std::vector<std::string> suspects_;     ///< put out by this run
-  std::vector<std::string> quarantined_;  ///< suspects without which the run made progress
+  std::vector<PutOutNode> suspects_;      ///< put out by this run
+  std::vector<PutOutNode> quarantined_;   ///< suspects without which the run made progress
 };
 
 }  // namespace trainctl

@@ -92,6 +92,19 @@ std::vector<std::string> QuarantineList::nodes_out(double now_s) const {
   return names;
 }
 
+std::string QuarantineList::why_out(const std::string& node, double now_s) const {
+  for (const QuarantineEntry& e : entries_) {
+    if (e.node != node || !e.is_out(now_s)) continue;
+    std::string text =
+        fmt::format("in quarantine for another {}, {} x", short_duration(e.out_until_s - now_s), e.count);
+    if (!e.evidence.empty())
+      text += fmt::format(", last {} ago in run {}: {}", short_duration(now_s - e.evidence.back().unix_s),
+                          e.evidence.back().run, e.evidence.back().cause);
+    return text;
+  }
+  return "";
+}
+
 std::string QuarantineList::to_json() const { return record_text(*this, 1) + "\n"; }
 
 QuarantineList QuarantineList::from_json(const std::string& text) {

@@ -88,6 +88,9 @@ class QuarantineList {
   std::vector<std::string> nodes_out(double now_s) const;
   /// Whether the node is out because of failures of the run `run` alone.
   bool only_by(const std::string& node, const std::string& run, double now_s) const;
+  /// "in quarantine for another 23h, 3 x, last 12m ago in run a: rank 1 was killed by SIGSEGV"; "": it is
+  /// not.
+  std::string why_out(const std::string& node, double now_s) const;
   const std::vector<QuarantineEntry>& entries() const { return entries_; }
 
   std::string to_json() const;

@@ -81,8 +81,8 @@ void Recovery::node_ready(const std::string& name, int slots, double now_s) {
   pool_.ready(name, slots, now_s);
 }
 
-void Recovery::node_lost(const std::string& name, const std::string& why, double now_s) {
-  const NodePool::Loss loss = pool_.lost(name, why, now_s);
+void Recovery::node_lost(const std::string& name, const std::string& why, double now_s, bool by_own_pause) {
+  const NodePool::Loss loss = pool_.lost(name, why, now_s, by_own_pause);
   if (loss.was_member && attempt_.is_running && attempt_.lost_member.empty()) attempt_.lost_member = name;
   if (loss.is_put_out) crash_loop_.allow_one_more();
 }
@@ -91,7 +91,7 @@ void Recovery::set_quarantined(const std::string& name, bool quarantined, bool b
   pool_.set_quarantined(name, quarantined, by_this_run);
 }
 
-std::vector<std::string> Recovery::take_quarantined() { return pool_.take_quarantined(); }
+std::vector<PutOutNode> Recovery::take_quarantined() { return pool_.take_quarantined(); }
 
 const Width* Recovery::widest(int ranks) const {
   for (const Width& w : options_.widths)
@@ -184,7 +184,8 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
     return;
   }
   const bool lost = !attempt_.lost_member.empty();
-  if (!worth_restarting(e.code) || (!lost && restarts_ >= options_.max_restarts)) return void(end(give_up));
+  if (!worth_restarting(e.code, attempt_.stepped) || (!lost && restarts_ >= options_.max_restarts))
+    return void(end(give_up));
   crash_loop_.count({.code = e.code,
                      .step = attempt_.stepped ? attempt_.step : state_.step.value_or(0),
                      .stepped = attempt_.stepped,
@@ -192,7 +193,7 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
                      .rank = lost ? -1 : e.rank,
                      .node = lost ? attempt_.lost_member : e.node},
                     attempt_.progressed);
-  if (!lost && pool_.failed(e.node, now_s)) crash_loop_.allow_one_more();
+  if (!lost && pool_.failed(e.node, e.cause, now_s, e.start_failed)) crash_loop_.allow_one_more();
   if (crash_loop_.is_reached()) {
     end(StopRun{give_up.exit_code, fmt::format("{}; {}", e.cause, crash_loop_.text())});
     return;

@@ -53,6 +53,7 @@ struct AttemptEnd {
   std::string cause;  ///< one sentence
   int rank = -1;      ///< the first rank that failed; -1: no particular rank
   std::string node;   ///< the node of that rank; "": no particular node
+  bool start_failed = false;  ///< the node could not start its ranks
 };
 
 /// Decision: begin the next epoch on these nodes, in the order of their ranks.
@@ -122,7 +123,8 @@ class Recovery {
   // ---- inputs
   void node_coming(const std::string& name, double now_s);
   void node_ready(const std::string& name, int slots, double now_s);
-  void node_lost(const std::string& name, const std::string& why, double now_s);
+  /// `by_own_pause`: see NodePool::lost.
+  void node_lost(const std::string& name, const std::string& why, double now_s, bool by_own_pause = false);
   /// Excludes the node from later attempts, or (false) allows it again. The current attempt keeps the node.
   /// `by_this_run`: failures of this run put the node out; the run uses it again if no width fits without it.
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run = false);
@@ -148,7 +150,8 @@ class Recovery {
   Regroup regroup(double now_s) const;
   /// The nodes that failures of this run put into quarantine and without which the run then made progress,
   /// since the last call. The caller adds them to the quarantine list.
-  std::vector<std::string> take_quarantined();
+  std::vector<PutOutNode> take_quarantined();
+  int attempts() const { return pool_.attempts(); }
   const std::vector<PoolNode>& pool() const { return pool_.nodes(); }
   int restarts() const { return restarts_; }
   bool running() const { return attempt_.is_running; }

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include "runtime/base/ensure.h"
@@ -197,7 +195,7 @@ void Supervision::exited(int rank, int wait_status, const std::optional<CrashRec
   add({signal ? Evidence::killed : Evidence::vanished, ErrorCode::kWorker, rank, cause}, now_s);
 }
 
-void Supervision::node_lost(int node, const std::string& why, double now_s) {
+void Supervision::node_lost(int node, const std::string& why, double now_s, bool by_own_pause) {
   if (phase_ == Phase::over) return;
   ENSURE(node >= 0 && size_t(node) < options_.nodes.size(), "node {} of {}", node, options_.nodes.size());
   const NodeRanks& ranks = options_.nodes[size_t(node)];
@@ -211,14 +209,14 @@ void Supervision::node_lost(int node, const std::string& why, double now_s) {
   const std::string which = ranks.count == 1
                                 ? fmt::format("rank {}", ranks.first)
                                 : fmt::format("ranks {}-{}", ranks.first, ranks.first + ranks.count - 1);
-  add({Evidence::node, ErrorCode::kHardware, -1,
+  add({Evidence::node, by_own_pause ? ErrorCode::kLauncher : ErrorCode::kHardware, -1,
        fmt::format("{} was lost with {}: {}", ranks.name, which, why)},
       now_s);
 }
 
 void Supervision::launcher_output(const std::string& text) { launcher_text_ = text; }
 
-void Supervision::launcher_ended(int wait_status, double now_s) {
+void Supervision::launcher_ended(int wait_status, double now_s, int node) {
   launcher_alive_ = false;
   if (phase_ == Phase::finishing) return enter(Phase::over, now_s);
   if (WIFSIGNALED(wait_status) && (phase_ == Phase::starting || phase_ == Phase::running))
@@ -230,7 +228,8 @@ void Supervision::launcher_ended(int wait_status, double now_s) {
        fmt::format("{} ended with status {}{}{}", options_.launcher ? "mpirun" : "the start of the ranks",
                    WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
                    count(RankView::absent) > 0 ? " before every rank had started" : "",
-                   said.empty() ? "" : ": " + said)},
+                   said.empty() ? "" : ": " + said),
+       options_.launcher ? -1 : node},
       now_s);
 }
 

@@ -46,6 +46,7 @@ struct Verdict {
   // For failed:
   ErrorCode code = ErrorCode::kWorker;
   int rank = -1;       ///< the first rank that failed; -1: no particular rank
+  int start_node = -1;  ///< index of the attempt's node that could not start its ranks; -1: none
   std::string cause;   ///< one sentence
   std::string effect;  ///< the consequence for the other ranks; "": none
   bool before_first_step = false;
@@ -107,11 +108,13 @@ class Supervision {
   /// this.
   void exited(int rank, int wait_status, const std::optional<CrashRecord>& record, double now_s);
   /// A node is silent, or its agent is gone; its ranks count as lost. `why`: for example "silent for 2.0 s".
-  void node_lost(int node, const std::string& why, double now_s);
+  /// `by_own_pause`: it left this supervisor, which had stood still.
+  void node_lost(int node, const std::string& why, double now_s, bool by_own_pause = false);
   /// The launcher's output so far. It is no evidence by itself; the verdict uses it to say how a rank died.
   void launcher_output(const std::string& text);
-  /// The launcher has ended; `wait_status` as from waitpid.
-  void launcher_ended(int wait_status, double now_s);
+  /// The launcher has ended, or (without one) the start of the ranks on that node has failed; `wait_status`
+  /// as from waitpid.
+  void launcher_ended(int wait_status, double now_s, int node = -1);
   /// A stop is requested; it may be said again. `left_s`: of exit_timeout_s, if a part of it passed before
   /// this attempt.
   void stop(StopLevel level, double now_s, double left_s = std::numeric_limits<double>::infinity());
@@ -150,6 +153,7 @@ class Supervision {
     ErrorCode code = ErrorCode::kWorker;
     int rank = -1;
     std::string cause;
+    int start_node = -1;  ///< Verdict::start_node
   };
   void add(Evidence evidence, double now_s);
   void check_silence(double now_s);
@@ -206,7 +210,7 @@ class Supervision {
 };
 
 /// True if a relaunch from the newest checkpoint can help: not for mistakes of the user, damaged data or
-/// divergence.
-bool worth_restarting(ErrorCode code);
+/// divergence. `stepped`: the attempt has finished a step.
+bool worth_restarting(ErrorCode code, bool stepped = false);
 
 }  // namespace trainctl

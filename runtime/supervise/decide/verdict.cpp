@@ -65,6 +65,7 @@ Verdict Supervision::verdict() const {
     first = &*gave_up;
   v.code = first->code;
   v.rank = first->rank;
+  v.start_node = first->start_node;
   v.cause = first->cause;
   if (first->weight == Evidence::peer_lost) {
     // No rank died of itself: one does not answer. It comes first; the rank that gave up on it is a victim.
@@ -99,8 +100,9 @@ Verdict Supervision::verdict() const {
   return v;
 }
 
-bool worth_restarting(ErrorCode code) {
+bool worth_restarting(ErrorCode code, bool stepped) {
   switch (code) {
+    case ErrorCode::kPlan: return stepped;  // it has fitted: the machine lacked memory
     case ErrorCode::kWorker:
     case ErrorCode::kPeerLost:
     case ErrorCode::kHang:

@@ -127,8 +127,8 @@ AttemptHooks RunAttempts::hooks() {
   return {.turn = [this] { run_.lock.turn(), parts_.checkpoints.turn(); },
           .node_up = [&fleet](int node) { fleet.node_up(node); },
           .node_lost =
-              [this](int node, const std::string& why) {
-                parts_.fleet.node_lost(node, why, runs_ranks(places_, node));
+              [this](int node, const NodeLoss& loss) {
+                parts_.fleet.node_lost(node, loss, runs_ranks(places_, node));
               },
           .start_failed =
               [this](int node, const std::string& why) {
@@ -169,8 +169,12 @@ void RunAttempts::ended(const AttemptResult& result, bool by_pmix) {
   for (const AttemptOptions::Node& place : places_)
     if (verdict.rank >= place.first && verdict.rank < place.first + place.count)
       end.node = parts_.fleet.fleet().name(place.node);
+  if (verdict.start_node >= 0) {
+    end.node = parts_.fleet.fleet().name(places_[size_t(verdict.start_node)].node);
+    end.start_failed = true;
+  }
   starter().doubt(verdict, by_pmix);
-  tell_quarantine(run_.plan, run_.fs, run_.clock, parts_.recovery, run_.log, verdict.cause);
+  tell_quarantine(run_.plan, run_.fs, run_.clock, parts_.recovery, run_.log);
   times_.ended(verdict, result);
   last_ = {.verdict = verdict, .failure_folder = ""};
   if (verdict.outcome == Verdict::failed) last_->failure_folder = parts_.end.record_failure(verdict);

@@ -110,7 +110,7 @@ RunResult RunEnd::conclude_failure(const Verdict& v, const std::string& folder, 
         "repair the cause above, or each start fails the same way (launcher.mpirun is {}, its words are in "
         "{}/logs/mpirun.log), then ",
         plan_.mpirun, run_.path);
-  else if (!diverged && !damaged && !worth_restarting(v.code))
+  else if (!diverged && !damaged && !worth_restarting(v.code, !v.before_first_step))
     before = "repair the cause above, then ";
   console_.say("what to do  " + before + advice +
                (damaged ? " (takes the newest checkpoint that can be loaded)" : ""));

@@ -114,7 +114,7 @@ void RunFleet::await_agents(double limit_s, const std::function<bool()>& enough)
 
 Fleet::Handler RunFleet::handler() {
   return {.up = [this](int node, const wire::NodeHello&) { node_up(node); },
-          .lost = [this](int node, const std::string& why) { node_lost(node, why, false); },
+          .lost = [this](int node, const NodeLoss& loss) { node_lost(node, loss, false); },
           .start_failed = [this](int node, const std::string& why) { start_failed(node, why); },
           .message = {}};
 }
@@ -150,12 +150,12 @@ void RunFleet::node_up(int node) {
   run_.log.event(EventKind::node_up, node_up_json(*fleet_, node));
 }
 
-void RunFleet::node_lost(int node, const std::string& why, bool is_recorded) {
+void RunFleet::node_lost(int node, const NodeLoss& loss, bool is_recorded) {
   is_up_.erase(node);
-  recovery_.node_lost(fleet_->name(node), why, run_.clock.monotonic_s());
+  recovery_.node_lost(fleet_->name(node), loss.why, run_.clock.monotonic_s(), loss.by_own_pause);
   if (!is_recorded)
-    run_.log.event(EventKind::node_lost, dump_json(Json{{"node", fleet_->name(node)}, {"reason", why}}));
-  run_.log.console().note(fmt::format(" ! {}: {}", fleet_->name(node), why));
+    run_.log.event(EventKind::node_lost, dump_json(Json{{"node", fleet_->name(node)}, {"reason", loss.why}}));
+  run_.log.console().note(fmt::format(" ! {}: {}", fleet_->name(node), loss.why));
 }
 
 void RunFleet::start_failed(int node, const std::string& why) {

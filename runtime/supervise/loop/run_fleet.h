@@ -52,7 +52,7 @@ class RunFleet {
   // ---- events of nodes during an attempt, which calls these; `node` is an index of the fleet
   void node_up(int node);
   /// `is_recorded`: the attempt writes the event.
-  void node_lost(int node, const std::string& why, bool is_recorded);
+  void node_lost(int node, const NodeLoss& loss, bool is_recorded);
   /// The agent could not be started: the node is not waited for. On one machine Error(kLauncher).
   void start_failed(int node, const std::string& why);
 

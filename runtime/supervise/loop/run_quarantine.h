@@ -10,8 +10,8 @@ namespace trainctl {
 
 void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
                      Console& console);
-/// Adds the nodes of Recovery::take_quarantined to the list. `cause`: the cause of the last failure.
-void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery, RunLog& log,
-                     const std::string& cause);
+/// Adds the nodes of Recovery::take_quarantined to the list, with each failure that put them out.
+void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
+                     RunLog& log);
 
 }  // namespace trainctl

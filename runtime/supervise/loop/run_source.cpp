@@ -193,9 +193,9 @@ std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_
   std::vector<NodePieces> answers;
   std::set<int> asked;
   Fleet::Handler listening = handler;
-  listening.lost = [&](int node, const std::string& why) {
+  listening.lost = [&](int node, const NodeLoss& loss) {
     asked.erase(node);
-    if (handler.lost) handler.lost(node, why);
+    if (handler.lost) handler.lost(node, loss);
   };
   listening.message = [&](int node, wire::Message&& message) {
     if (message.kind != wire::Kind::pieces || message.number != number) return;

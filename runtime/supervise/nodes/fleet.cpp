@@ -29,19 +29,12 @@ namespace {
 using wire::Kind;
 using wire::Message;
 
-constexpr size_t kMostAtOnce = 64;       ///< remote shells that run at a time
 constexpr double kHelloLimitS = 5;       ///< from a connection to its hello
 constexpr size_t kMostStrangers = 1024;  ///< connections that have not said hello yet
-constexpr double kLongestStartIntervalS = 30;
-constexpr size_t kMostStarterText = 4096;  ///< kept of what a remote shell or srun says
 /// This process itself did not run for longer: silence meanwhile proves nothing.
 constexpr double kOwnPauseS = 1.0;
-
-std::string start_problem(int wait_status, const std::string& words) {
-  return fmt::format("its agent could not be started (status {}){}{}",
-                     WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status),
-                     words.empty() ? "" : ": ", last_line_of(words));
-}
+/// So many limits of silence an agent has for its return: it waits one for an answer to a hello of before.
+constexpr double kReturnInSilences = 3;
 
 /// Whether supervisor.json is still the one with this token.
 bool holds_token(const std::string& path, const std::string& token) {
@@ -130,112 +123,6 @@ int Fleet::ready_count() const {
       std::count_if(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.hello.has_value(); }));
 }
 
-// ---- agents
-
-void Fleet::start_agents() {
-  keep_agents_ = true;
-  const double now_s = clock_.monotonic_s();
-  const bool none = ready_count() == 0;
-  if (options_.start.way == AgentStart::Way::slurm && none) return start_all_agents();
-  if (options_.start.way == AgentStart::Way::awaited) {
-    keep_agents_ = false;
-    return;
-  }
-  for (int i = 0; i < size(); ++i)
-    if (!nodes_[size_t(i)].hello)
-      to_start_.push_back(i), nodes_[size_t(i)].next_start_s = now_s + kLongestStartIntervalS;
-  watch_starters();
-}
-
-void Fleet::start_all_agents() {
-  const AgentStep step{
-      .nodes = size(), .logs = options_.run_directory + "/logs", .program = agent_words(agent_program(), "")};
-  start_all_text_.clear();
-  start_all_ = std::make_unique<ChildProcess>(agent_step_command(step), Environment{}, names_of(misleads_srun));
-  for (Node& node : nodes_) node.next_start_s = clock_.monotonic_s() + kLongestStartIntervalS;
-}
-
-/// Where the one srun fails, for a node that has died meanwhile, each node gets one of its own.
-void Fleet::watch_start_of_all(double now_s) {
-  if (!start_all_) return;
-  start_all_text_ += start_all_->read_output();
-  if (start_all_text_.size() > kMostStarterText)
-    start_all_text_.erase(0, start_all_text_.size() - kMostStarterText);
-  const auto status = start_all_->reap();
-  if (!status) return;
-  start_all_.reset();
-  if (*status == 0) return;
-  for (Node& node : nodes_)
-    if (!node.hello) node.problem = start_problem(*status, start_all_text_), node.next_start_s = now_s;
-}
-
-void Fleet::start_agent(int index) {
-  Node& node = nodes_[size_t(index)];
-  node.starter_text.clear();
-  node.greeted_s = 0;
-  std::vector<std::string> words = agent_words(agent_program(), node.name);
-  std::vector<std::string> unset;
-  Environment environment;
-  if (options_.start.way == AgentStart::Way::slurm) {
-    const std::string logs = options_.run_directory + "/logs";
-    words = agent_step_command({.nodes = 1, .only_on = {node.name}, .logs = logs, .program = words});
-    unset = names_of(misleads_srun);
-  } else if (options_.start.way == AgentStart::Way::shell && !is_this_machine(node.name)) {
-    words = shell_words(options_.start, agent_program(), node.name);
-  } else {
-    // Without `env`, which a machine with no more than this program may lack.
-    words.erase(words.begin(), words.begin() + 3);
-    environment = {{kRunVariable, options_.run_directory}, {kNodeVariable, node.name}};
-  }
-  try {
-    node.starter = std::make_unique<ChildProcess>(words, environment, unset);
-    ++starting_;
-  } catch (const Error& error) {
-    node.problem = error.what();
-    if (handler_.start_failed) handler_.start_failed(index, node.problem);
-  }
-}
-
-/// An agent that had worked is replaced at once: the node is needed, and the new agent removes what the
-/// killed one left there, also where the run ends a moment later.
-double Fleet::restart_s(const Node& node, double now_s) {
-  return std::max(now_s, (node.greeted_s > 0 ? node.greeted_s : now_s) + node.start_interval_s);
-}
-
-void Fleet::watch_starters() {
-  while (!to_start_.empty() && starting_ < int(kMostAtOnce)) {
-    const int index = to_start_.front();
-    to_start_.pop_front();
-    if (!nodes_[size_t(index)].hello && !nodes_[size_t(index)].starter) start_agent(index);
-  }
-  const double now_s = clock_.monotonic_s();
-  starting_ = 0;
-  for (int i = 0; i < size(); ++i) {
-    Node& node = nodes_[size_t(i)];
-    if (node.starter) {
-      node.starter_text += node.starter->read_output();
-      if (node.starter_text.size() > kMostStarterText)
-        node.starter_text.erase(0, node.starter_text.size() - kMostStarterText);
-      if (const auto status = node.starter->reap()) {
-        if (!node.hello && *status != 0) {
-          node.problem = start_problem(*status, node.starter_text);
-          if (handler_.start_failed) handler_.start_failed(i, node.problem);
-        }
-        node.starter.reset();
-        if (!node.hello) node.next_start_s = restart_s(node, now_s);
-      } else if (!node.hello) {
-        ++starting_;
-      }
-    } else if (keep_agents_ && !ending_ && !node.hello && now_s >= node.next_start_s &&
-               std::find(to_start_.begin(), to_start_.end(), i) == to_start_.end()) {
-      node.start_interval_s = std::min(2 * node.start_interval_s, kLongestStartIntervalS);
-      node.next_start_s = now_s + node.start_interval_s;
-      to_start_.push_back(i);
-    }
-  }
-  watch_start_of_all(now_s);
-}
-
 // ---- connections
 
 void Fleet::accept_all() {
@@ -302,7 +189,11 @@ void Fleet::greet(Connection& c, const Message& message) {
   const int index = find(hello.name);
   ENSURE(index >= 0, "{} was not refused", hello.name);
   Node& node = nodes_[size_t(index)];
-  if (node.connection) close(*node.connection, "another agent of this node has connected");
+  if (is_same_agent(node, hello)) return take_back(c, std::move(hello));
+  if (node.hello) {
+    if (node.connection) node.connection->node = -1, node.connection->stream->close("");
+    lose(index, {.why = "another agent of this node has connected"});
+  }
   ENSURE(!node.connection && !node.hello, "{} has another connection", node.name);
   c.node = index;
   c.stream->greeted();
@@ -311,37 +202,68 @@ void Fleet::greet(Connection& c, const Message& message) {
   node.problem.clear();
   node.start_interval_s = 1;
   node.taken = 0;
+  node.orders.clear();
   const bool keep = hello.epoch && options_.attach_to == hello.epoch;
   node.clock_offset_s = hello.unix_s - clock_.unix_s();
   node.hello = std::move(hello);
-  const double takeover_s = takeover_after_s(options_.silence_s, options_.grace_s, index);
+  welcome(c, keep, std::nullopt);
+  if (handler_.up) handler_.up(index, *node.hello);
+}
+
+void Fleet::welcome(Connection& c, bool keep, std::optional<uint64_t> handled) {
+  const double takeover_s = takeover_after_s(options_.silence_s, options_.grace_s, c.node);
   const wire::Welcome welcome{.silence_s = options_.silence_s,
                               .grace_s = options_.grace_s,
                               .beat_s = std::min(0.25, options_.silence_s / 4),
                               .takeover_s = options_.takeover ? takeover_s : 0,
-                              .keep = keep};
+                              .keep = keep,
+                              .handled = handled};
   c.stream->send({.kind = Kind::welcome, .payload = welcome.to_json()});
   await_room(c);
-  if (handler_.up) handler_.up(index, *node.hello);
 }
 
-void Fleet::close(Connection& c, const std::string& why) {
+/// Whether the agent comes again, by another connection.
+bool Fleet::is_same_agent(const Node& node, const wire::NodeHello& hello) {
+  return node.hello && node.hello->pid == hello.pid && node.hello->host == hello.host;
+}
+
+void Fleet::take_back(Connection& c, wire::NodeHello&& hello) {
+  const int index = find(hello.name);
+  Node& node = nodes_[size_t(index)];
+  if (node.connection) node.connection->node = -1, node.connection->stream->close("it has connected again");
+  c.node = index;
+  c.stream->greeted();
+  node.connection = &c;
+  node.heard_s = clock_.monotonic_s();
+  node.hello = std::move(hello);
+  welcome(c, true, node.taken);
+  while (!node.orders.empty() && node.orders.front().sequence <= node.hello->obeyed) node.orders.pop_front();
+  for (const Message& order : node.orders) c.stream->send(order);
+  await_room(c);
+}
+
+void Fleet::close(Connection& c, const std::string& why, bool may_return) {
   if (c.node < 0) last_refusal_ = why;
   c.stream->close(why);
   if (c.node < 0) return;
-  const int node = c.node;
+  const int index = c.node;
   c.node = -1;
-  if (nodes_[size_t(node)].connection == &c) lose(node, why);
+  Node& node = nodes_[size_t(index)];
+  if (node.connection != &c) return;
+  if (!may_return || ending_ || clock_.monotonic_s() >= returns_until_s_) return lose(index, {.why = why});
+  node.connection = nullptr;
+  node.away_until_s = returns_until_s_;
 }
 
-void Fleet::lose(int index, const std::string& why) {
+void Fleet::lose(int index, const NodeLoss& loss) {
   Node& node = nodes_[size_t(index)];
-  ENSURE(node.connection && node.hello, "{} is lost already", node.name);
+  ENSURE(node.hello, "{} is lost already", node.name);
   node.connection = nullptr;
   node.hello.reset();
-  node.problem = why;
+  node.orders.clear();
+  node.problem = loss.why;
   node.next_start_s = restart_s(node, clock_.monotonic_s());
-  if (handler_.lost) handler_.lost(index, why);
+  if (handler_.lost) handler_.lost(index, loss);
 }
 
 void Fleet::read_from(Connection& c) {
@@ -357,7 +279,11 @@ void Fleet::read_from(Connection& c) {
     }
     Node& node = nodes_[size_t(c.node)];
     const uint64_t sequence = message.sequence;
-    if (message.kind == Kind::beat && !message.text.empty()) node.usage = NodeUsage::from_json(message.text);
+    if (message.kind == Kind::beat) {
+      while (!node.orders.empty() && int64_t(node.orders.front().sequence) <= message.number)
+        node.orders.pop_front();
+      if (!message.text.empty()) node.usage = NodeUsage::from_json(message.text);
+    }
     if (holding_) {
       held_.emplace_back(c.node, std::move(message));
       continue;
@@ -370,10 +296,15 @@ void Fleet::read_from(Connection& c) {
 
 void Fleet::send(int index, const Message& message) {
   Node& node = nodes_[size_t(index)];
+  if (!node.hello) return;
+  if (message.kind != Kind::beat) {
+    node.orders.push_back(message);
+    node.orders.back().sequence = ++order_;
+  }
   if (!node.connection) return;
   ENSURE(node.connection->node == index, "{}: its connection is that of node {}", node.name,
          node.connection->node);
-  node.connection->stream->send(message);
+  node.connection->stream->send(message.kind == Kind::beat ? message : node.orders.back());
   await_room(*node.connection);
 }
 
@@ -396,7 +327,21 @@ void Fleet::set_handler(Handler handler) {
   }
 }
 
+/// Before anything is read: what agents did meanwhile is judged by it.
+void Fleet::measure_pause() {
+  const double now_s = clock_.monotonic_s(), pause_s = now_s - std::exchange(ticked_s_, now_s);
+  if (pause_s <= std::min(kOwnPauseS, options_.silence_s / 2)) return;
+  for (Node& node : nodes_) node.heard_s = std::min(node.heard_s + pause_s, now_s);
+  paused_s_ = pause_s;
+  returns_until_s_ = now_s + return_s();
+  const bool dial_again = pause_s > options_.silence_s / 2 && ready_count() > 0;
+  if (dial_again && handler_.paused) handler_.paused(pause_s);
+}
+
+double Fleet::return_s() const { return std::min(kReturnInSilences * options_.silence_s, options_.grace_s); }
+
 void Fleet::serve() {
+  measure_pause();
   epoll_event events[256];
   const int count = ::epoll_wait(epoll_fd_, events, 256, 0);
   for (int i = 0; i < count; ++i) {
@@ -416,16 +361,22 @@ void Fleet::serve() {
 }
 
 void Fleet::tick() {
-  const double now_s = clock_.monotonic_s(), pause_s = now_s - ticked_s_;
-  ticked_s_ = now_s;
-  if (pause_s > kOwnPauseS)
-    for (Node& node : nodes_) node.heard_s = std::min(node.heard_s + pause_s, now_s);
+  const double now_s = clock_.monotonic_s();
   for (int i = 0; i < size(); ++i) {
     Node& node = nodes_[size_t(i)];
-    if (node.connection && !node.connection->stream->open())
+    const bool is_away = node.hello && !node.connection;
+    if (node.connection && !node.connection->stream->open()) {
       close(*node.connection, node.connection->stream->problem());
-    else if (node.connection && now_s - node.heard_s > options_.silence_s)
-      close(*node.connection, fmt::format("silent for {:.1f} s", now_s - node.heard_s));
+    } else if (node.connection && now_s - node.heard_s > options_.silence_s) {
+      close(*node.connection, fmt::format("silent for {:.1f} s", now_s - node.heard_s), false);
+      kill_starter(node);
+    } else if (is_away && now_s >= node.away_until_s) {
+      lose(i, {.why = fmt::format("it did not come back within {:.1f} s after the supervisor had stood still "
+                                  "for {:.1f} s",
+                                  return_s(), paused_s_),
+               .by_own_pause = true});
+      kill_starter(node);
+    }
   }
   for (const auto& [number, c] : connections_)
     if (c->node < 0 && c->stream->open() && now_s - c->since_s > kHelloLimitS) close(*c, "no hello");
@@ -439,15 +390,17 @@ void Fleet::tick() {
 double Fleet::deadline_s() const {
   double deadline = beat_s_ + std::min(0.25, options_.silence_s / 4);
   for (const Node& node : nodes_)
-    if (node.connection) deadline = std::min(deadline, node.heard_s + options_.silence_s);
+    if (node.hello)
+      deadline = std::min(deadline, node.connection ? node.heard_s + options_.silence_s : node.away_until_s);
   return deadline;
 }
 
 void Fleet::end(double limit_s, bool keep_memory) {
+  set_handler({});
+  serve();  // who left because of a pause is away, and is told to end when it is back
   ending_ = true;
   keep_agents_ = false;
   to_start_.clear();
-  set_handler({});
   std::vector<Node*> starters;  // of agents that were there: they end after their agents
   for (int i = 0; i < size(); ++i) {
     send(i, {.kind = Kind::end, .number = keep_memory});

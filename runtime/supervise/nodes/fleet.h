@@ -2,6 +2,13 @@
 // connection to each agent, detects silent nodes and accepts nodes that return.
 //
 //   absent --hello--> ready --silent for silence_s, or connection lost--> lost --hello--> ready ...
+//                     |   ^
+//    connection lost  |   | hello of the same agent
+//    by own pause     v   |
+//                     away --return_s--> lost
+//
+// While this process stands still, the agents hear nothing and dial again: that is no loss. What a broken
+// connection has swallowed is sent again by either end, by its number.
 //
 // The supervisor does not connect to nodes; agents connect to the supervisor. On a node that has lost its
 // agent, Fleet starts another one, at growing intervals. Agents live longer than attempts. One thread; the
@@ -25,6 +32,12 @@
 
 namespace trainctl {
 
+/// Why a node counts as lost.
+struct NodeLoss {
+  std::string why;            ///< "silent for 2.0 s"
+  bool by_own_pause = false;  ///< it left a supervisor that stood still: nothing is wrong with the node
+};
+
 class Fleet {
  public:
   struct Options {
@@ -43,7 +56,9 @@ class Fleet {
   };
   struct Handler {
     std::function<void(int node, const wire::NodeHello&)> up;
-    std::function<void(int node, const std::string& why)> lost;
+    std::function<void(int node, const NodeLoss& loss)> lost;
+    /// This process stood still for so long, and agents that went away meanwhile are waited for.
+    std::function<void(double seconds)> paused;
     /// The agent could not be started, or was refused.
     std::function<void(int node, const std::string& why)> start_failed;
     std::function<void(int node, wire::Message&&)> message;
@@ -118,7 +133,9 @@ class Fleet {
     std::optional<wire::NodeHello> hello;
     NodeUsage usage;
     std::optional<double> clock_offset_s;
-    Connection* connection = nullptr;
+    Connection* connection = nullptr;  ///< null with a hello: it is away
+    double away_until_s = 0;           ///< while it is away
+    std::deque<wire::Message> orders;  ///< that it has not said to have obeyed
     std::unique_ptr<Machine> machine;
     double heard_s = 0, next_start_s = 0, start_interval_s = 1;
     double greeted_s = 0;  ///< time of the hello of the agent that was started last; 0: no hello yet
@@ -135,12 +152,19 @@ class Fleet {
   void read_from(Connection& connection);
   void greet(Connection& connection, const wire::Message& message);
   Problem refusal_of(const wire::NodeHello& hello) const;
-  void close(Connection& connection, const std::string& why);
-  void lose(int node, const std::string& why);
+  /// `may_return`: a node that left because of a pause is away then, not lost.
+  void close(Connection& connection, const std::string& why, bool may_return = true);
+  void lose(int node, const NodeLoss& loss);
+  void measure_pause();
+  double return_s() const;
+  static bool is_same_agent(const Node& node, const wire::NodeHello& hello);
+  void welcome(Connection& connection, bool keep, std::optional<uint64_t> handled);
+  void take_back(Connection& connection, wire::NodeHello&& hello);
   void watch_starters();
   void start_all_agents();
   void watch_start_of_all(double now_s);
   void start_agent(int node);
+  void kill_starter(Node& node);
   static double restart_s(const Node& node, double now_s);
   AgentProgram agent_program() const { return {options_.program, options_.run_directory, options_.mpirun}; }
   void send(int node, const wire::Message& message);
@@ -162,6 +186,9 @@ class Fleet {
   std::deque<int> to_start_;
   int starting_ = 0;
   double beat_s_ = 0, ticked_s_ = 0;
+  double paused_s_ = 0;         ///< how long this process stood still last
+  double returns_until_s_ = 0;  ///< a node that leaves before left because of it
+  uint64_t order_ = 0;          ///< number of the last order
   std::vector<std::pair<int, wire::Message>> held_;
   bool holding_ = false;
   bool keep_agents_ = false, ending_ = false, told_refusal_ = false;

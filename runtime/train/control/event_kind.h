@@ -10,6 +10,7 @@ enum class EventKind {
   // Of the run: a supervisor, an attempt, their ends.
   supervisor, takeover, start, attached, ranks_up, attempt, starter, restart, recovered, failure, end, change,
   stop_requested, regroup,
+  supervisor_paused,  ///< it was stopped, or waited for the file system of the run
   // Of its nodes.
   node_up, node_lost, node_failed, quarantine,
   // Of training.
@@ -32,7 +33,7 @@ struct Words<EventKind> {
   static constexpr std::string_view list[] = {
       "supervisor", "takeover",    "start",      "attached",     "ranks_up",   "attempt",
       "starter",    "restart",     "recovered",  "failure",      "end",        "change",
-      "stop_requested", "regroup",
+      "stop_requested", "regroup", "supervisor_paused",
       "node_up",    "node_lost",   "node_failed", "quarantine",
       "checkpoint", "save_failed", "save_hangs", "memory_off", "memory_one", "save_retry", "step_skipped",
       "slow_ranks", "slow_ranks_over", "save_superseded", "save_left_out", "traced",

@@ -58,6 +58,17 @@ TEST_CASE("an agent answers the question for its clock with the number of the qu
   CHECK(stage.end() == 0);
 }
 
+TEST_CASE("an agent that leaves removes what a dead supervisor has left on its node") {
+  Stage stage;
+  stage.attach();
+  const std::string left = fmt::format("/dev/shm/trainctl.left{}", ::getpid());
+  real_file_system().make_directory(left);
+  real_file_system().write_new_text(left + "/lock", "");
+  stage.peer->send({.kind = Kind::end});
+  REQUIRE(eventually([&] { return stage.agent->reap().has_value(); }));
+  CHECK_FALSE(real_file_system().exists(left));
+}
+
 TEST_CASE("the end kills what runs, children that left their parents too") {
   Stage stage;
   stage.attach();
@@ -164,6 +175,38 @@ TEST_CASE("what happened while no supervisor was there is told to the next, if i
       CHECK(stage.output().empty());
     }
   }
+}
+
+TEST_CASE(
+    "a supervisor that stood still gets what it has not handled, in order, and no order is obeyed twice") {
+  Stage stage;
+  stage.attach();
+  Message start = stage.start(5, "echo up; sleep 1000");
+  start.sequence = 7;
+  stage.peer->send(start);
+  REQUIRE(stage.until([&] { return stage.output() == "up\n"; }));
+  const uint64_t handled = stage.peer->last(Kind::output)->sequence;
+  stage.peer->send({.kind = Kind::look, .epoch = 5, .sequence = 8});
+  REQUIRE(
+      stage.until([&] { return stage.peer->last(Kind::beat) && stage.peer->last(Kind::beat)->number == 8; }));
+  stage.peer.reset();
+  const wire::NodeHello hello = stage.accept();
+  CHECK(hello.epoch == 5);
+  CHECK(hello.obeyed == 8);
+  wire::Welcome limits = kLimits;
+  limits.keep = true;
+  limits.handled = handled;
+  stage.welcome(limits);
+  // An old order that the connection before has brought, and a new one.
+  stage.peer->send({.kind = Kind::kill, .epoch = 5, .sequence = 8});
+  stage.peer->send({.kind = Kind::look, .epoch = 5, .sequence = 9});
+  REQUIRE(
+      stage.until([&] { return stage.peer->last(Kind::beat) && stage.peer->last(Kind::beat)->number == 9; }));
+  CHECK(stage.output().empty());
+  CHECK(stage.peer->count(Kind::gone) == 0);
+  CHECK(stage.peer->count(Kind::answered) == 0);
+  stage.peer->send({.kind = Kind::kill, .epoch = 5, .sequence = 10});
+  REQUIRE(stage.await(Kind::gone));
 }
 
 TEST_CASE("answers to saves that the ranks here have are told to the next supervisor") {

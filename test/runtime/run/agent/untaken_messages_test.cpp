@@ -62,6 +62,10 @@ TEST_CASE("messages are numbered from 1 and kept by what they wait for", "[untak
   CHECK(keep(untaken, {.kind = Kind::gone}) == 7);
   CHECK(kept(untaken) == "ends: 2 5 6; saves: 3; others: 1 4 7");
   CHECK(untaken.others()[0].payload == "text");
+  std::vector<uint64_t> numbers;
+  for (const Message& message : untaken.after(2)) numbers.push_back(message.sequence);
+  CHECK(numbers == std::vector<uint64_t>{3, 4, 5, 6, 7});
+  CHECK(untaken.after(7).empty());
 }
 
 TEST_CASE("what the supervisor has handled goes, but ends and saves stay", "[untaken]") {

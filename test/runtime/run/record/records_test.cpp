@@ -308,8 +308,8 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<CrashRecord>({"v", "code_name", "doing"});
   check_round_trip<SupervisorFile>({"requeue", "chain"});
   check_round_trip<SlurmRecord>({});
-  check_round_trip<wire::NodeHello>({"facts", "epoch", "pieces"});
-  check_round_trip<wire::Welcome>({});
+  check_round_trip<wire::NodeHello>({"facts", "epoch", "obeyed", "pieces"});
+  check_round_trip<wire::Welcome>({"handled"});
   check_round_trip<wire::StartOrder>({"from_step", "keeps_copies", "memory_ranks", "holders", "partner", "partner_of"});
   check_round_trip<wire::HeldPiece>({});
   check_round_trip<Beginning>({});

@@ -99,34 +99,67 @@ TEST_CASE("losses that follow each other at once have one cause", "[node_pool]")
   }
 }
 
+TEST_CASE("two starts that failed on a node are enough", "[node_pool]") {
+  NodePool::Options options = pool_options({"a", "b"});
+  options.quarantine.failures = 3;
+  for (const bool start_failed : {false, true}) {
+    NodePool pool(options, 0);
+    for (const char* name : {"a", "b"}) pool.ready(name, 2, 0);
+    CHECK_FALSE(pool.failed("a", "no folder", 10, start_failed));
+    CHECK(pool.failed("a", "no folder", 20, start_failed) == start_failed);
+  }
+}
+
+TEST_CASE("a node that left a supervisor which stood still has not failed", "[node_pool]") {
+  NodePool pool = pool_of({"a", "b"});
+  for (const double at_s : {10.0, 20.0, 30.0}) {
+    CHECK_FALSE(pool.lost("a", "it did not come back", at_s, true).is_put_out);
+    pool.ready("a", 2, at_s);
+  }
+  CHECK(node_of(pool, "a").failures.empty());
+}
+
 TEST_CASE("a node with repeated failures is put out if the others carry the run", "[node_pool]") {
   for (const int least_ranks : {2, 3}) {
     NodePool pool = pool_of({"a", "b"}, least_ranks);
-    CHECK_FALSE(pool.failed("a", 10));
-    CHECK_FALSE(pool.failed("", 20));
-    CHECK_FALSE(pool.failed("x", 20));
-    CHECK(pool.failed("a", 20) == (least_ranks == 2));
+    CHECK_FALSE(pool.failed("a", "it crashed", 10));
+    CHECK_FALSE(pool.failed("", "it crashed", 20));
+    CHECK_FALSE(pool.failed("x", "it crashed", 20));
+    CHECK(pool.failed("a", "it crashed", 20) == (least_ranks == 2));
     CHECK(node_of(pool, "a").put_out == (least_ranks == 2));
   }
   NodePool pool = pool_of({"a", "b"});
-  pool.failed("a", 10);
-  CHECK_FALSE(pool.failed("a", 111));  // the first one is out of the window
+  pool.failed("a", "it crashed", 10);
+  CHECK_FALSE(pool.failed("a", "it crashed", 111));  // the first one is out of the window
 }
 
 TEST_CASE("a node that was put out is reported when the run goes on without it", "[node_pool]") {
   NodePool pool = pool_of({"a", "b"});
-  pool.failed("a", 10);
-  REQUIRE(pool.failed("a", 20));
+  pool.begin_attempt({"a", "b"}, 1);
+  CHECK_FALSE(pool.failed("a", "it crashed", 10));
+  pool.begin_attempt({"a", "b"}, 11);
+  pool.lost("b", "the connection was closed", 15);  // the next one's failure is none of its own
+  pool.ready("b", 2, 15);
+  REQUIRE(pool.lost("a", "silent for 2.0 s", 20).is_put_out);
   CHECK(pool.take_quarantined().empty());
+  pool.begin_attempt({"b"}, 21);
   pool.progressed();
-  CHECK(pool.take_quarantined() == Names{"a"});
+  const std::vector<PutOutNode> out = pool.take_quarantined();
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].name == "a");
+  REQUIRE(out[0].failures.size() == 2);
+  CHECK(out[0].failures[0].why == "it crashed");
+  CHECK(out[0].failures[0].attempt == 1);
+  CHECK(out[0].failures[1].why == "silent for 2.0 s");
+  CHECK(out[0].failures[1].attempt == 2);
+  CHECK(pool.attempts() == 3);
   CHECK(pool.take_quarantined().empty());
 }
 
 TEST_CASE("what the run has put out is used again if it fits in no other way", "[node_pool]") {
   NodePool pool = pool_of({"a", "b", "c"});
-  pool.failed("a", 10);
-  REQUIRE(pool.failed("a", 20));
+  pool.failed("a", "it crashed", 10);
+  REQUIRE(pool.failed("a", "it crashed", 20));
   pool.set_quarantined("c", true, false);  // by others
   pool.pardon_if_needed();
   CHECK(pool.usable_ranks() == 2);

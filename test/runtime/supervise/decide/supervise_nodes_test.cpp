@@ -143,12 +143,22 @@ TEST_CASE("a node that was never there fails the attempt before its first step")
   CHECK(s.verdict().effect == "3 other ranks were ended");
 }
 
+TEST_CASE("a node that left a supervisor which stood still is no broken hardware") {
+  for (const bool by_own_pause : {false, true}) {
+    Supervision s = nodes_running();
+    s.node_lost(1, "it did not come back", 5, by_own_pause);
+    wind_to_over(s, 5);
+    CHECK(s.verdict().code == (by_own_pause ? ErrorCode::kLauncher : ErrorCode::kHardware));
+  }
+}
+
 TEST_CASE("a node that cannot start its ranks is quoted, and no mpirun is blamed where there is none") {
   Supervision s(nodes_options(), 0);
   s.launcher_output("b: cannot make the scratch folder /tmp/x: No space left on device\n");
-  s.launcher_ended(exited(1), 0.1);
+  s.launcher_ended(exited(1), 0.1, 1);
   wind_to_over(s, 0.1);
   CHECK(s.verdict().code == ErrorCode::kLauncher);
+  CHECK(s.verdict().start_node == 1);
   CHECK(s.verdict().cause ==
         "the start of the ranks ended with status 1 before every rank had started: b: cannot make the scratch "
         "folder /tmp/x: No space left on device");

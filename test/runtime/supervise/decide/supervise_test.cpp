@@ -463,4 +463,5 @@ TEST_CASE("a restart is tried for what passes, not for what stays wrong") {
        {ErrorCode::kInternal, ErrorCode::kUsage, ErrorCode::kSpec, ErrorCode::kPlan, ErrorCode::kPreflight,
         ErrorCode::kData, ErrorCode::kCheckpoint, ErrorCode::kDiverged, ErrorCode::kStopped})
     CHECK_FALSE(worth_restarting(code));
+  CHECK(worth_restarting(ErrorCode::kPlan, true));  // it had fitted
 }

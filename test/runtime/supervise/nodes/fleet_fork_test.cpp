@@ -46,7 +46,7 @@ TEST_CASE("an event for a connection that is gone is ignored") {
   Fleet fleet({.run_directory = dir.path(), .nodes = {"a", "b"}, .listen = "unix:" + dir.path() + "/supervisor"}, clock);
   int up = 0, lost = 0;
   fleet.set_handler({.up = [&](int, const wire::NodeHello&) { ++up; },
-                     .lost = [&](int, const std::string&) { ++lost; },
+                     .lost = [&](int, const NodeLoss&) { ++lost; },
                      .start_failed = {},
                      .message = {}});
   Holders holders;

@@ -116,7 +116,7 @@ Load load_of(int nodes, int ranks, double seconds) {
   Fleet fleet(options, clock);
   Load load;
   fleet.set_handler({.up = {},
-                     .lost = [&](int, const std::string&) { ++load.lost; },
+                     .lost = [&](int, const NodeLoss&) { ++load.lost; },
                      .message =
                          [&](int, wire::Message&& message) {
                            ++load.beats;

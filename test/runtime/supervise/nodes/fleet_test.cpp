@@ -21,74 +21,17 @@
 
 #include "runtime/base/error.h"
 #include "runtime/supervise/nodes/fleet.h"
-#include "test/runtime/run/agent/node_peer.h"
-#include "test/support/thread_run.h"
+#include "test/runtime/supervise/nodes/fleet_stage.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 
 using namespace trainctl;
-using test::HandClock;
 using test::Peer;
+using Stage = test::FleetStage;
 using wire::Kind;
 using wire::Message;
 
 namespace {
-
-struct Stage {
-  test::TemporaryFolder dir;
-  HandClock clock;
-  std::vector<std::string> events;
-  std::vector<std::pair<int, Message>> messages;
-  std::unique_ptr<Fleet> fleet;
-
-  explicit Stage(std::vector<std::string> nodes = {"a", "b"}, const std::string& listen = "") {
-    make({.nodes = std::move(nodes), .listen = listen});
-  }
-  explicit Stage(Fleet::Options options) { make(std::move(options)); }
-
-  void make(Fleet::Options options) {
-    options.run_directory = dir.path();
-    if (options.listen.empty()) options.listen = "unix:" + dir.path() + "/supervisor";
-    fleet = std::make_unique<Fleet>(std::move(options), clock);
-    fleet->set_handler(
-        {.up = [this](int node,
-                      const wire::NodeHello& h) { events.push_back(fmt::format("up {} {}", node, h.host)); },
-         .lost = [this](int node,
-                        const std::string& why) { events.push_back(fmt::format("lost {} {}", node, why)); },
-         .message = [this](int node, Message&& m) { messages.emplace_back(node, std::move(m)); }});
-  }
-  std::unique_ptr<Peer> peer() { return std::make_unique<Peer>(dir.path()); }
-
-  /// Serves until it holds. The fleet's clock stands still.
-  template <typename... Peers>
-  bool until(const std::function<bool()>& condition, Peers&... peers) {
-    const double limit_s = real_clock().monotonic_s() + 180;
-    while (!condition()) {
-      if (real_clock().monotonic_s() > limit_s) return false;
-      pollfd wait{.fd = fleet->fd(), .events = POLLIN, .revents = 0};
-      ::poll(&wait, 1, 1);
-      fleet->serve();
-      (peers.read(), ...);
-    }
-    return true;
-  }
-  /// An agent that has been welcomed.
-  std::unique_ptr<Peer> agent(const std::string& name) {
-    auto peer = this->peer();
-    peer->send(peer->hello_of(name));
-    REQUIRE(until([&] { return peer->count(Kind::welcome) == 1; }, *peer));
-    return peer;
-  }
-  /// Lets time pass in steps that are no pause of this process, with everyone silent but `peers`.
-  template <typename... Peers>
-  void pass(double seconds, Peers&... peers) {
-    for (const double end_s = clock.now_s + seconds; clock.now_s < end_s;) {
-      clock.now_s += 0.1;
-      (peers.send(Message{.kind = Kind::beat}), ...);
-      fleet->serve();
-      (peers.read(), ...);
-    }
-  }
-};
 
 /// What this process has taken from the heap and not given back.
 uint64_t heap_bytes() {
@@ -349,7 +292,7 @@ TEST_CASE("a second agent of a node takes the place of the first, whose words co
   auto first = stage.agent("a");
   first->send({.kind = Kind::beat, .epoch = 1});
   CHECK(stage.until([&] { return stage.messages.size() == 1; }, *first));
-  auto second = stage.agent("a");
+  auto second = stage.agent("a", 2);
   CHECK(stage.events == std::vector<std::string>{
                             "up 0 a.host", "lost 0 another agent of this node has connected", "up 0 a.host"});
   first->send({.kind = Kind::exited, .epoch = 1, .rank = 0, .number = 9});
