@@ -13,7 +13,10 @@ constexpr size_t kHugePage = size_t(2) << 20;
 
 std::byte* map(size_t bytes) {
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) throw std::bad_alloc();
+  if (data == MAP_FAILED) {
+    if (const std::new_handler handler = std::get_new_handler()) handler();  // as `new` does
+    throw std::bad_alloc();
+  }
   return static_cast<std::byte*>(data);
 }
 

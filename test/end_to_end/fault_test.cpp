@@ -5,6 +5,7 @@
 // are full or refuse calls: saving_test.cpp.
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -23,6 +24,7 @@
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl::test;
+using trainctl::Json;
 
 namespace {
 
@@ -353,4 +355,96 @@ TEST_CASE("the supervisor's death ends agents and ranks after the grace", "[faul
   child->wait(120);
   bench.require_nothing_left(run);
   bench.resume_and_compare(run, kMeshes[2]);
+}
+
+namespace {
+
+/// The agent of a run on one machine: it has no mark of an attempt, as its ranks have.
+pid_t agent_of(const std::string& run) {
+  for (const pid_t pid : trainctl::processes_marked(trainctl::kRunVariable, run))
+    if (trainctl::process_has(pid, trainctl::kNodeVariable) &&
+        !trainctl::process_has(pid, trainctl::kAttemptVariable))
+      return pid;
+  return -1;
+}
+
+/// The folders in /tmp and /dev/shm whose locks the process holds.
+std::vector<std::string> scratch_of(pid_t pid) {
+  std::vector<std::string> folders;
+  std::error_code gone;  // a descriptor may be closed meanwhile
+  for (const auto& fd : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid))) {
+    const std::filesystem::path file = std::filesystem::read_symlink(fd, gone);
+    if (file.filename() == "lock" && file.string().find("/trainctl.") != std::string::npos)
+      folders.push_back(file.parent_path());
+  }
+  return folders;
+}
+
+}  // namespace
+
+TEST_CASE("a supervisor that stands still for longer than the silence costs no step", "[fault]") {
+  FaultBench bench;
+  auto child = bench.start("paused", 2);
+  const std::string run = run_of(bench.dir.path(), "paused");
+  child->signal(SIGSTOP);
+  CHECK(eventually(60, [&] {
+    for (const auto& log : std::filesystem::directory_iterator(run + "/logs"))
+      if (log.path().filename().string().starts_with("node-") &&
+          read_file(log.path()).find("the supervisor is silent: dialing again") != std::string::npos)
+        return true;
+    return false;
+  }));
+  child->signal(SIGCONT);
+  const Outcome o = child->wait(120);
+  INFO(o.err);
+  CHECK(o.status == 0);
+  CHECK(events_of(run, "restart").empty());
+  CHECK(events_of(run, "node_lost").empty());
+  CHECK(events_of(run, "supervisor_paused").size() == 1);
+  CHECK(losses_of(run) == losses_of(bench.whole));
+  CHECK(run_trainctl(bench.dir.path(), {"inspect-ckpt", run, "--diff", bench.whole}).status == 0);
+}
+
+TEST_CASE("an agent that stands still is replaced, and one whose folders vanish makes them again",
+          "[fault]") {
+  FaultBench bench;
+  for (const bool stops : {false, true}) {
+    const std::string name = stops ? "stopped" : "emptied";
+    auto child = bench.start(name, 6, {"-s", "fault_tolerance.max_restarts=2"});
+    const std::string run = run_of(bench.dir.path(), name);
+    const pid_t agent = agent_of(run);
+    REQUIRE(agent > 0);
+    if (stops) {
+      REQUIRE(::kill(agent, SIGSTOP) == 0);
+    } else {
+      const std::vector<std::string> folders = scratch_of(agent);
+      CHECK(folders.size() >= 2);
+      for (const std::string& folder : folders) std::filesystem::remove_all(folder);
+      REQUIRE(::kill(rank_pids(run, 4).at(1), SIGKILL) == 0);
+    }
+    const Outcome o = child->wait(60);
+    INFO(o.err);
+    CHECK(o.status == 0);
+    CHECK(events_of(run, "restart").size() == 1);
+    CHECK(losses_of(run) == losses_of(bench.whole));
+    bench.require_nothing_left(run);
+  }
+}
+
+TEST_CASE("a rank that gets no more memory ends as such and is started again", "[fault]") {
+  FaultBench bench;
+  auto child = bench.start("tight", 3, {"-s", "fault_tolerance.max_restarts=2"});
+  const std::string run = run_of(bench.dir.path(), "tight");
+  const pid_t rank = rank_pids(run, 4).at(0);
+  const uint64_t pages = std::stoull(read_file(fmt::format("/proc/{}/statm", rank)));
+  const rlimit limit{.rlim_cur = (pages + 1) * 4096, .rlim_max = (pages + 1) * 4096};
+  REQUIRE(::prlimit(rank, RLIMIT_AS, &limit, nullptr) == 0);
+  const Outcome o = child->wait(60);
+  INFO(o.err);
+  CHECK(o.status == 0);
+  // It may have had what it needed until its end.
+  for (const Json& failure : events_of(run, "failure"))
+    CHECK(failure["cause"].text().find("memory ran out") != std::string::npos);
+  CHECK(losses_of(run) == losses_of(bench.whole));
+  CHECK(run_trainctl(bench.dir.path(), {"inspect-ckpt", run, "--diff", bench.whole}).status == 0);
 }

@@ -5,11 +5,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <optional>
 
@@ -94,6 +96,33 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
     record.message = error.what();
   }
   fail(fs, run, record);
+}
+
+/// For a rank that gets no more memory.
+struct OutOfMemory {
+  FileSystem* fs = nullptr;
+  RunDirectory run;
+  CrashRecord record;
+  /// Given back first, so that there is memory to say it. Larger than what malloc keeps for itself.
+  std::unique_ptr<char[]> reserve = std::make_unique<char[]>(kReserveBytes);
+  static constexpr size_t kReserveBytes = size_t(4) << 20;
+};
+OutOfMemory* g_out_of_memory = nullptr;
+
+/// Whichever thread asks for memory in vain: the rank ends with that cause, and is started again where its
+/// state is.
+void end_out_of_memory() {
+  static std::atomic<bool> is_ending{false};
+  static thread_local bool ends_here = false;
+  if (ends_here) throw std::bad_alloc();
+  if (is_ending.exchange(true))
+    while (true) ::pause();
+  ends_here = true;
+  g_out_of_memory->reserve.reset();
+  CrashRecord record = g_out_of_memory->record;
+  record.code = ErrorCode::kPlan;
+  record.message = out_of_memory_text();
+  fail(*g_out_of_memory->fs, g_out_of_memory->run, record);
 }
 
 /// `limit_s`: the longest wait for another node.
@@ -227,6 +256,9 @@ int rank_main(const std::string& run_directory) {
   const auto stop = StopAt::parse(variable(kStopAtVariable));
   if (stop && stop->rank == rank && attempt.epoch == 1) stop_at(*stop);
   const CrashRecord record{.rank = rank, .epoch = attempt.epoch};
+  OutOfMemory out_of_memory{.fs = &fs, .run = directory, .record = record};
+  g_out_of_memory = &out_of_memory;
+  std::set_new_handler(end_out_of_memory);
   std::unique_ptr<Control> control;
   try {
     run(fs, directory, attempt, record, control);
