@@ -17,7 +17,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   const auto fail = [&](const char* what, int error) {
     throw Error(ErrorCode::kData, fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
   };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is not waited for
   if (fd < 0) fail("open", errno);
   struct stat info;
   const int stat_error = ::fstat(fd, &info) == 0 ? 0 : errno;

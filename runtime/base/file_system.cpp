@@ -149,6 +149,18 @@ bool fails_unless_absent(const std::string& path) {
   return false;
 }
 
+/// Not of a pipe, a device or a folder: to open a pipe is to wait for who writes into it.
+int open_regular(const std::string& path, int flags) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail("open", path);
+  struct stat info;
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
+  ::close(fd);
+  throw Error(
+      ErrorCode::kIo,
+      fmt::format("{} is {}", path, S_ISDIR(info.st_mode) ? "a folder, not a file" : "not a regular file"));
+}
+
 class PosixFileSystem final : public FileSystem {
  public:
   std::unique_ptr<File> create(const std::string& path) override {
@@ -157,14 +169,10 @@ class PosixFileSystem final : public FileSystem {
     return std::make_unique<PosixFile>(fd, O_RDWR, path);
   }
   std::unique_ptr<File> open_read(const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) fail("open", path);
-    return std::make_unique<PosixFile>(fd, O_RDONLY, path);
+    return std::make_unique<PosixFile>(open_regular(path, O_RDONLY), O_RDONLY, path);
   }
   std::unique_ptr<File> open_write(const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (fd < 0) fail("open", path);
-    return std::make_unique<PosixFile>(fd, O_RDWR, path);
+    return std::make_unique<PosixFile>(open_regular(path, O_RDWR), O_RDWR, path);
   }
   void make_directory(const std::string& path) override {
     if (::mkdir(path.c_str(), 0755) == 0) return;

@@ -2,8 +2,9 @@
 // must not be, and a file system that refuses a call gets the next best.
 // Method: one list of checks on the machine's file system and on the one in memory, plain and with calls refused. Exit statuses
 // against the documented table.
-#include <catch2/catch.hpp>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -124,6 +125,19 @@ TEST_CASE("the file system in memory keeps the contract, whatever it refuses") {
       check_folders(fs, "/folders");
       check_renames(fs, "/renames");
     }
+}
+
+TEST_CASE("what is no regular file is refused at once, a pipe without a writer too") {
+  const TemporaryFolder folder;
+  FileSystem& fs = real_file_system();
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  for (const std::string& path : {folder / "pipe", folder.path(), std::string("/dev/null")})
+    for (const auto& open : {&FileSystem::open_read, &FileSystem::open_write}) {
+      INFO(path);
+      CHECK_THROWS_WITH((fs.*open)(path),
+                        Catch::StartsWith(path) || Catch::StartsWith("cannot open " + path));
+    }
+  CHECK_THROWS_WITH(fs.read_text(folder / "pipe"), Contains("is not a regular file"));
 }
 
 TEST_CASE("a rename whose answer was lost is not a failure, one that did not happen is") {
