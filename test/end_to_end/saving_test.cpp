@@ -161,6 +161,31 @@ TEST_CASE("a last save that fails is tried again until there is room", "[saving]
   CHECK(full.fs.run({"inspect-ckpt", "runs/r", "--verify"}).status == 0);
 }
 
+TEST_CASE("a disk that is full when a run starts again is waited for", "[saving]") {
+  Refusing whole(""), fs("");
+  REQUIRE(whole.run(launch_saving()).status == 0);
+  std::string line = "exec " + trainctl_path();
+  for (const std::string& word : launch_saving({"-s", "fault_tolerance.max_restarts=3"})) line += " " + word;
+  std::vector<std::string> environment = fs.environment;
+  environment.push_back("TRAINCTL_STOP_AT=1:forward:10");
+  Child child({"bash", "-c", line + " 2> said"}, fs.dir.path(), environment);
+  REQUIRE(eventually(
+      60, [&] { return !child.running() || line_count(fs.run_folder() + "/metrics.jsonl") >= 9; }));
+  const pid_t rank = rank_pids(fs.run_folder(), 2).at(1);
+  REQUIRE(eventually(60, [&] { return rank_stopped(rank); }));
+  write_file(fs.dir / "full-runs", "");
+  REQUIRE(::kill(rank, SIGKILL) == 0);
+  CHECK(eventually(60, [&] {
+    return !child.running() ||
+           read_file(fs.dir / "said").find("waiting until the run can be written") != std::string::npos;
+  }));
+  REQUIRE(child.running());
+  std::filesystem::remove(fs.dir / "full-runs");
+  CHECK(child.wait(120).status == 0);
+  INFO(read_file(fs.dir / "said"));
+  CHECK(losses_of(fs.run_folder()) == losses_of(whole.run_folder()));
+}
+
 TEST_CASE("a last save that fails is given up when the run is asked to stop", "[saving]") {
   FullDisk full;
   full.child->signal(SIGTERM);

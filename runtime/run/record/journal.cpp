@@ -50,22 +50,32 @@ Journal::Journal(const std::string& path) : path_(path) {
 Journal::~Journal() { ::close(fd_); }
 
 void Journal::append(const std::string& line) {
-  const std::string text = line + "\n";
-  // One write, so that a reader sees whole lines; a short write (full disk) is finished or reported, never
-  // repeated whole.
-  for (size_t sent = 0; sent < text.size();) {
-    const ssize_t n = ::write(fd_, text.data() + sent, text.size() - sent);
+  waiting_ += line + "\n";
+  write_waiting();
+  if (waiting_.size() <= kMostWaitingBytes) return;
+  // The first may be the rest of a line that is in the file in part.
+  const size_t first = waiting_.find('\n') + 1;
+  const size_t end = waiting_.find('\n', std::max(first, waiting_.size() - kMostWaitingBytes));
+  waiting_.erase(first, end + 1 - first);
+}
+
+/// One write, so that a reader sees whole lines; a short write (full disk) is finished later, never repeated
+/// whole.
+void Journal::write_waiting() {
+  while (!waiting_.empty()) {
+    const ssize_t n = ::write(fd_, waiting_.data(), waiting_.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       if (error_.is_none())
         error_ = Problem(fmt::format("cannot append to {}: {}", path_, std::strerror(errno)));
       return;
     }
-    sent += size_t(n);
+    waiting_.erase(0, size_t(n));
   }
 }
 
 void Journal::sync() {
+  write_waiting();
   if (::fsync(fd_) != 0 && error_.is_none())
     error_ = Problem(fmt::format("cannot sync {}: {}", path_, std::strerror(errno)));
 }

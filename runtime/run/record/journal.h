@@ -14,7 +14,8 @@
 namespace trainctl {
 
 /// A file to which lines are appended. One owner, one thread. A full disk must not end a run, so append and
-/// sync never throw; error() returns the first failure.
+/// sync never throw; error() returns the first failure. Lines that find no room are written before the next
+/// one that does, the newest kMostWaitingBytes of them.
 class Journal {
  public:
   /// Opens or creates `path` and cuts off an incomplete last line, which a crash may have left. Error(kIo).
@@ -28,11 +29,15 @@ class Journal {
   void sync();
   /// The first failure.
   const Problem& error() const { return error_; }
+  /// Bytes that are not in the file yet.
+  size_t waiting_bytes() const { return waiting_.size(); }
+  static constexpr size_t kMostWaitingBytes = size_t(16) << 20;
   /// The size of the file now.
   int64_t bytes() const;
 
  private:
-  std::string path_;
+  void write_waiting();
+  std::string path_, waiting_;
   Problem error_ = Problem::none();
   int fd_ = -1;
 };

@@ -61,7 +61,26 @@ RunIdentity RunIdentity::from_json(const std::string& text) {
 
 std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run) {
   if (!fs.exists(run.file("run.json"))) return std::nullopt;
-  return RunIdentity::from_json(fs.read_text(run.file("run.json")));
+  try {
+    return RunIdentity::from_json(fs.read_text(run.file("run.json")));
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("{}; put {} back from a copy, or begin a new run from a checkpoint of this one: "
+                            "trainctl launch {} --from {}/step-N",
+                            error.what(), run.file("run.json"), run.job(), run.file("ckpt")));
+  }
+}
+
+Problem write_problem(FileSystem& fs, const RunDirectory& run) {
+  const std::string path = run.file("room.tmp");
+  constexpr size_t kRecordBytes = size_t(256) << 10;
+  try {
+    fs.replace_text(path, std::string(kRecordBytes, ' '));
+    fs.remove_file(path);
+    return Problem::none();
+  } catch (const Error& error) {
+    return Problem(error.what());
+  }
 }
 
 std::string AttemptFile::to_json() const { return record_text(*this, 2) + "\n"; }

@@ -71,6 +71,8 @@ struct RunIdentity {
   }
 };
 std::optional<RunIdentity> read_identity(FileSystem& fs, const RunDirectory& run);
+/// Why records cannot be written into the run's folder now.
+Problem write_problem(FileSystem& fs, const RunDirectory& run);
 
 /// An epoch of the run, and the step from which it began.
 struct Beginning {

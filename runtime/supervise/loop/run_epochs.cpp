@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "runtime/base/json.h"
+#include "runtime/base/record.h"
+#include "runtime/run/record/events.h"
 #include "runtime/spec/lineage.h"
 #include "runtime/supervise/history/going_back.h"
 #include "runtime/supervise/history/save_history.h"
@@ -77,7 +80,26 @@ void RunEpochs::attach(const AttemptFile& file) {
 }
 
 uint64_t last_epoch(FileSystem& fs, const RunDirectory& run) {
-  return fs.exists(run.attempt()) ? AttemptFile::from_json(fs.read_text(run.attempt())).epoch : 0;
+  const auto newest = newest_attempt(fs, run);
+  return newest ? newest->file.epoch : 0;
+}
+
+std::optional<NewestAttempt> newest_attempt(FileSystem& fs, const RunDirectory& run) {
+  if (!fs.exists(run.attempt())) return std::nullopt;
+  try {
+    return NewestAttempt{.file = AttemptFile::from_json(fs.read_text(run.attempt()))};
+  } catch (const Error& error) {
+    NewestAttempt found{.damage = Problem(error.what())};
+    for (const std::string& line : lines_of(fs, run.events())) {
+      const Json event = try_parse_json(line);
+      if (!event.is_object() || event.value("kind", "") != word_of(EventKind::start)) continue;
+      const auto start = record_of<StartEvent>(event);
+      found.file.epoch = std::max(found.file.epoch, start.epoch);
+      found.file.beginnings =
+          with_beginning(std::move(found.file.beginnings), {start.epoch, start.from_step});
+    }
+    return found;
+  }
 }
 
 int64_t newest_step(FileSystem& fs, const RunDirectory& run) {

@@ -32,6 +32,14 @@ class RunEpochs {
 
 /// The newest epoch that the run has used; 0: none.
 uint64_t last_epoch(FileSystem& fs, const RunDirectory& run);
+
+/// What attempt.json says of the newest attempt; nullopt: there was none. Of a damaged one what events.jsonl
+/// knows: the epoch and where the epochs began.
+struct NewestAttempt {
+  AttemptFile file;
+  Problem damage = Problem::none();
+};
+std::optional<NewestAttempt> newest_attempt(FileSystem& fs, const RunDirectory& run);
 /// The newest step in the run's records; 0: none.
 int64_t newest_step(FileSystem& fs, const RunDirectory& run);
 

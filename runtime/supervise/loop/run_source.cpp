@@ -175,8 +175,8 @@ void RunSource::put_into(AttemptFile& file) const {
 }
 
 std::vector<Beginning> beginnings_of(FileSystem& fs, const RunDirectory& run) {
-  if (!fs.exists(run.attempt())) return {};
-  return AttemptFile::from_json(fs.read_text(run.attempt())).beginnings;
+  const auto newest = newest_attempt(fs, run);
+  return newest ? newest->file.beginnings : std::vector<Beginning>{};
 }
 
 void forget_other_meshes(Fleet& fleet, const std::vector<AttemptOptions::Node>& places, uint64_t epoch) {

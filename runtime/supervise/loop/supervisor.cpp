@@ -19,6 +19,8 @@
 namespace trainctl {
 namespace {
 
+constexpr double kRoomIntervalS = 0.5;  ///< between two looks whether a full disk has room
+
 /// Ends this process and those of the run on this machine. Waits for no file and takes no lock of this
 /// process: the thread that would do it in order hangs, perhaps in a write to the terminal.
 [[noreturn]] void end_by_force(const std::string& run, const std::string& name, StopLevel level,
@@ -103,7 +105,7 @@ class Supervisor {
       recovery_.stop(signals.read());
       const Decision decision = recovery_.next(run_.clock.monotonic_s());
       if (const auto* start = std::get_if<StartAttempt>(&decision)) {
-        attempts_.begin(*start, signals);
+        if (is_writable(signals)) attempts_.begin(*start, signals);
       } else if (const auto* find = std::get_if<FindCheckpoint>(&decision)) {
         find_source(*find, signals);
       } else if (const auto* wait = std::get_if<Wait>(&decision)) {
@@ -134,6 +136,21 @@ class Supervisor {
                  lines_of(run_.fs, run_.directory.events()), recovery_);
     if (!attempts_.last() && source_.memory())
       run_.log.console().note("   the nodes hold a newer state: continuing from " + source_.text());
+  }
+
+  /// Whether the records of an attempt can be written. A run that was going on waits for a full or read-only
+  /// disk, as its saves do; in turns, because decide() reads signals and the lock.
+  bool is_writable(const StopSignals& signals) {
+    if (!attempts_.last()) return true;
+    const Problem problem = write_problem(run_.fs, run_.directory);
+    const bool is_told = std::exchange(told_full_, problem.exists());
+    if (problem.is_none()) return true;
+    if (!is_told)
+      run_.log.console().note(fmt::format(
+          " ! waiting until the run can be written: {}; make room, or press Ctrl-C to end it here",
+          problem.text()));
+    await_news({run_.clock.monotonic_s() + kRoomIntervalS, ""}, signals);
+    return false;
   }
 
   void await_news(const Wait& wait, const StopSignals& signals) {
@@ -202,7 +219,7 @@ class Supervisor {
   RunFleet fleet_;
   RunAttempts attempts_;
   WaitNotice wait_notice_;
-  bool is_requeued_ = false;
+  bool is_requeued_ = false, told_full_ = false;
 };
 
 }  // namespace

@@ -247,9 +247,9 @@ std::optional<AttemptFile> living_attempt(const ResumeRequest& request, FileSyst
   if (nodes_of(request.now.job, fs).one_machine &&
       processes_marked(kRunVariable, request.run.path).empty())
     return std::nullopt;
-  AttemptFile file = AttemptFile::from_json(fs.read_text(request.run.attempt()));
-  const bool same = !file.nodes.empty() && file.max_steps == request.max_steps;
-  return same ? std::optional(std::move(file)) : std::nullopt;
+  auto newest = newest_attempt(fs, request.run);
+  const bool same = newest && !newest->file.nodes.empty() && newest->file.max_steps == request.max_steps;
+  return same ? std::optional(std::move(newest->file)) : std::nullopt;
 }
 
 /// The supervisor before has ended the run as it should.
@@ -265,8 +265,7 @@ void take_options_of_predecessor(ResumeRequest& request, FileSystem& fs) {
   const auto before = SupervisorFile::from_json(fs.read_text(supervisor_file(request.run.path)));
   request.requeue = before.requeue;
   request.chain = before.chain;
-  if (fs.exists(request.run.attempt()))
-    request.max_steps = AttemptFile::from_json(fs.read_text(request.run.attempt())).max_steps;
+  if (const auto newest = newest_attempt(fs, request.run)) request.max_steps = newest->file.max_steps;
 }
 
 BeginState find_checked(const BeginSearch& search, bool living) {
@@ -294,6 +293,14 @@ RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSyst
   return {0, known ? known->status : RunStatus{}};
 }
 
+void warn_of_damage(FileSystem& fs, const RunDirectory& run, Console& console) {
+  if (const auto newest = newest_attempt(fs, run); newest && newest->damage.exists())
+    console.say(
+        fmt::format("warning: {}; its epoch is taken from events.jsonl, and processes that it may have "
+                    "left are not looked for",
+                    newest->damage.text()));
+}
+
 }  // namespace
 
 RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, Console& console) {
@@ -309,6 +316,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   StopSignals signals;  // as in launch_run
   const BeginSearch search{request, *identity, fs, clock, console,
                            [&] { return signals.read() != StopLevel::none; }};
+  warn_of_damage(fs, run, console);
   const bool orphaned = fs.exists(supervisor_file(run.path));
   if (!request.take_over.empty() && !orphaned) return nothing_to_take_over(run, id, fs, console);
   if (!request.take_over.empty()) take_options_of_predecessor(request, fs);

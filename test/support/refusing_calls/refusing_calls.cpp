@@ -3,8 +3,8 @@
 //   TRAINCTL_TEST_REFUSED_FOLDER=/path    only what lies below it is refused
 //   TRAINCTL_TEST_REFUSED=renameat2=22,fsync=22,flock=38
 //                                         each with its errno; renameat2 with any flag, fsync of a folder
-// Each refused call leaves a line in FOLDER/refused. While FOLDER/full exists, no file can be created below FOLDER/ckpt (ENOSPC); while FOLDER/small exists,
-// 64 KiB are free below FOLDER.
+// Each refused call leaves a line in FOLDER/refused. While FOLDER/full exists, no file can be created below FOLDER/ckpt (ENOSPC), while FOLDER/full-runs exists,
+// none below FOLDER/runs; while FOLDER/small exists, 64 KiB are free below FOLDER.
 // While FOLDER/hold-NAME exists, a rename to NAME below FOLDER waits, and FOLDER/held says that it does.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -70,7 +70,10 @@ Function* next(const char* name) {
 
 int open_unless_full(const char* name, const char* path, int flags, mode_t mode) {
   const std::string folder = variable("TRAINCTL_TEST_REFUSED_FOLDER");
-  if ((flags & O_CREAT) && is_below(path, folder + "/ckpt") && ::access((folder + "/full").c_str(), F_OK) == 0)
+  const auto is_full = [&](const char* below, const char* mark) {
+    return is_below(path, folder + below) && ::access((folder + mark).c_str(), F_OK) == 0;
+  };
+  if ((flags & O_CREAT) && (is_full("/ckpt", "/full") || is_full("/runs", "/full-runs")))
     return refuse(name, ENOSPC);
   return next<int(const char*, int, ...)>(name)(path, flags, mode);
 }

@@ -38,6 +38,28 @@ void write_epoch(const RunDirectory& run, uint64_t epoch, int64_t steps) {
 
 }  // namespace
 
+TEST_CASE("a damaged attempt.json costs what it alone knew: the events have the epochs", "[run_epochs]") {
+  EpochsStage stage;
+  FileSystem& fs = real_file_system();
+  CHECK_FALSE(newest_attempt(fs, stage.directory).has_value());
+  fs.replace_text(stage.directory.events(), R"({"v":1,"t":1,"kind":"start","epoch":1,"from_step":0}
+{"v":1,"t":2,"kind":"restart"}
+{"v":1,"t":3,"kind":"start","epoch":4,"from_step":8}
+half a li)");
+  for (const char* text : {"", "{\"epoch\": 4, \"mar", "[]"}) {
+    fs.replace_text(stage.directory.attempt(), text);
+    const auto newest = newest_attempt(fs, stage.directory);
+    REQUIRE(newest);
+    CHECK(newest->damage.exists());
+    CHECK(newest->file.epoch == 4);
+    CHECK(newest->file.beginnings == std::vector<Beginning>{{1, 0}, {4, 8}});
+    CHECK(newest->file.nodes.empty());
+  }
+  write_epoch(stage.directory, 7, 0);
+  CHECK_FALSE(newest_attempt(fs, stage.directory)->damage.exists());
+  CHECK(last_epoch(fs, stage.directory) == 7);
+}
+
 TEST_CASE("the first epoch of a run begins at step 0", "[run_epochs]") {
   EpochsStage stage;
   CHECK(last_epoch(real_file_system(), stage.directory) == 0);
