@@ -78,10 +78,16 @@ std::vector<int64_t> retain(Store& store, const Retention& retention) {
   store.restore();
   std::vector<uint64_t> good;  // the epochs that saved them
   std::vector<int64_t> removed;
+  bool is_newest = true;
   for (const int64_t step : store.list()) {
+    const bool may_be_useless = !std::exchange(is_newest, false) && retention.is_useless;
     if (int(good.size()) < keep) {
       try {
         auto files = store.open(step);
+        if (files && may_be_useless && retention.is_useless(*files)) {
+          if (store.remove(step, retention.current_epoch)) removed.push_back(step);
+          continue;
+        }
         if (!files || (retention.counts && !retention.counts(*files))) continue;
         good.push_back(Checkpoint::open(std::move(files))->state().epoch);
       } catch (const Error&) {

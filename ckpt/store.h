@@ -109,6 +109,9 @@ struct Retention {
   /// Whether a checkpoint that opens counts towards keep_last; empty: each does. One that does not count is
   /// removed only when keep_last newer ones count.
   std::function<bool(StoredFiles&)> counts = {};
+  /// Whether a checkpoint that is not the newest is of no use: it is removed though fewer than keep_last
+  /// newer ones count; empty: none is.
+  std::function<bool(StoredFiles&)> is_useless = {};
 };
 
 /// Only one process at a time writes to a store: the holder of the run's lock. One that lost the lock and does

@@ -190,6 +190,7 @@ std::string checkpoint_line(const RunStatus& s, bool supervised) {
     text = fmt::format("step {} {}in memory · {}{}", s.staged_step, supervised ? "" : "was ", second, text);
   if (s.saved_step >= 0 || s.verified_step >= 0)
     text += fmt::format(" · {} verified", newest(s.verified_step));
+  if (s.finite_step) text += fmt::format(" · not finite any more, {} was last", newest(*s.finite_step));
   if (!s.store.empty()) text += fmt::format(" · {} copied to {}", newest(s.uploaded_step), s.store);
   return fmt::format("checkpoint {}\n", text);
 }

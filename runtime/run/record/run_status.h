@@ -97,6 +97,8 @@ struct RunStatus {
   /// The newest step of which all ranks hold their part in memory, that was read again with every byte good,
   /// and that was copied to checkpoint.store; -1: none.
   int64_t staged_step = -1, verified_step = -1, uploaded_step = -1;
+  /// Only if the newest verified checkpoint holds a NaN or an infinity: the newest that does not, -1: none.
+  std::optional<int64_t> finite_step;
   /// The newest step of which all ranks have second copies on other nodes, and the number of the nodes that
   /// hold them; -1: none.
   int64_t partner_step = -1;
@@ -136,6 +138,7 @@ struct RunStatus {
     f.when(r.partner_step >= 0, "partner_nodes", r.partner_nodes);
     f.when(r.verified_step >= 0, "verified_step", r.verified_step);
     f.when(r.uploaded_step >= 0, "uploaded_step", r.uploaded_step);
+    f.maybe("finite_step", r.finite_step);
     f.when(!r.store.empty(), "store", r.store);
     f("started", r.started_unix_s);
     f("updated", r.updated_unix_s);

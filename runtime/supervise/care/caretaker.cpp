@@ -110,8 +110,9 @@ std::optional<int64_t> Caretaker::next_to_scrub(bool with_milestones) {
     if (!files) continue;
     const std::string identity = identity_or_step(*files);
     const auto unread = unread_.find(step);
-    if (has_mark(marks_.folder, *files))
-      ++verified;
+    const CheckpointMark* mark = mark_of(marks_.folder, *files);
+    if (mark)
+      verified += mark->is_finite();
     else if (!damaged_.contains(identity) &&
              (unread == unread_.end() || clock_.monotonic_s() >= unread->second.again_s))
       return step;
@@ -132,7 +133,8 @@ std::optional<int64_t> Caretaker::next_to_copy() {
                                            : step > copied && (is_last_ || is_copy_due(step, copied, every));
     if (!is_due) continue;
     const auto files = folder_->open(step);
-    if (files && has_mark(marks_.folder, *files)) return step;
+    const CheckpointMark* mark = files ? mark_of(marks_.folder, *files) : nullptr;
+    if (mark && mark->is_finite()) return step;
   }
   return std::nullopt;
 }
@@ -210,18 +212,23 @@ void Caretaker::scrub(int64_t step) {
     }
   }
   unread_.erase(step);
-  mark(marks_.folder, *files);
+  const uint64_t bad = report.nan_values + report.infinite_values;
+  mark(marks_.folder, *files, bad);
+  if (const int64_t finite = finite_step(); bad == 0 && step == finite)
+    not_finite_saves_ = 0;
+  else if (bad > 0 && step > finite)
+    ++not_finite_saves_;
   retain_due_ = true;
   const double seconds = clock_.monotonic_s() - begin_s;
   Json fields{{"step", step}, {"bytes", report.bytes}, {"chunks", report.chunks}, {"seconds", seconds}};
-  const uint64_t bad = report.nan_values + report.infinite_values;
   if (bad > 0) fields["not_finite"] = bad;
   options_.report(
       {EventKind::checkpoint_verified, dump_json(fields),
-       bad == 0
-           ? ""
-           : fmt::format(" ! checkpoint step {} holds {} that are not finite; every byte is as it was saved",
-                         step, count_of(int64_t(bad), "value"))});
+       bad == 0 ? ""
+                : fmt::format(" ! checkpoint step {} holds {} that are not finite: it does not count, {}",
+                              step, count_of(int64_t(bad), "value"),
+                              finite_step() < 0 ? "and none before is finite"
+                                                : fmt::format("step {} is kept", finite_step()))});
 }
 
 /// Said once for each checkpoint.
@@ -286,7 +293,16 @@ ckpt::Retention Caretaker::retention(const std::vector<CheckpointMark>& marks) c
   return {.keep_last = options_.keep_last,
           .keep_every_steps = options_.keep_every_steps,
           .current_epoch = epoch_,
-          .counts = [&marks](ckpt::StoredFiles& files) { return has_mark(marks, files); }};
+          .counts =
+              [&marks](ckpt::StoredFiles& files) {
+                const CheckpointMark* mark = mark_of(marks, files);
+                return mark && mark->is_finite();
+              },
+          .is_useless =
+              [&marks](ckpt::StoredFiles& files) {
+                const CheckpointMark* mark = mark_of(marks, files);
+                return mark && !mark->is_finite();
+              }};
 }
 
 void Caretaker::retain_folder() {
@@ -297,14 +313,21 @@ void Caretaker::retain_folder() {
     options_.report({EventKind::checkpoints_removed, dump_json(Json{{"steps", removed}}), ""});
 }
 
-void Caretaker::mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files) {
+int64_t Caretaker::finite_step() const {
+  int64_t newest = -1;
+  for (const CheckpointMark& mark : marks_.folder)
+    if (mark.is_finite()) newest = std::max(newest, mark.step);
+  return newest;
+}
+
+void Caretaker::mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files, uint64_t not_finite) {
   const int64_t step = files.named_step().value_or(-1);
   const std::vector<int64_t> there = folder_->list();
   // Of a step that was saved again, and of removed ones. The store's are tidied when its list is known.
   std::erase_if(marks, [&](const CheckpointMark& m) {
     return m.step == step || (&marks == &marks_.folder && !std::count(there.begin(), there.end(), m.step));
   });
-  marks.push_back({step, identity_of(files)});
+  marks.push_back({step, identity_of(files), not_finite});
   keep_marks();
 }
 

@@ -40,6 +40,8 @@ struct CareReport {
 /// What status shows.
 struct CareProgress {
   int64_t verified_step = -1, uploaded_step = -1;
+  int64_t finite_step = -1;  ///< the newest verified one without a NaN or an infinity; -1: none
+  int not_finite_saves = 0;  ///< verified by this process in a row, and newer, that have some
   bool operator==(const CareProgress&) const = default;
 };
 
@@ -98,7 +100,9 @@ class Caretaker {
   /// what go_on throws, and CareTaken.
   std::optional<double> work();
 
-  CareProgress progress() const { return {newest_of(marks_.folder), newest_of(marks_.store)}; }
+  CareProgress progress() const {
+    return {newest_of(marks_.folder), newest_of(marks_.store), finite_step(), not_finite_saves_};
+  }
   /// The checkpoints that are not where they should be.
   Problem left_over();
 
@@ -115,7 +119,8 @@ class Caretaker {
   std::optional<double> care_for_store();
   void copy(int64_t step);
   void tidy_store();
-  void mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files);
+  void mark(std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files, uint64_t not_finite = 0);
+  int64_t finite_step() const;
   void keep_marks();
   void must_hold() const;
   void failed(const std::string& what);
@@ -142,7 +147,7 @@ class Caretaker {
   bool retain_due_ = true, store_retain_due_ = false, tried_last_ = false;
   bool is_stores_turn_ = false;  ///< a checkpoint was read again since the store was last cared for
   std::atomic<bool> is_last_ = false;
-  int failures_ = 0, store_failures_ = 0;
+  int failures_ = 0, store_failures_ = 0, not_finite_saves_ = 0;
   double again_s_ = 0, store_again_s_ = 0;
   double store_rests_until_s_ = 0;
   std::shared_ptr<double> read_again_s_ = std::make_shared<double>(0);  ///< of the limited rate

@@ -11,14 +11,18 @@ namespace trainctl {
 
 std::string identity_of(ckpt::StoredFiles& files) { return sha256_hex(files.read_text(ckpt::kCommitName)); }
 
-bool has_mark(const std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files) {
+const CheckpointMark* mark_of(const std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files) {
   const auto step = files.named_step();
-  if (!step || std::none_of(marks.begin(), marks.end(), [&](const auto& m) { return m.step == *step; }))
-    return false;
+  const auto is_of_step = [&](const CheckpointMark& mark) { return mark.step == step; };
+  if (!step || std::none_of(marks.begin(), marks.end(), is_of_step)) return nullptr;
   try {
-    return std::count(marks.begin(), marks.end(), CheckpointMark{*step, identity_of(files)}) > 0;
+    const std::string identity = identity_of(files);
+    const auto found = std::find_if(marks.begin(), marks.end(), [&](const CheckpointMark& mark) {
+      return is_of_step(mark) && mark.identity == identity;
+    });
+    return found == marks.end() ? nullptr : &*found;
   } catch (const Error&) {
-    return false;
+    return nullptr;
   }
 }
 

@@ -17,11 +17,14 @@ namespace trainctl {
 /// A checkpoint whose bytes are good.
 struct CheckpointMark {
   int64_t step = 0;
-  std::string identity;  ///< see identity_of
+  std::string identity;     ///< see identity_of
+  uint64_t not_finite = 0;  ///< values of the state that are NaN or infinite: it is of no use
+  bool is_finite() const { return not_finite == 0; }
   bool operator==(const CheckpointMark&) const = default;
   static void fields(auto& f, auto& r) {
     f("step", r.step);
     f("identity", r.identity);
+    f.when(r.not_finite > 0, "not_finite", r.not_finite);
   }
 };
 
@@ -40,7 +43,8 @@ struct CheckpointMarks {
 /// another save of the same step. Error(kIo).
 std::string identity_of(ckpt::StoredFiles& files);
 
-bool has_mark(const std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files);
+/// The mark of this checkpoint; null: it has none.
+const CheckpointMark* mark_of(const std::vector<CheckpointMark>& marks, ckpt::StoredFiles& files);
 /// The largest step; -1 without.
 int64_t newest_of(const std::vector<CheckpointMark>& marks);
 

@@ -124,7 +124,13 @@ void RunAttempts::attach(StopSignals& signals) {
 
 AttemptHooks RunAttempts::hooks() {
   RunFleet& fleet = parts_.fleet;
-  return {.turn = [this] { run_.lock.turn(), parts_.checkpoints.turn(); },
+  return {.turn =
+              [this] {
+                run_.lock.turn();
+                parts_.checkpoints.turn();
+                if (const Problem lost = parts_.checkpoints.lost_state(); lost.exists())
+                  throw Error(ErrorCode::kDiverged, lost.text());
+              },
           .node_up = [&fleet](int node) { fleet.node_up(node); },
           .node_lost =
               [this](int node, const NodeLoss& loss) {

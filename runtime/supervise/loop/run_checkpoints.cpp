@@ -22,6 +22,8 @@ constexpr double kHasteS = 10;
 constexpr double kTurnS = 0.1;
 /// A wait shorter than this needs no line.
 constexpr double kSilentS = 2;
+/// One more ends the run.
+constexpr int kMostNotFiniteSaves = 3;
 
 CareOptions care_options(const SupervisePlan& plan, const RunDirectory& run, const std::string& run_id,
                          const std::string& store, const LockWatch& lock) {
@@ -69,6 +71,22 @@ void RunCheckpoints::turn() {
   const CareProgress progress = thread_.progress();
   log_.status().verified_step = progress.verified_step;
   log_.status().uploaded_step = progress.uploaded_step;
+  log_.status().finite_step.reset();
+  if (progress.verified_step > progress.finite_step) log_.status().finite_step = progress.finite_step;
+  progress_ = progress;
+}
+
+Problem RunCheckpoints::lost_state() const {
+  if (progress_.not_finite_saves <= kMostNotFiniteSaves) return Problem::none();
+  const int64_t step = progress_.finite_step;
+  return Problem(fmt::format(
+      "the last {} checkpoints hold values that are not finite, which no step makes good again; {}",
+      progress_.not_finite_saves,
+      step < 0
+          ? "no checkpoint is finite: begin again with a lower schedule.lr"
+          : fmt::format("step {} is the last that is finite: begin from it with what may help, e.g. trainctl "
+                        "launch {} --from {}@{} -s schedule.lr={:.3g}",
+                        step, run_.job(), plan_.name, step, plan_.job.job.schedule.lr / 3)));
 }
 
 void RunCheckpoints::finish(double limit_s, bool in_haste, const std::function<bool()>& is_given_up) {

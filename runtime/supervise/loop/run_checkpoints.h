@@ -28,6 +28,8 @@ class RunCheckpoints {
   void published() { thread_.published(); }
   /// Call it in every turn of a loop.
   void turn();
+  /// That the state of the run is not finite, since so many checkpoints that it will not become so again.
+  Problem lost_state() const;
   /// At the orderly end of a run: waits until every checkpoint is where it should be, at most `limit_s`, and
   /// says what is not. `in_haste`: the job's time is nearly over. `is_given_up` is asked meanwhile.
   void finish(double limit_s, bool in_haste, const std::function<bool()>& is_given_up);
@@ -53,6 +55,7 @@ class RunCheckpoints {
   Clock& clock_;
   RunLog& log_;
   const std::string run_id_, store_;
+  CareProgress progress_;
   CareThread thread_;
 };
 

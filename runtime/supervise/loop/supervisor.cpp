@@ -202,7 +202,9 @@ class Supervisor {
       run_.lock.must_hold();
       fleet_.end();
       fleet_.end_leftovers();
-      end_.end(RunState::failed, exit_code, reason, "trainctl resume " + run_.plan.name);
+      const bool has_diverged = exit_code == exit_status(ErrorCode::kDiverged);
+      end_.end(RunState::failed, exit_code, reason,
+               (has_diverged ? "trainctl report " : "trainctl resume ") + run_.plan.name);
     } catch (const RunTaken&) {
       fleet_.leave();
     } catch (const std::exception& second) {

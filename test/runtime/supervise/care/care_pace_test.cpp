@@ -57,7 +57,7 @@ TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead s
     CareThread thread(*world.fs, real_clock(), options);
     thread.begin(4, INT64_MAX);
     CHECK(thread.finish(600, [] { return false; }).is_none());
-    CHECK(thread.progress() == CareProgress{40, 40});
+    CHECK(thread.progress() == CareProgress{40, 40, 40});
     CHECK(thread.take_reports().size() >= 3);
     CHECK(ckpt::directory_store(*world.fs, "/copies/a")->list() == Steps{40});
   }

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "ckpt/object_store.h"
 #include "runtime/supervise/care/care_thread.h"
@@ -47,6 +49,12 @@ struct World {
   }
   std::unique_ptr<ckpt::Store> folder() const { return ckpt::directory_store(*fs, kFolder); }
   void save(int64_t step) const { test::save(*fs, kFolder, make_state(7, step), 3); }
+  void save_not_finite(int64_t step) const {
+    PlainState state = make_state(7, step);
+    const float infinity = std::numeric_limits<float>::infinity();
+    std::memcpy(state.values[2].data(), &infinity, sizeof infinity);
+    test::save(*fs, kFolder, state, 3);
+  }
 };
 
 struct Care {
