@@ -7,8 +7,9 @@
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/text.h"
-#include "runtime/supervise/preflight/job_files.h"
 #include "runtime/machine/mpirun.h"
+#include "runtime/supervise/preflight/job_files.h"
+#include "runtime/supervise/start/start_problems.h"
 
 extern char** environ;
 
@@ -83,8 +84,9 @@ void when_chosen(CommandLine command, Context& context, std::function<int()> run
 }
 
 void add_no_data_flag(CommandLine command, JobArguments& arguments) {
-  command.add_flag("--no-data", arguments.no_data, "do not check that the job's files exist, e.g. on a "
-                                                   "login node that does not see them");
+  command.add_flag("--no-data", arguments.no_data,
+                   "do not look at the job's files and hosts and at this "
+                   "machine, e.g. on a login node");
 }
 
 void add_set_option(CommandLine command, std::vector<std::string>& overrides) {
@@ -115,6 +117,17 @@ bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Cont
   const std::vector<Diagnostic> missing = missing_files(job, real_file_system());
   print_diagnostics(missing, ErrorCode::kData, context);
   return missing.empty();
+}
+
+int check_start(const ParsedJob& job, const JobArguments& arguments, const Context& context) {
+  if (arguments.no_data) return kExitDone;  // it is for another machine
+  if (!files_exist(job, arguments, context)) return exit_status(ErrorCode::kData);
+  std::vector<Diagnostic> diagnostics;
+  const std::vector<StartProblem> problems = start_problems(job, real_file_system());
+  for (const StartProblem& problem : problems) diagnostics.push_back(problem.diagnostic);
+  if (problems.empty()) return kExitDone;
+  print_diagnostics(diagnostics, problems.front().code, context);
+  return exit_status(problems.front().code);
 }
 
 int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& context) {

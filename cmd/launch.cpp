@@ -117,7 +117,7 @@ int launch(LaunchOptions options, const Context& context) {
                                      });
   auto job = load_job(options.job, context);
   if (!job) return exit_status(ErrorCode::kSpec);
-  if (!files_exist(*job, options.job, context)) return exit_status(ErrorCode::kData);
+  if (const int status = check_start(*job, options.job, context); status != kExitDone) return status;
   if (options.submit) return submit(options, std::move(*job), context);
   if (!options.manifest.empty()) return manifest(options, std::move(*job), context);
   request.job = std::move(*job);

@@ -43,7 +43,7 @@ int validate(const ValidateOptions& options, const Context& context) {
     throw Error(ErrorCode::kUsage, "which job spec? write `trainctl validate JOB`, or --schema");
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
-  if (!files_exist(*parsed, options.job, context)) return exit_status(ErrorCode::kData);
+  if (const int status = check_start(*parsed, options.job, context); status != kExitDone) return status;
   if (context.json) {
     print_json("validate", validate_result(*parsed));
   } else if (options.resolved) {

@@ -4,6 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/record.h"
 
 namespace trainctl::data {
@@ -50,15 +51,32 @@ TokenizerChoice tokenizer_of(const Sidecar& sidecar, const std::string& token_pa
   return TokenizerChoice::file((folder / sidecar.tokenizer.path()).lexically_normal().string());
 }
 
+Problem other_tokenizer(FileSystem& fs, const Sidecar& sidecar, const std::string& token_path,
+                        const TokenizerChoice& choice) {
+  if (!choice.is_given() || (choice.is_file() && !fs.exists(choice.path()))) return Problem::none();
+  const bool is_same = choice.is_file() ? sha256_hex(fs.read_text(choice.path())) == sidecar.tokenizer_sha256
+                                        : sidecar.tokenizer.is_bytes();
+  if (is_same) return Problem::none();
+  const std::string own = tokenizer_of(sidecar, token_path).text();
+  if (own == choice.text())
+    return Problem(fmt::format("{} has changed since {} was tokenized with it", own, token_path));
+  return Problem(fmt::format("{} was tokenized with {}, not with {}: its ids mean other text", token_path,
+                             own, choice.text()));
+}
+
+Problem larger_vocabulary(const Sidecar& sidecar, const std::string& token_path, int64_t vocab_size) {
+  if (sidecar.vocab_size <= vocab_size) return Problem::none();
+  return Problem(
+      fmt::format("{} was tokenized with vocab {} (tokenizer {}), but model.vocab_size is {}; set it to "
+                  "{} or tokenize with the model's tokenizer",
+                  token_path, sidecar.vocab_size, sidecar.tokenizer.text(), vocab_size, sidecar.vocab_size));
+}
+
 void check_sidecars(const FileSource& source, const std::string& name, int64_t vocab_size) {
-  for (const TokenFile& file : source.token_files()) {
-    const auto sidecar = read_sidecar(file.path());
-    if (sidecar && sidecar->vocab_size > vocab_size)
-      throw Error(ErrorCode::kData,
-                  fmt::format("data source {}: {} was tokenized with vocab {} (tokenizer {}), but model.vocab_size is {}; set it to "
-                              "{} or tokenize with the model's tokenizer", name, file.path(), sidecar->vocab_size,
-                              sidecar->tokenizer.text(), vocab_size, sidecar->vocab_size));
-  }
+  for (const TokenFile& file : source.token_files())
+    if (const auto sidecar = read_sidecar(file.path()))
+      if (const Problem problem = larger_vocabulary(*sidecar, file.path(), vocab_size); problem.exists())
+        throw Error(ErrorCode::kData, fmt::format("data source {}: {}", name, problem.text()));
 }
 
 }  // namespace trainctl::data

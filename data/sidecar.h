@@ -8,6 +8,8 @@
 
 #include "data/file_source.h"
 #include "data/tokenizer_choice.h"
+#include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 
 namespace trainctl::data {
 
@@ -47,6 +49,13 @@ std::string sidecar_path(const std::string& token_path);
 
 /// The tokenizer of the sidecar of `token_path`, with the file's path as seen from here.
 TokenizerChoice tokenizer_of(const Sidecar& sidecar, const std::string& token_path);
+
+/// Why `choice` is not the tokenizer that made these tokens, one sentence; no problem where it is not given,
+/// or its file is not there.
+Problem other_tokenizer(FileSystem& fs, const Sidecar& sidecar, const std::string& token_path,
+                        const TokenizerChoice& choice);
+/// Why the vocabulary of these tokens is not one of `vocab_size`, one sentence.
+Problem larger_vocabulary(const Sidecar& sidecar, const std::string& token_path, int64_t vocab_size);
 
 /// Error(kData) if the sidecar of one of the files has a larger vocabulary than `vocab_size`. `name`: of the
 /// source, for the message.

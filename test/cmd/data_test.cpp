@@ -192,7 +192,7 @@ TEST_CASE("data: mix of sources and of a job", "[cmd][data]") {
   REQUIRE(w.run({"tokenize", w / "a.txt", "--out", w / "a"}) == 0);
   REQUIRE(w.run({"tokenize", w / "b.txt", "--out", w / "b"}) == 0);
   std::ofstream(w / "job.json")
-      << R"({"version": 1, "name": "mix", "model": {"preset": "gpt2-tiny"}, "data": {"train": [
+      << R"({"version": 1, "name": "mix", "model": {"preset": "gpt2-tiny", "vocab_size": 257}, "data": {"train": [
       {"path": "a.idx", "weight": 3, "name": "first"}, {"path": "b.idx"}], "seq_len": 32},
       "batch": {"global_sequences": 8, "micro_sequences": 1},
       "schedule": {"total_steps": 10, "warmup_steps": 1, "lr": 1e-3}})";

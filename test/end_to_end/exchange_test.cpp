@@ -111,6 +111,11 @@ TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exc
   CHECK(Json::parse(read_file(dir / "out/tokenizer_config.json"))["tokenizer_class"] == kind.config);
   CHECK(Json::parse(read_file(dir / "out/config.json"))["eos_token_id"] ==
         Json::parse(read_file(dir / "t.json"))["end_of_text"]);
+  const Outcome other =
+      run_trainctl(dir.path(), {"export", "words", "--out", "bytes", "--tokenizer", "bytes"});
+  CHECK(other.status == 6);
+  CHECK_THAT(other.err, Contains("was tokenized with") && Contains("not with bytes"));
+  CHECK_FALSE(std::filesystem::exists(dir / "bytes"));
   const Json imported = Json::parse(done(dir, {"--json", "import", "out", "--out", "start"}).out);
   CHECK(imported["tokenizer"] == out);
   const Outcome sampled = done(dir, {"sample", "start", "-p", "line 3", "-n", "5", "-t", "0"});

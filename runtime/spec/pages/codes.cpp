@@ -219,6 +219,18 @@ const std::vector<CodePage> kOperation = {
      "model.init.from names no safetensors file and no Hugging Face folder that can be read.",
      R"("init": {"from": "models/gpt2"})",
      "Correct the path, or remove the field to start from random weights."},
+    {"E0508", "Tokens of a larger vocabulary",
+     "Token files name the vocabulary of their tokenizer beside them (PREFIX.json). Every id needs a row in "
+     "the "
+     "embedding, so model.vocab_size must be at least as large.",
+     R"("vocab_size": 256 with files made by --train-vocab 2048)",
+     "Set model.vocab_size to the number in the message; a multiple of 64 or 128 is faster on GPUs."},
+    {"E0509", "Another tokenizer than that of the tokens",
+     "data.tokenizer is not the tokenizer that made the token files (PREFIX.json beside them has its name "
+     "and "
+     "hash). The run would train, but `sample` and `export` would read its ids as other text.",
+     R"("tokenizer": "bytes" with files made by data/tokenizer.model)",
+     "Remove data.tokenizer, which then is that of the files, or tokenize again with the one you mean."},
     {"E0601", "An automatic and a given interval",
      "With checkpoint.interval \"auto\" the run decides after how many steps it saves, from what a save "
      "costs and how often the run fails. every_steps contradicts that.",
@@ -250,6 +262,10 @@ const std::vector<CodePage> kOperation = {
      "trainctl resume RUN -s parallelism.lanes=16",
      "Add --allow-other-bits. With it, a wider parallelism.data alone is enough: lanes become what a "
      "launch at that width would choose."},
+    {"E0606", "A store without credentials",
+     "checkpoint.store is a bucket, and neither the environment nor ~/.aws/credentials has keys for it.",
+     R"("store": "s3://bucket/prefix" without AWS_ACCESS_KEY_ID)",
+     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; or leave checkpoint.store out."},
     {"E0701", "NCCL with shared GPUs",
      "NCCL refuses two ranks on one GPU; through host memory they can share it.",
      R"("transport": "nccl" with "ranks_per_gpu": 2)", R"(Use "transport": "host" or "auto".)"},
@@ -269,6 +285,11 @@ const std::vector<CodePage> kOperation = {
      "something else starts (launcher.shell \"none\") know one address only, that of the first supervisor.",
      R"("supervisor_takeover": true, "grace_seconds": 3, "node_silence_seconds": 2)",
      "Give grace_seconds at least four times node_silence_seconds, or leave supervisor_takeover out."},
+    {"E0706", "A list of hosts that cannot carry the run",
+     "launcher.hosts or the hostfile has an entry that is no host, a host twice, or too few slots.",
+     R"("hosts": ["node0:8", "node0:8"])", "Correct the entry that the message names."},
+    {"E0707", "No CUDA in this program", "device is \"gpu\", and this program was built without CUDA.",
+     R"("device": "gpu")", "Build with the CUDA toolkit (README, or `trainctl doctor`), or use \"cpu\"."},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
      R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
     {"W0502", "Validation data is never used",

@@ -9,6 +9,7 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
 #include "data/file_source.h"
+#include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/base/paths.h"
 #include "runtime/train/trainer.h"
@@ -33,13 +34,28 @@ bool can_be_tokenized(const DataSource& source) {
   return source.format != TokenFormat::raw && source.path.find_first_of("*?[") == std::string::npos;
 }
 
-void look_at_sources(const ParsedJob& job, bool validation, std::vector<Diagnostic>& found) {
+/// Once each, however many files of the job have the same mistake.
+void look_at_sidecar(const ParsedJob& job, FileSystem& fs, const std::string& path,
+                     std::vector<Diagnostic>& found) {
+  const auto sidecar = data::read_sidecar(path);
+  if (!sidecar) return;
+  const auto add = [&](const char* field, const char* code, const Problem& problem) {
+    const bool is_known =
+        std::any_of(found.begin(), found.end(), [&](const auto& d) { return d.code == code; });
+    if (problem.exists() && !is_known) found.push_back(diagnostic_at(job, field, code, problem.text()));
+  };
+  add("model.vocab_size", "E0508", data::larger_vocabulary(*sidecar, path, job.job.model.vocab_size));
+  add("data.tokenizer", "E0509", data::other_tokenizer(fs, *sidecar, path, job.job.data.tokenizer));
+}
+
+void look_at_sources(const ParsedJob& job, FileSystem& fs, bool validation, std::vector<Diagnostic>& found) {
   const std::vector<data::SourceOptions> sources = dataset_options(job.job, validation).sources;
   for (size_t i = 0; i < sources.size(); ++i) {
     try {
-      data::resolve(sources[i]);
+      for (const std::string& path : data::resolve(sources[i]).paths) look_at_sidecar(job, fs, path, found);
     } catch (const Error& error) {
-      found.push_back(diagnostic_at(job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i), "E0504", error.what()));
+      found.push_back(diagnostic_at(job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i),
+                                    "E0504", error.what()));
     }
   }
 }
@@ -58,6 +74,11 @@ void look_at_weights(const ParsedJob& job, FileSystem& fs, std::vector<Diagnosti
   } catch (const Error& error) {
     found.push_back(diagnostic_at(job, "model.init.from", "E0507", fmt::format("the initial weights cannot be read: {}", error.what())));
   }
+}
+
+/// Not one that is there and does not fit.
+bool is_missing(const Diagnostic& diagnostic) {
+  return diagnostic.code != "E0508" && diagnostic.code != "E0509";
 }
 
 }  // namespace
@@ -82,10 +103,11 @@ std::string tokenize_command(const JobSpec& job, FileSystem& fs) {
 
 std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool weights) {
   std::vector<Diagnostic> found;
-  look_at_sources(job, false, found);
-  look_at_sources(job, true, found);
+  look_at_sources(job, fs, false, found);
+  look_at_sources(job, fs, true, found);
   look_at_tokenizer(job, fs, found);
-  const bool of_data = !found.empty();
+  const bool of_data =
+      std::any_of(found.begin(), found.end(), [](const Diagnostic& d) { return is_missing(d); });
   if (weights) look_at_weights(job, fs, found);
   std::stable_sort(found.begin(), found.end(), [](const Diagnostic& a, const Diagnostic& b) {
     return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column);
@@ -95,7 +117,9 @@ std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool
   std::vector<std::string>& help = found.back().help;
   if (of_data && can_be_tokenized(job.job.data.train.front()))
     help.push_back(fmt::format("make the token files: {}", tokenize_command(job.job, fs)));
-  help.push_back("a path in a spec is relative to the folder of its file, one given with --set to the current folder");
+  if (std::any_of(found.begin(), found.end(), [](const Diagnostic& d) { return is_missing(d); }))
+    help.push_back(
+        "a path in a spec is relative to the folder of its file, one given with --set to the current folder");
   return found;
 }
 

@@ -211,12 +211,13 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   ckpt::sweep_memory(clock.unix_s());
   SupervisePlan plan;
   const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
+    // Before the folder is made: a refused launch leaves none.
+    const std::string store = store_of_run(job.job, id);
+    if (!store.empty()) note_store(console, check_store({fs, clock}, store, id, true));
     fs.make_directories(run.path);
     lock.emplace(lock_or_refuse(fs, run, id));
     if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
     check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
-    if (const std::string store = store_of_run(job.job, id); !store.empty())
-      note_store(console, check_store({fs, clock}, store, id, true));
     identity.numerics = checked.numerics;
     plan = plan_of(job, run, request.program, checked, request.max_steps);
     plan.slurm.requeue = request.requeue;

@@ -138,9 +138,9 @@ Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock)
                                                 id, run.job()));
     if (supervisor_place(fs, run)) refuse_busy(fs, run, id);
     if (const auto before = read_slurm_record(fs, run)) refuse_if_queued(*before, id);
-  } else {
-    make_run(request, result, fs, clock);
   }
+  const bool is_new = !fs.exists(run.file("run.json"));
+  if (is_new) make_run(request, result, fs, clock);
   const std::string script = run.file(kScript);
   fs.replace_text(script, result.script);
   // Before the job can begin: it reads there how it ends.
@@ -152,7 +152,12 @@ Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock)
     status.advice = "trainctl status " + command_name(run);
     write_status(fs, run.status(), status);
   }
-  result.record.jobs = SlurmCommands().submit(script, request.chain);
+  try {
+    result.record.jobs = SlurmCommands().submit(script, request.chain);
+  } catch (const Error&) {
+    if (is_new) fs.remove_tree(run.path);  // a run that nothing will ever start
+    throw;
+  }
   fs.replace_text(run.file(kRecord), result.record.to_json());
   return result;
 }

@@ -1,0 +1,102 @@
+// Goal: `validate` refuses what `launch` would refuse, with the same code and exit status, and a refused launch
+//       leaves nothing.
+// Method: the real program; one job, broken in one way after the other.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "test/end_to_end/jobs.h"
+#include "test/end_to_end/program.h"
+#include "test/support/temporary_folder.h"
+
+using namespace trainctl::test;
+using Catch::Contains;
+
+namespace {
+
+struct BrokenJob {
+  std::vector<std::string> overrides;
+  int status;
+  std::string said;
+};
+
+const std::vector<BrokenJob> kBroken = {
+    {{"model.vocab_size=256"}, 6, "E0508"},
+    {{"data.tokenizer=bytes"}, 6, "E0509"},
+    {{"data.tokenizer=other.model"}, 6, "E0509"},
+    {{"data.tokenizer=none.model"}, 6, "E0506"},
+    {{R"(data.train=[{"path": "none"}])"}, 6, "E0504"},
+    {{R"(data.val=[{"path": "bytes.idx"}])", "model.vocab_size=256"}, 6, "E0508"},
+    {{"model.init.from=nowhere"}, 6, "E0507"},
+    {{R"(launcher.hosts=["node0:x"])"}, 3, "E0706"},
+    {{R"(launcher.hosts=["node0:0"])"}, 3, "E0706"},
+    {{R"(launcher.hosts=["node0:-2", ""])"}, 3, "E0706"},
+    {{R"(launcher.hosts=["node0:8", "node0:8"])"}, 3, "node0 is named twice"},
+    {{R"(launcher.hosts=["localhost:1"])", "parallelism.tensor=2", "parallelism.world_size=2"}, 4, "E0706"},
+    {{"launcher.hostfile=none"}, 5, "E0706"},
+    {{"checkpoint.store=s3://bucket/prefix"}, 5, "E0606"},
+    {{"checkpoint.store=s3://bucket"}, 3, "E0604"},
+    {{"launcher.slots=1", "parallelism.data=2", "parallelism.world_size=2"}, 3, "E0702"},
+    {{"schedule.lr=nan"}, 3, "E0201"},
+    {{"parallelism.data=3", "parallelism.world_size=4"}, 3, "E0301"},
+    {{"batch.micro_sequences=3"}, 3, "E0"},
+    {{"model.num_heads=5"}, 3, "E0"},
+    {{"learning_rate=1"}, 3, "E0101"},
+    {{"observability.run_id=../x"}, 3, "E0212"},
+};
+
+void write_tokens(const TemporaryFolder& dir) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i * 37) + " of a text with words in it\n";
+  write_file(dir / "corpus.txt", text);
+  write_file(dir / "other.txt", text + "and another end\n");
+  for (const auto& [input, out] : {std::pair("corpus.txt", "tokens"), std::pair("other.txt", "other")})
+    REQUIRE(run_trainctl(dir.path(), {"data", "tokenize", input, "--out", out, "--train-vocab", "400",
+                                      "--tokenizer-out", std::string(out) + ".model"})
+                .status == 0);
+  REQUIRE(run_trainctl(dir.path(), {"data", "tokenize", "corpus.txt", "--out", "bytes"}).status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("validate finds what launch would refuse, and a refused launch leaves nothing", "[input]") {
+  const TemporaryFolder dir;
+  write_tokens(dir);
+  write_file(dir / "job.json",
+             R"({"version": 1, "name": "words", "model": {"preset": "llama-tiny", "vocab_size": 512},
+    "data": {"train": [{"path": "tokens.idx"}], "seq_len": 32}, "device": "cpu",
+    "batch": {"global_sequences": 4, "micro_sequences": 1},
+    "schedule": {"total_steps": 2, "lr": 1e-3}})");
+  const std::vector<std::string> bare = {"AWS_ACCESS_KEY_ID=", "AWS_SHARED_CREDENTIALS_FILE=/nowhere"};
+  REQUIRE(run_trainctl(dir.path(), {"validate", "job.json"}, 120, bare).status == 0);
+  for (const BrokenJob& broken : kBroken) {
+    std::vector<std::string> words = {"validate", "job.json"};
+    for (const std::string& value : broken.overrides) words.insert(words.end(), {"-s", value});
+    for (const char* command : {"validate", "launch"}) {
+      words[0] = command;
+      const Outcome o = run_trainctl(dir.path(), words, 120, bare);
+      INFO(command << " " << broken.overrides.front() << "\n" << o.err);
+      CHECK(o.status == broken.status);
+      CHECK_THAT(o.err, Contains(broken.said));
+    }
+  }
+  CHECK_FALSE(std::filesystem::exists(dir / "runs"));
+}
+
+TEST_CASE("a run that Slurm refuses is not there afterwards", "[input]") {
+  const TemporaryFolder dir;
+  write_file(dir / "job.json", tiny_spec("tiny"));
+  const std::string bin = dir / "bin";
+  std::filesystem::create_directory(bin);
+  for (const char* command : {"sbatch", "squeue", "scontrol", "scancel", "srun"}) {
+    write_file(bin + "/" + command,
+               "#!/bin/sh\necho 'error: invalid partition specified: none' >&2\nexit 1\n");
+    std::filesystem::permissions(bin + "/" + command, std::filesystem::perms::owner_all);
+  }
+  const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "--submit"}, 120,
+                                 {"PATH=" + bin + ":" + std::getenv("PATH")});
+  INFO(o.err);
+  CHECK(o.status == 12);
+  CHECK_THAT(o.err, Contains("invalid partition specified"));
+  CHECK(run_of(dir.path(), "tiny") == "");
+}
