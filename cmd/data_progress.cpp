@@ -1,7 +1,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "cmd/data.h"
 #include "runtime/base/error.h"
@@ -14,13 +16,35 @@ DataProgress::DataProgress(bool quiet)
     : quiet_(quiet),
       terminal_(isatty(STDERR_FILENO)),
       start_(real_clock().monotonic_s()),
-      next_(start_ + 2) {}
+      next_(start_ + 2),
+      said_s_(start_) {
+  if (!quiet_ && terminal_) ticking_ = std::jthread([this](std::stop_token stop) { tick(std::move(stop)); });
+}
+
+DataProgress::~DataProgress() {
+  ticking_ = {};  // waits for it
+  clear();
+}
+
+void DataProgress::tick(std::stop_token stop) {
+  constexpr double kSilentS = 1;
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    stopping_.wait_for(lock, stop, std::chrono::milliseconds(500), [] { return false; });
+    const double now = real_clock().monotonic_s();
+    if (stop.stop_requested() || doing_.empty() || now - said_s_ < kSilentS || now < next_) continue;
+    fmt::print(stderr, "\r{}, {}\x1b[K", text_, short_duration(now - start_));
+    std::fflush(stderr);
+    shown_ = true;
+  }
+}
 
 void DataProgress::operator()(const data::CorpusProgress& at) {
+  const std::lock_guard lock(mutex_);
   const double now = real_clock().monotonic_s();
   if (!first_ || doing_ != at.doing) {
     first_ = at;
-    doing_ = at.doing;
+    text_ = doing_ = at.doing;
     start_ = now;
   }
   if (quiet_ || now < next_) return;
@@ -36,11 +60,14 @@ void DataProgress::operator()(const data::CorpusProgress& at) {
   fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", text, terminal_ ? "\x1b[K" : "\n");
   std::fflush(stderr);
   shown_ = true;
+  said_s_ = now;
+  text_ = std::move(text);
   next_ = now + (terminal_ ? 0.5 : 10);
 }
 
 void DataProgress::note(const std::string& text) {
   if (quiet_) return;
+  const std::lock_guard lock(mutex_);
   clear();
   fmt::print(stderr, "{}\n", text);
 }

@@ -195,6 +195,7 @@ class Tokenizing {
     result_.tokenizer = trained ? TokenizerChoice::file(model_path(options_)) : options_.tokenizer;
     const std::string model = attempt / "model";
     if (trained && !progress_.complete && !fs_.exists(model)) {
+      note(fmt::format("training a tokenizer of {} ids first", options_.train_vocab));
       fs_.replace_text(model, train_on_corpus(inputs_, options_, corpus_));
       attempt.record(progress_);
     }
