@@ -100,3 +100,28 @@ TEST_CASE("a run that Slurm refuses is not there afterwards", "[input]") {
   CHECK_THAT(o.err, Contains("invalid partition specified"));
   CHECK(run_of(dir.path(), "tiny") == "");
 }
+
+TEST_CASE("a launch with the id of a run says what differs, and trains no finished run on", "[input]") {
+  const TemporaryFolder dir;
+  write_file(dir / "job.json", tiny_spec("tiny"));
+  const auto launch = [&](const std::string& id, std::vector<std::string> more) {
+    std::vector<std::string> words = {"launch", "job.json", "-s", "observability.run_id=" + id};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_trainctl(dir.path(), words);
+  };
+  REQUIRE(launch("a", {"-s", "schedule.total_steps=6"}).status == 0);
+  const Outcome same = launch("a", {"-s", "schedule.total_steps=6"});
+  CHECK(same.status == 0);
+  CHECK_THAT(same.err, Contains("run a exists with the same job") && Contains("is finished: step 6 of 6"));
+  const Outcome longer = launch("a", {"-s", "schedule.total_steps=8"});
+  CHECK(longer.status == 3);
+  CHECK_THAT(longer.err, Contains("run a is finished, and this job differs from its own") &&
+                             Contains("schedule.total_steps 6 → 8"));
+  const Outcome shorter = run_trainctl(dir.path(), {"resume", "a", "-s", "schedule.total_steps=5"});
+  CHECK(shorter.status == 3);
+  CHECK_THAT(shorter.err, Contains("are behind step 6, which run a has saved"));
+  REQUIRE(launch("b", {"--max-steps", "4"}).status == 0);
+  const Outcome on = launch("b", {"-s", "checkpoint.every_steps=2"});
+  CHECK(on.status == 0);
+  CHECK_THAT(on.err, Contains("run b exists: going on with it, with checkpoint.every_steps 4 → 2"));
+}

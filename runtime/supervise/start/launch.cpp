@@ -15,6 +15,7 @@
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/machine/rank_device.h"
+#include "runtime/run/record/known_status.h"
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/nodes/own_address.h"
@@ -154,6 +155,22 @@ void print_branch(Console& console, const BranchPoint& from, const RunIdentity& 
   console.note("numerics    " + describe_numerics(from.state.numerics, ready.numerics));
 }
 
+/// "schedule.total_steps 118 → 121, parallelism.data 1 → 2"; "": the values are the same.
+std::string differences_of(const ParsedJob& before, const ParsedJob& now) {
+  constexpr size_t kMostShown = 6;
+  std::vector<std::string> found;
+  for (const EffectiveValue& value : now.values) {
+    const auto old = std::find_if(before.values.begin(), before.values.end(),
+                                  [&](const EffectiveValue& v) { return v.path == value.path; });
+    if (old != before.values.end() && (old->value == value.value || old->is_auto || value.is_auto)) continue;
+    found.push_back(
+        fmt::format("{} {} → {}", value.path, old == before.values.end() ? "none" : old->value, value.value));
+  }
+  std::string text;
+  for (size_t i = 0; i < std::min(found.size(), kMostShown); ++i) text += (i ? ", " : "") + found[i];
+  return found.size() > kMostShown ? fmt::format("{} and {} more", text, found.size() - kMostShown) : text;
+}
+
 /// A launch of the same job with the same id goes on with the run.
 RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const ParsedJob& job,
                      const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
@@ -166,7 +183,6 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
                 fmt::format("run {} exists with another job spec or beginning ({}); choose another "
                             "observability.run_id, or continue it with `trainctl resume {}`",
                             existing.run_id, run.job(), existing.run_id));
-  console.note(fmt::format("run {} exists with the same job: going on with it", existing.run_id));
   ParsedJob before =
       parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
   if (!before.ok()) before = job;
@@ -176,6 +192,16 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
   const ParsedJob now = decided ? job
                                 : with_decided(job, {fmt::format("device={}", word_of(before.job.device))},
                                                "auto, decided at launch");
+  const std::string differences = differences_of(before, now);
+  const auto known = status_of_run(fs, run);
+  if (!differences.empty() && known && known->status.state == RunState::finished)
+    throw Error(ErrorCode::kSpec,
+                fmt::format("run {} is finished, and this job differs from its own ({}); choose another "
+                            "observability.run_id, or train on with trainctl resume {} -s PATH=VALUE",
+                            existing.run_id, differences, existing.run_id));
+  console.note(differences.empty()
+                   ? fmt::format("run {} exists with the same job: going on with it", existing.run_id)
+                   : fmt::format("run {} exists: going on with it, with {}", existing.run_id, differences));
   return resume_run(
       {.run = run, .before = before, .now = now, .program = request.program,
           .max_steps = request.max_steps, .requeue = request.requeue},

@@ -286,7 +286,15 @@ void put_search_into(SupervisePlan& plan, BeginState& begin) {
 }
 
 RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSystem& fs, int64_t step,
-                        Console& console) {
+                        const JobSpec& job, Console& console) {
+  if (step > job.schedule.total_steps)
+    throw Error(
+        ErrorCode::kSpec,
+        fmt::format("{} steps ({} tokens) are behind step {}, which run {} has saved; give more, or begin a "
+                    "new run from an earlier checkpoint: trainctl launch {} --from {}@STEP",
+                    job.schedule.total_steps,
+                    short_number(double(job.schedule.total_steps) * double(job.tokens_per_step())), step, id,
+                    run.job(), id));
   console.say(fmt::format("run {} is finished: step {} of {} is saved. Nothing to do.", id, step, step));
   const auto known = status_of_run(fs, run);
   console.say("next: trainctl status " + id);
@@ -327,7 +335,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   const auto& checkpoint = begin.checkpoint;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
   if (checkpoint && step >= job.schedule.total_steps && !living)
-    return nothing_to_do(run, id, fs, step, console);
+    return nothing_to_do(run, id, fs, step, job, console);
   if (request.max_steps > 0 && step >= request.max_steps && !living)
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, the run's last",
                                                request.max_steps, step));
