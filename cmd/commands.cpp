@@ -23,6 +23,8 @@ constexpr Command kCommands[] = {
     {"resume", add_resume},
     {"stop", add_stop},
     {"list", add_list},
+    {"rm", add_rm},
+    {"prune", add_prune},
     {"status", add_status},
     {"top", add_top},
     {"logs", add_logs},

@@ -106,6 +106,8 @@ void add_launch(CommandLine& app, Context& context);
 void add_resume(CommandLine& app, Context& context);
 void add_stop(CommandLine& app, Context& context);
 void add_list(CommandLine& app, Context& context);
+void add_rm(CommandLine& app, Context& context);
+void add_prune(CommandLine& app, Context& context);
 void add_status(CommandLine& app, Context& context);
 void add_top(CommandLine& app, Context& context);
 void add_logs(CommandLine& app, Context& context);

@@ -61,6 +61,8 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   REQUIRE(eventually(60, [&] {
     return Json::parse(ran({"status", "d", "--json"}).out)["state"] == "stopped";
   }));
+  check("removed", {"rm", "d", "--yes"});
+  check("removed", {"prune", "--dry-run"});
   std::filesystem::create_directory(in + "/bin");
   write_file(in + "/bin/sbatch", "#!/bin/sh\necho 17\n");
   std::filesystem::permissions(in + "/bin/sbatch", std::filesystem::perms::owner_all);

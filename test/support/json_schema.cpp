@@ -160,6 +160,7 @@ std::vector<std::string> kinds_of_runs() {
           "log",
           "metrics-line",
           "ranks-line",
+          "removed",
           "report",
           "sample",
           "serve",

@@ -65,6 +65,15 @@ RunStatus rebuild(FileSystem& fs, const RunDirectory& run, const std::vector<std
 
 }  // namespace
 
+std::string checkpoint_folder(FileSystem& fs, const RunDirectory& run) {
+  return checkpoint_folder(run, object_of(fs.read_text(run.job())));
+}
+
+std::vector<int64_t> checkpoint_steps(FileSystem& fs, const RunDirectory& run) {
+  const std::string folder = checkpoint_folder(fs, run);
+  return fs.is_directory(folder) ? ckpt::list_steps(fs, folder) : std::vector<int64_t>{};
+}
+
 std::optional<KnownStatus> status_of_run(FileSystem& fs, const RunDirectory& run) {
   std::string note = run.status() + " is missing";
   try {
@@ -86,7 +95,7 @@ std::optional<KnownStatus> status_of_run(FileSystem& fs, const RunDirectory& run
 
 std::vector<std::string> superseded_lines(FileSystem& fs, const RunDirectory& run) {
   std::vector<std::string> lines;
-  for (const ckpt::Superseded& aside : ckpt::list_superseded(fs, checkpoint_folder(run, object_of(fs.read_text(run.job())))))
+  for (const ckpt::Superseded& aside : ckpt::list_superseded(fs, checkpoint_folder(fs, run)))
     lines.push_back(ckpt::text_of(aside));
   return lines;
 }

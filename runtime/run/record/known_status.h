@@ -18,6 +18,11 @@ struct KnownStatus {
 /// if these are damaged too.
 std::optional<KnownStatus> status_of_run(FileSystem& fs, const RunDirectory& run);
 
+/// Where the run saves its checkpoints, as its job.json says.
+std::string checkpoint_folder(FileSystem& fs, const RunDirectory& run);
+/// The steps of those that are there, newest first.
+std::vector<int64_t> checkpoint_steps(FileSystem& fs, const RunDirectory& run);
+
 /// One line for each folder of checkpoints that the run moved aside when it went back to an earlier step:
 /// steps, size, path.
 std::vector<std::string> superseded_lines(FileSystem& fs, const RunDirectory& run);
