@@ -32,6 +32,7 @@ AgentState::AgentState(const Options& options, double now_s)
 
 void AgentState::connected(double now_s) {
   if (phase_ != Phase::dialing) return;
+  forgive_pause(now_s);  // the dial may have waited for a file
   phase_ = Phase::greeting;
   dialed_s_ = now_s;
   actions_.push_back(Action::greet);
@@ -89,11 +90,15 @@ void AgentState::gone(uint64_t epoch, double) {
   actions_.push_back(Action::leave);
 }
 
-void AgentState::tick(double now_s) {
+/// Never into the future: a message may have come after the pause.
+void AgentState::forgive_pause(double now_s) {
   const double pause_s = now_s - deadline_s();
-  last_tick_s_ = now_s;
-  // Never into the future: a message may have come after the pause.
   if (pause_s > kOwnPauseS) heard_s_ = std::min(heard_s_ + pause_s, now_s);
+}
+
+void AgentState::tick(double now_s) {
+  forgive_pause(now_s);
+  last_tick_s_ = now_s;
   if (phase_ == Phase::ending || phase_ == Phase::over) return;
   if (now_s - heard_s_ > options_.grace_s) {
     abandoned_ = true;

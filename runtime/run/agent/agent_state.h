@@ -70,6 +70,7 @@ class AgentState {
 
  private:
   void end(std::string reason);
+  void forgive_pause(double now_s);
   bool waits_for_supervisor() const { return phase_ == Phase::dialing || phase_ == Phase::greeting; }
   /// When the agent starts a supervisor next; infinity: never.
   double takeover_due_s() const;

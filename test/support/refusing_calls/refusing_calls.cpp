@@ -5,7 +5,7 @@
 //                                         each with its errno; renameat2 with any flag, fsync of a folder
 // Each refused call leaves a line in FOLDER/refused. While FOLDER/full exists, no file can be created below FOLDER/ckpt (ENOSPC), while FOLDER/full-runs exists,
 // none below FOLDER/runs; while FOLDER/small exists, 64 KiB are free below FOLDER.
-// While FOLDER/hold-NAME exists, a rename to NAME below FOLDER waits, and FOLDER/held says that it does.
+// While FOLDER/hold-NAME exists, a rename to NAME below FOLDER waits, and FOLDER/held says that it does; FOLDER/hold-open-NAME: an open of NAME.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -55,9 +55,9 @@ int refuse(const char* call, int reason) {
 }
 
 /// Returns when FOLDER/hold-NAME, of the last part of the path, does not exist.
-void wait_while_held(const std::string& path) {
+void wait_while_held(const std::string& path, const char* call = "") {
   const std::string folder = variable("TRAINCTL_TEST_REFUSED_FOLDER");
-  const std::string hold = folder + "/hold-" + path.substr(path.rfind('/') + 1);
+  const std::string hold = folder + "/hold-" + call + path.substr(path.rfind('/') + 1);
   if (!is_below(path, folder) || ::access(hold.c_str(), F_OK) != 0) return;
   if (std::FILE* file = std::fopen((folder + "/held").c_str(), "a")) std::fclose(file);
   while (::access(hold.c_str(), F_OK) == 0) ::usleep(2000);
@@ -69,6 +69,7 @@ Function* next(const char* name) {
 }
 
 int open_unless_full(const char* name, const char* path, int flags, mode_t mode) {
+  wait_while_held(path, "open-");
   const std::string folder = variable("TRAINCTL_TEST_REFUSED_FOLDER");
   const auto is_full = [&](const char* below, const char* mark) {
     return is_below(path, folder + below) && ::access((folder + mark).c_str(), F_OK) == 0;

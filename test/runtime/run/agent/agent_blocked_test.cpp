@@ -1,9 +1,8 @@
 // Goal: an agent whose call to a file does not return, as on a file system whose server is gone, does not keep
 //       ranks alive beyond its grace; when the call returns it goes on.
-// Method: supervisor.json is a pipe without a writer, on which an open waits; the file system's answer is a
-//         writer. And the pure part: what counts as standing still.
-#include <fcntl.h>
-#include <sys/stat.h>
+// Method: a preloaded library in which an open of supervisor.json waits while the test says so. And the pure
+//         part: what counts as standing still.
+#include <filesystem>
 
 #include "runtime/run/agent/loop_watchdog.h"
 #include "test/runtime/run/agent/agent_stage.h"
@@ -14,24 +13,21 @@ using namespace trainctl::test;
 namespace {
 
 struct Blocked : Stage {
-  const std::string file = supervisor_file(run);
+  const std::string folder = std::filesystem::canonical(dir.path()).string();
 
+  Blocked() {
+    environment = {{"LD_PRELOAD", TRAINCTL_BINARY_DIR "/test/support/refusing_calls/librefusing_calls.so"},
+                   {"TRAINCTL_TEST_REFUSED_FOLDER", folder}};
+  }
   /// The agent waits for supervisor.json from its next dial on.
   void block() {
-    real_file_system().remove_file(file);
-    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+    real_file_system().write_new_text(folder + "/hold-open-supervisor.json", "");
     peer.reset();
-    REQUIRE(eventually([&] { return log().find("lost the supervisor") != std::string::npos; }));
+    REQUIRE(eventually([&] { return real_file_system().exists(folder + "/held"); }));
+    CHECK(log().find("lost the supervisor") != std::string::npos);
   }
-  /// The open returns, with nothing to read; then the file is there again.
-  void answer() {
-    int pipe = -1;
-    REQUIRE(eventually([&] {  // it opens when somebody waits to read it
-      return (pipe = ::open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0;
-    }));
-    publish(address);
-    ::close(pipe);
-  }
+  /// The open returns.
+  void answer() { real_file_system().remove_file(folder + "/hold-open-supervisor.json"); }
   std::string log() const { return real_file_system().read_text(run + "/logs/node-here.log"); }
 };
 

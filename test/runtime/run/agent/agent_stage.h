@@ -31,6 +31,7 @@ struct Stage {
   int listener = -1;
   std::unique_ptr<ChildProcess> agent;
   std::unique_ptr<Peer> peer;
+  Environment environment;  ///< of the agent, besides its marks
 
   Stage() {
     real_file_system().make_directories(run + "/logs");
@@ -54,7 +55,8 @@ struct Stage {
   }
   void start_agent() {
     const std::vector<std::string> words = {kProgram, "node", run, "--name", "here", "--mpirun", "mpirun"};
-    const Environment marks = {{kRunVariable, run}, {kNodeVariable, "here"}};
+    Environment marks = {{kRunVariable, run}, {kNodeVariable, "here"}};
+    marks.insert(marks.end(), environment.begin(), environment.end());
     agent = std::make_unique<ChildProcess>(words, marks);
   }
   /// The next connection of the agent, with its hello read.
