@@ -302,7 +302,7 @@ const Curve& ClusterRun::undisturbed(int64_t steps) {
   FakeNodes nodes(kNodes, machines());
   ClusterRun run(nodes, {.steps = steps, .silence_s = 30, .grace_s = 60});
   run.launch();
-  const Outcome outcome = run.finish(120);
+  const Outcome outcome = run.finish();
   INFO(outcome.err << run.story());
   REQUIRE(outcome.status == 0);
   REQUIRE(run.epoch() == 1);

@@ -72,7 +72,7 @@ class ClusterRun {
   /// After a takeover: fails the test where the run has no end within `seconds`. The event of its end.
   Json await_end(double seconds = 180);
   /// The end of launch or resume.
-  Outcome finish(double seconds = 180);
+  Outcome finish(double seconds = 600);
 
   const std::string& path() const { return path_; }
   /// The newest step in metrics.jsonl, 0 for none.

@@ -13,7 +13,7 @@ using namespace trainctl::test;
 namespace {
 
 /// The run finishes by itself in a later epoch, with the undisturbed bits, and leaves nothing.
-void check_healed(ClusterRun& run, double seconds = 60) {
+void check_healed(ClusterRun& run, double seconds = 600) {
   const Outcome outcome = run.finish(seconds);
   INFO(outcome.err << run.story());
   REQUIRE(outcome.status == 0);

@@ -115,7 +115,7 @@ TEST_CASE("a node that does not see the run directory is named", "[hosts][cluste
   FakeNodes nodes(4, own);
   ClusterRun run(nodes, {.hosts = R"(["node0","node1","node2","node3"])", .set = kStrict});
   run.launch({"observability.run_dir=/srv"});
-  const Outcome outcome = run.finish(90);
+  const Outcome outcome = run.finish();
   INFO(all_output(outcome));
   CHECK(outcome.status != 0);
   CHECK(all_output(outcome).find("sees no run directory /srv/") != std::string::npos);

@@ -23,7 +23,7 @@ std::vector<std::string> without_checkpoints(std::vector<std::string> more = {})
 /// The run has finished by itself, with the undisturbed bits. Returns the steps of the states that were loaded
 /// from memory.
 std::vector<int64_t> check_healed_from_memory(ClusterRun& run) {
-  const Outcome outcome = run.finish(60);
+  const Outcome outcome = run.finish();
   INFO(outcome.err << run.story());
   REQUIRE(outcome.status == 0);
   std::vector<int64_t> steps;

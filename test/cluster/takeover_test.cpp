@@ -29,7 +29,7 @@ TEST_CASE("a supervisor that was stopped does nothing when another has the run",
   // It ended while the other one goes on, with the agents that it had started itself.
   REQUIRE(run.events("end").empty());
   CHECK(run.events("checkpoint").size() >= events);
-  const Outcome outcome = run.finish(120);
+  const Outcome outcome = run.finish();
   INFO(outcome.err);
   REQUIRE(outcome.status == 0);
   CHECK(run.epoch() == 1);
