@@ -91,6 +91,15 @@ std::vector<std::string> pieces_of(KnownPattern pattern, const std::string& text
   return pieces;
 }
 
+/// What the finder makes of a text: parts in quotes, added tokens as their ids.
+std::string divided_by(const AddedTokenFinder& finder, std::string_view text) {
+  std::string result;
+  finder.divide(
+      text, [&](std::string_view part) { result += "'" + std::string(part) + "'"; },
+      [&](int32_t id) { result += std::to_string(id); });
+  return result;
+}
+
 }  // namespace
 
 TEST_CASE("the golden ids of every shape of tokenizer.json", "[bpe]") {
@@ -254,13 +263,7 @@ TEST_CASE("added tokens: the leftmost, then the longest; white space at their si
   const AddedTokenFinder finder({{.id = 1, .content = "<a>"},
                                  {.id = 2, .content = "<a><b>"},
                                  {.id = 3, .content = "[m]", .lstrip = true, .rstrip = true}});
-  const auto divided = [&](std::string_view text) {
-    std::string result;
-    finder.divide(
-        text, [&](std::string_view part) { result += "'" + std::string(part) + "'"; },
-        [&](int32_t id) { result += std::to_string(id); });
-    return result;
-  };
+  const auto divided = [&](std::string_view text) { return divided_by(finder, text); };
   CHECK(divided("") == "");
   CHECK(divided("x<a>y<a><b>") == "'x'1'y'2");
   CHECK(divided("<a<a><b") == "'<a'1'<b'");
@@ -273,13 +276,7 @@ TEST_CASE("an added token in the white space that another takes is found; what i
   const AddedTokenFinder finder({{.id = 4, .content = "<u>", .rstrip = true},
                                  {.id = 5, .content = "\n"},
                                  {.id = 6, .content = "<e>", .lstrip = true}});
-  const auto divided = [&](std::string_view text) {
-    std::string result;
-    finder.divide(
-        text, [&](std::string_view part) { result += "'" + std::string(part) + "'"; },
-        [&](int32_t id) { result += std::to_string(id); });
-    return result;
-  };
+  const auto divided = [&](std::string_view text) { return divided_by(finder, text); };
   CHECK(divided("<u>\n") == "45");
   CHECK(divided("<u> \nx") == "45'x'");
   CHECK(divided("<u>\n\nx<e>") == "455'x'6");
