@@ -94,7 +94,7 @@ std::string text_of(const Removal& removal) {
                      removal.stays.empty() ? "" : fmt::format(" that stay in {}", removal.stays));
 }
 
-/// Whether a person agrees. Error(kUsage): there is nobody to ask.
+/// Whether a person agrees. Error(kUsage): there is no terminal.
 bool is_agreed(const std::vector<Removal>& removals) {
   for (const Removal& removal : removals) fmt::print(stderr, "{}\n", text_of(removal));
   if (!::isatty(STDIN_FILENO) || !::isatty(STDERR_FILENO))

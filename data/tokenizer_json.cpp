@@ -177,7 +177,7 @@ void Reader::read_model(const Json& model) {
     refuse(
         "it is a tokenizer of SentencePiece's kind (model.vocab has <0x00>, and no alphabet of ByteLevel), "
         "which "
-        "trainctl reads as tokenizer.model: give that file, which lies beside it in most repositories");
+        "trainctl reads as tokenizer.model: give that file, which most repositories have, too");
   // Every byte has a token, so unk_token, fuse_unk and byte_fallback never come into play.
   read_vocabulary(vocabulary);
   read_merges(at(model, "merges", "model"));

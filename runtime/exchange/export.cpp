@@ -32,7 +32,7 @@ void check_space(FileSystem& fs, const ExportRequest& request, const std::string
                                           request.dtype == DType::f32 ? ", or use --dtype bf16" : ""));
 }
 
-/// The weights know the ids of the tokenizer that made the data; where those are gone nobody knows.
+/// The weights know the ids of the tokenizer that made the data; where those are gone nothing is compared.
 void refuse_other_tokenizer(FileSystem& fs, const JobSpec& job, const data::TokenizerChoice& choice) {
   for (const DataSource& source : job.data.train)
     if (const auto sidecar = data::read_sidecar(source.path))

@@ -220,13 +220,13 @@ const std::vector<CodePage> kOperation = {
      R"("init": {"from": "models/gpt2"})",
      "Correct the path, or remove the field to start from random weights."},
     {"E0508", "Tokens of a larger vocabulary",
-     "Token files name the vocabulary of their tokenizer beside them (PREFIX.json). Every id needs a row in "
+     "PREFIX.json of token files names the vocabulary of their tokenizer. Every id needs a row in "
      "the "
      "embedding, so model.vocab_size must be at least as large.",
      R"("vocab_size": 256 with files made by --train-vocab 2048)",
      "Set model.vocab_size to the number in the message; a multiple of 64 or 128 is faster on GPUs."},
     {"E0509", "Another tokenizer than that of the tokens",
-     "data.tokenizer is not the tokenizer that made the token files (PREFIX.json beside them has its name "
+     "data.tokenizer is not the tokenizer that made the token files (their PREFIX.json has its name "
      "and "
      "hash). The run would train, but `sample` and `export` would read its ids as other text.",
      R"("tokenizer": "bytes" with files made by data/tokenizer.model)",

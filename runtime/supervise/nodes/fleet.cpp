@@ -397,7 +397,7 @@ double Fleet::deadline_s() const {
 
 void Fleet::end(double limit_s, bool keep_memory) {
   set_handler({});
-  serve();  // who left because of a pause is away, and is told to end when it is back
+  serve();  // an agent that left because of a pause is away, and gets the order when it is back
   ending_ = true;
   keep_agents_ = false;
   to_start_.clear();

@@ -7,7 +7,7 @@
 //    by own pause     v   |
 //                     away --return_s--> lost
 //
-// While this process stands still, the agents hear nothing and dial again: that is no loss. What a broken
+// While this process is paused, the agents hear nothing and dial again: that is no loss. What a broken
 // connection has swallowed is sent again by either end, by its number.
 //
 // The supervisor does not connect to nodes; agents connect to the supervisor. On a node that has lost its
