@@ -170,7 +170,7 @@ void mark_epoch(FileSystem& fs, const std::string& dir, const EpochBegin& begin)
     if (has_newer_epoch(fs, dir, begin.run_id, begin.epoch))
       throw Error(
           ErrorCode::kCheckpoint,
-          fmt::format("a newer epoch of this run than {} has begun in {}; this supervisor is out of date",
+          fmt::format("a newer attempt of this run than {} has begun in {}; this supervisor is out of date",
                       begin.epoch, dir));
   };
   check();

@@ -180,7 +180,7 @@ class SavingFolder final : public Folder<SavingFiles> {
   void lose(const char* why) {
     is_lost_ = true;
     throw Error(ErrorCode::kCheckpoint,
-                fmt::format("{}: {}; another writer published it, or a newer epoch of the run has begun",
+                fmt::format("{}: {}; another writer published it, or a newer attempt of the run has begun",
                             base_, why));
   }
 

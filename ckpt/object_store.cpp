@@ -235,7 +235,7 @@ class ObjectStore final : public Store {
     if (index.newest_epoch() <= epoch) return;
     throw Error(
         ErrorCode::kCheckpoint,
-        fmt::format("epoch {} of this run has begun in {}; this writer has epoch {} and is out of date "
+        fmt::format("attempt {} of this run has begun in {}; this writer has attempt {} and is out of date "
                     "(if no other one runs, remove {}/{})",
                     index.newest_epoch(), where(), epoch, where(), kIndexName));
   }
@@ -244,7 +244,7 @@ class ObjectStore final : public Store {
     if (const auto newer = index.against(attempt.epoch, attempt.step))
       throw Error(
           ErrorCode::kCheckpoint,
-          fmt::format("step {} of epoch {} is no part of the run any more: epoch {} went on from step {}",
+          fmt::format("step {} of attempt {} is no part of the run any more: attempt {} went on from step {}",
                       attempt.step, attempt.epoch, newer->epoch, newer->after_step));
   }
   /// Not an empty one: that is of an upload which was given up.

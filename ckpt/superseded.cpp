@@ -54,7 +54,7 @@ Superseded begin_and_set_aside(FileSystem& fs, const std::string& dir, const Epo
   if (needs_source && !has_source) {
     withdraw_mark(fs, dir, begin);
     throw Error(ErrorCode::kCheckpoint,
-                fmt::format("{}, from which epoch {} begins, was removed meanwhile; resume the run again",
+                fmt::format("{}, from which attempt {} begins, was removed meanwhile; resume the run again",
                             step_directory(dir, begin.step), begin.epoch));
   }
   bool moved = false;

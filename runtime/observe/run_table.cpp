@@ -169,6 +169,9 @@ bool is_routine(EventKind kind) {
 std::string words_of(EventKind kind, const Json& e) {
   const auto text = [&](const char* key) { return e.contains(key) ? value_text(e[key]) : std::string("?"); };
   const auto seconds = [&](const char* key) { return e.value(key, 0.0); };
+  const auto counted = [&](const char* key, const char* noun) {
+    return fmt::format("{} {}{}", text(key), noun, text(key) == "1" ? "" : "s");
+  };
   switch (kind) {
     case EventKind::node_up: return fmt::format("{} {}", text("node"), e.value("address", ""));
     case EventKind::node_lost:
@@ -176,7 +179,7 @@ std::string words_of(EventKind kind, const Json& e) {
     case EventKind::quarantine: return text("node") + ": " + text("cause");
     case EventKind::failure: return text("cause");
     case EventKind::restart:
-      return fmt::format("from step {}, {} steps are done again: {}", text("from_step"), text("lost_steps"),
+      return fmt::format("from step {}, {} lost: {}", text("from_step"), counted("lost_steps", "step"),
                          text("reason"));
     case EventKind::recovered:
       return fmt::format(
@@ -185,7 +188,8 @@ std::string words_of(EventKind kind, const Json& e) {
           seconds("seconds"), seconds("ending_s"), seconds("deciding_s"), seconds("starting_s"),
           seconds("first_step_s"));
     case EventKind::start:
-      return fmt::format("epoch {}, {} ranks, from step {}", text("epoch"), text("ranks"), text("from_step"));
+      return fmt::format("attempt {}, {}, from step {}", text("epoch"), counted("ranks", "rank"),
+                         text("from_step"));
     case EventKind::save_superseded:
     case EventKind::save_left_out:
     case EventKind::save_failed: return fmt::format("step {}: {}", text("step"), text("reason"));

@@ -211,8 +211,8 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
   std::string state(word_of(s.state));
   if (!s.ended() && !supervised) state += " when its supervisor died";
   std::string text = s.ended() ? "" : age_note(supervisor, age_s);
-  text += fmt::format("run        {} · {} · epoch {} · {} restart{}\n", s.run_id, state, s.epoch,
-                                 s.restarts, s.restarts == 1 ? "" : "s");
+  text += fmt::format("run        {} · {} · attempt {} · {}\n", s.run_id, state, s.epoch,
+                      count_of(s.restarts, "restart"));
   const double share = s.total_steps > 0 ? 100.0 * double(s.step) / double(s.total_steps) : 0;
   text += fmt::format("step       {}/{} ({:.1f} %)", s.step, s.total_steps, share);
   if (!s.ended() && supervised && !std::isnan(last.step_s))

@@ -189,8 +189,8 @@ TEST_CASE("the same step again, and writers that are out of date") {
     const std::string root = save(store, state_at(10), 3);
     CHECK(save(store, state_at(10), 2) == root);  // equal state, same epoch: nothing to do
     CHECK(loads(store, state_at(10)));
-    CHECK_THROWS_WITH(save(store, state_at(10, 3, 2), 3), Catch::Contains("by epoch 3 with other content"));
-    CHECK_THROWS_WITH(save(store, state_at(10, 2), 3), Catch::Contains("this writer has epoch 2"));
+    CHECK_THROWS_WITH(save(store, state_at(10, 3, 2), 3), Catch::Contains("by attempt 3 with other content"));
+    CHECK_THROWS_WITH(save(store, state_at(10, 2), 3), Catch::Contains("this writer has attempt 2"));
     CHECK(loads(store, state_at(10)));
     CHECK(save(store, state_at(10, 4, 2), 3) != root);
     CHECK(loads(store, state_at(10, 4, 2)));
@@ -211,7 +211,8 @@ TEST_CASE("a run that goes back: later checkpoints do not count, and go when new
     CHECK(store.list() == std::vector<int64_t>{20, 10});
     CHECK_THROWS_WITH(
         save(store, state_at(35, 1), 2),
-        Catch::Contains("step 35 of epoch 1 is no part of the run any more: epoch 2 went on from step 20"));
+        Catch::Contains(
+            "step 35 of attempt 1 is no part of the run any more: attempt 2 went on from step 20"));
     save(store, state_at(25, 2), 2);
     CHECK(store.list() == std::vector<int64_t>{25, 20, 10});
     const auto has_step_40 = [&] { return objects.objects().count("p/step-00000040.e1.a0/COMMIT") > 0; };
@@ -318,8 +319,9 @@ TEST_CASE("a newer epoch that begins between the read of INDEX and its put is no
   save(*newer.store, state_at(10), 1);
   Overtaken overtaken(objects, [&] { newer.store->set_aside_after({.epoch = 4, .step = 10}); });
   ObjectSetup older(overtaken, 700, 3);
-  CHECK_THROWS_WITH(save(*older.store, state_at(20), 1),
-                    Catch::Contains("epoch 4 of this run has begun in s3://b/p; this writer has epoch 3"));
+  CHECK_THROWS_WITH(
+      save(*older.store, state_at(20), 1),
+      Catch::Contains("attempt 4 of this run has begun in s3://b/p; this writer has attempt 3"));
   CHECK(index_of(objects).newest_epoch() == 4);
   CHECK(index_of(objects).published.size() == 1);
   CHECK(older.store->list() == std::vector<int64_t>{10});

@@ -288,9 +288,9 @@ TEST_CASE("the same step twice") {
   CHECK(fs.list(kCkpt + "/.saving").empty());
   CHECK(fs.exists(kCkpt + "/step-00000010/shard-00002-of-00003.safetensors"));
   CHECK_THROWS_WITH(save(fs, kCkpt, state_of(10, 3, 2), 3),
-                    Catch::Contains("was already saved by epoch 3 with other content"));
+                    Catch::Contains("was already saved by attempt 3 with other content"));
   CHECK_THROWS_WITH(save(fs, kCkpt, state_of(10, 2), 3),
-                    Catch::Contains("this writer has epoch 2 and is out of date"));
+                    Catch::Contains("this writer has attempt 2 and is out of date"));
   CHECK(torn(*ckpt::directory_store(fs, kCkpt), 10, {state_of(10)}) == "");
   CHECK(save(fs, kCkpt, state_of(10, 4, 2), 3) != root);
   CHECK(torn(*ckpt::directory_store(fs, kCkpt), 10, {state_of(10, 4, 2)}) == "");

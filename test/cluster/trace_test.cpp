@@ -97,7 +97,7 @@ TEST_CASE("a run on several nodes is traced from one of them", "[trace][cluster_
   const Outcome broken = cut.wait(40);
   INFO(broken.err);
   CHECK(broken.status == 10);
-  CHECK_THAT(broken.err, Contains("was not traced: epoch 1 failed (" + nodes.host(lost)) &&
+  CHECK_THAT(broken.err, Contains("was not traced: attempt 1 failed (" + nodes.host(lost)) &&
                              Contains("while 8 ranks recorded; nothing was kept"));
   CHECK_FALSE(std::filesystem::exists(run.path() + "/trace"));
   run.await_event("recovered");

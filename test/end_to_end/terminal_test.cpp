@@ -74,9 +74,9 @@ TEST_CASE("list, compare and logs of runs", "[terminal]") {
 
   const Outcome logs = ran({"logs", "hurt", "--rank", "2"});
   for (const std::string& line : lines_of(logs.out)) CHECK_THAT(line, Contains("rank 2 | "));
-  CHECK_THAT(logs.out, Contains("epoch 1 rank 2 pid") && Contains("epoch 2 rank 2 pid"));
+  CHECK_THAT(logs.out, Contains("attempt 1 rank 2 pid") && Contains("attempt 2 rank 2 pid"));
   CHECK_THAT(ran({"logs", "hurt", "--grep", "killed by signal (9|11)"}).out,
-             Contains("failure") && Contains("rank 2") && !Contains("epoch"));
+             Contains("failure") && Contains("rank 2") && !Contains("attempt "));
   CHECK_THAT(ran({"logs", "hurt", "--failure", "last"}).out, Contains("(failure 1) | "));
   CHECK(lines_of(ran({"logs", "hurt", "-n", "3"}).out).size() == 3);
   CHECK_THAT(ran({"logs", "hurt", "--grep", "("}).err, Contains("is not an extended regular expression"));
@@ -96,7 +96,7 @@ TEST_CASE("logs follow a run to its end", "[terminal]") {
   const auto lines = [&] {
     return std::filesystem::exists(dir / "lines") ? read_file(dir / "lines") : std::string();
   };
-  REQUIRE(eventually(120, [&] { return lines().find("epoch 1 rank 1") != std::string::npos; }));
+  REQUIRE(eventually(120, [&] { return lines().find("attempt 1 rank 1") != std::string::npos; }));
   REQUIRE(follow.running());
   std::ofstream(dir / "runs/f/logs/rank-1.log", std::ios::app) << "a late line\n";
   REQUIRE(eventually(120, [&] { return lines().find("rank 1 | a late line") != std::string::npos; }));

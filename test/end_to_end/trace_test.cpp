@@ -348,7 +348,7 @@ TEST_CASE("a rank that dies while it is traced, and the attempt behind it", "[tr
   REQUIRE(::kill(pids[2], SIGKILL) == 0);
   const Outcome o = command->wait(120);
   CHECK(o.status == 10);
-  CHECK_THAT(o.err, Contains("run traced was not traced: epoch 1 failed (rank 2 (pid") &&
+  CHECK_THAT(o.err, Contains("run traced was not traced: attempt 1 failed (rank 2 (pid") &&
                         Contains("SIGKILL") && Contains("while 4 ranks recorded; nothing was kept"));
   CHECK(run.is_clean());
   for (const auto& entry : std::filesystem::directory_iterator(dir.path()))

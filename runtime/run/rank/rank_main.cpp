@@ -249,7 +249,7 @@ int rank_main(const std::string& run_directory) {
   redirect_to_log(directory, rank, attempt.epoch);
   if (variable(kEpochVariable) != fmt::format("{}", attempt.epoch)) {
     // A node that was cut off starts its ranks late: the run has gone on without it.
-    fmt::print(stderr, "rank {}: of epoch {}, which is over: ending\n", rank, variable(kEpochVariable));
+    fmt::print(stderr, "rank {}: of attempt {}, which is over: ending\n", rank, variable(kEpochVariable));
     return exit_status(ErrorCode::kLauncher);
   }
   note_activity_on_board(variable(kBoardVariable), rank);

@@ -36,7 +36,7 @@ void AttemptTrace::begin(const TraceRequest& request) {
   asked_.clear();
   for (const int rank : request.ranks)
     if (rank < 0 || rank >= attempt_.ranks || request.steps < 1)
-      session_->attempt_ended(fmt::format("the run has {} in epoch {}: it changed its width",
+      session_->attempt_ended(fmt::format("the run has {} in attempt {}: it changed its width",
                                           count_of(attempt_.ranks, "rank"), attempt_.epoch));
   publish();
   if (!session_ || session_->is_over()) return;

@@ -127,7 +127,7 @@ std::string QuarantineList::describe(double now_s) const {
     const NodeEvidence* last = e.evidence.empty() ? nullptr : &e.evidence.back();
     text +=
         fmt::format("{:<20} {:<28} {:>3} x   {}\n", e.place(), state_text(e, now_s), e.count,
-                    last ? fmt::format("{} ago, run {} epoch {}: {}", short_duration(now_s - last->unix_s),
+                    last ? fmt::format("{} ago, run {} attempt {}: {}", short_duration(now_s - last->unix_s),
                                        last->run, last->epoch, last->cause)
                          : "");
   }

@@ -60,7 +60,7 @@ class Reader {
 std::string Suspect::text() const {
   return fmt::format(
       "the state of step {} is suspect: the loss was not finite within {} steps after it was loaded, "
-      "in the attempts of epochs {}",
+      "in attempts {}",
       step, kSuspectSteps, fmt::join(epochs, ", "));
 }
 

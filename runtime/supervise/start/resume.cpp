@@ -304,7 +304,7 @@ RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSyst
 void warn_of_damage(FileSystem& fs, const RunDirectory& run, Console& console) {
   if (const auto newest = newest_attempt(fs, run); newest && newest->damage.exists())
     console.say(
-        fmt::format("warning: {}; its epoch is taken from events.jsonl, and processes that it may have "
+        fmt::format("warning: {}; its number is taken from events.jsonl, and processes that it may have "
                     "left are not looked for",
                     newest->damage.text()));
 }

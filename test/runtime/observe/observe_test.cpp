@@ -235,7 +235,7 @@ TEST_CASE("status.json returns what was written") {
 
 TEST_CASE("status is one screen that names the next command") {
   const std::string live = render_status(healthy(), SupervisorState::alive, 2001);
-  CHECK(live.find("run        tiny-1 · running · epoch 2 · 1 restart\n") == 0);
+  CHECK(live.find("run        tiny-1 · running · attempt 2 · 1 restart\n") == 0);
   CHECK(live.find("step       40/100 (40.0 %) · 1.5 s/step · eta 1m 30s") != std::string::npos);
   CHECK(live.find("ranks      4 of 4 alive · updated 1s ago") != std::string::npos);
   CHECK(live.find("next       trainctl stop tiny-1") != std::string::npos);

@@ -183,7 +183,7 @@ TEST_CASE("an epoch that cannot be is refused", "[server]") {
   const std::vector<std::vector<std::vector<int>>> wrong = {{{0, 2}}, {{0, 0}}, {{0}, {}}, {{1}}};
   for (const auto& ranks : wrong) {
     Hosts hosts(g_host_program, g_rank_program, ranks, 1);
-    CHECK_THAT(hosts.failure_of_begin(), Catch::Contains("epoch 1 cannot begin: "));
+    CHECK_THAT(hosts.failure_of_begin(), Catch::Contains("attempt 1 cannot begin: "));
   }
 }
 

@@ -100,12 +100,13 @@ TEST_CASE("logs are merged by the times in them, with the causes of failures and
   const TemporaryFolder root;
   const RunDirectory run{root / "r"};
   make_run(run.path, 0);
-  append(run.rank_log(0),
-         "--- 2026-01-01T00:00:10Z epoch 1 rank 0 pid 5\none\n--- 2026-01-01T00:00:30Z epoch 2 rank 0 pid "
-         "7\ntwo\n");
-  append(run.rank_log(10), "--- 2026-01-01T00:00:10Z epoch 1 rank 10 pid 6\nten\n");
+  append(
+      run.rank_log(0),
+      "--- 2026-01-01T00:00:10Z attempt 1 rank 0 pid 5\none\n--- 2026-01-01T00:00:30Z attempt 2 rank 0 pid "
+      "7\ntwo\n");
+  append(run.rank_log(10), "--- 2026-01-01T00:00:10Z attempt 1 rank 10 pid 6\nten\n");
   append(run.file("logs/mpirun.log"),
-         "--- 2026-01-01T00:00:05Z epoch 1: mpirun\n--- 2026-01-01T00:00:25Z epoch 2: mpirun\n");
+         "--- 2026-01-01T00:00:05Z attempt 1: mpirun\n--- 2026-01-01T00:00:25Z attempt 2: mpirun\n");
   append(run.file("logs/node-n0.log"), "2026-01-01T00:00:06Z agent\n");
   append(run.file("logs/slurm-12.out"), "no time\n");
   const double t = 1767225600;  // 2026-01-01
@@ -123,15 +124,16 @@ TEST_CASE("logs are merged by the times in them, with the causes of failures and
                                                                      .unix_s = t + 20}
                                                              .to_json());
   fs.write_new_text(run.file("failures/1/rank-10.log"),
-                    "--- 2026-01-01T00:00:10Z epoch 1 rank 10 pid 6\nten\n");
+                    "--- 2026-01-01T00:00:10Z attempt 1 rank 10 pid 6\nten\n");
   RunLogs logs(fs, run, {});
   CHECK(texts(logs.read(true)) ==
-        Texts{"slurm 12: no time", "mpirun: --- 2026-01-01T00:00:05Z epoch 1: mpirun",
-              "node n0: 2026-01-01T00:00:06Z agent", "rank 0: --- 2026-01-01T00:00:10Z epoch 1 rank 0 pid 5",
-              "rank 0: one", "rank 10: --- 2026-01-01T00:00:10Z epoch 1 rank 10 pid 6", "rank 10: ten",
+        Texts{"slurm 12: no time", "mpirun: --- 2026-01-01T00:00:05Z attempt 1: mpirun",
+              "node n0: 2026-01-01T00:00:06Z agent",
+              "rank 0: --- 2026-01-01T00:00:10Z attempt 1 rank 0 pid 5", "rank 0: one",
+              "rank 10: --- 2026-01-01T00:00:10Z attempt 1 rank 10 pid 6", "rank 10: ten",
               "rank 10: crash record: worker: it died (pid 6 on n0)", "failure: rank 10 died; all ended",
-              "mpirun: --- 2026-01-01T00:00:25Z epoch 2: mpirun",
-              "rank 0: --- 2026-01-01T00:00:30Z epoch 2 rank 0 pid 7", "rank 0: two"});
+              "mpirun: --- 2026-01-01T00:00:25Z attempt 2: mpirun",
+              "rank 0: --- 2026-01-01T00:00:30Z attempt 2 rank 0 pid 7", "rank 0: two"});
   CHECK(logs.read(true).empty());
   // What is written meanwhile comes once; half a line waits for its end.
   append(run.rank_log(0), "three\nfo");
@@ -144,12 +146,12 @@ TEST_CASE("logs are merged by the times in them, with the causes of failures and
 
   RunLogs some(fs, run, {.ranks = {{1, 3}, {10, 10}}});
   CHECK(texts(some.read(true)) ==
-        Texts{"rank 3: a new rank", "rank 10: --- 2026-01-01T00:00:10Z epoch 1 rank 10 pid 6", "rank 10: ten",
-              "rank 10: crash record: worker: it died (pid 6 on n0)"});
+        Texts{"rank 3: a new rank", "rank 10: --- 2026-01-01T00:00:10Z attempt 1 rank 10 pid 6",
+              "rank 10: ten", "rank 10: crash record: worker: it died (pid 6 on n0)"});
   CHECK(last_failure(fs, run) == 1);
   RunLogs of_failure(fs, run, {.failure = 1});
   const auto lines = of_failure.read(true);
-  CHECK(texts(lines) == Texts{"rank 10: --- 2026-01-01T00:00:10Z epoch 1 rank 10 pid 6", "rank 10: ten",
+  CHECK(texts(lines) == Texts{"rank 10: --- 2026-01-01T00:00:10Z attempt 1 rank 10 pid 6", "rank 10: ten",
                               "rank 10: crash record: worker: it died (pid 6 on n0)",
                               "failure: rank 10 died; all ended"});
   CHECK(lines[1].failure == 1);

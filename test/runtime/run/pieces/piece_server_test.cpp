@@ -153,7 +153,7 @@ TEST_CASE("ranks learn from their node where the pieces of other nodes are", "[p
   const auto partner =
       partner_memory(real_file_system(), other, {.rank = 3, .ranks = 4, .epoch = 1}, kLimitS);
   std::filesystem::remove_all(other);
-  CHECK_THAT(why_not([&] { partner(4096); }), Contains("holds no copies of rank 3 in epoch 1"));
+  CHECK_THAT(why_not([&] { partner(4096); }), Contains("holds no copies of rank 3 in attempt 1"));
   server.begin_epoch(1, {3, 1});
   CHECK(partner(4096)->size() == 4096);
   const auto found = elsewhere(2, 0);
@@ -234,15 +234,15 @@ TEST_CASE("what an older epoch writes after the next has begun is refused", "[pi
                writer->write(0, twos);
                writer->sync();
              }),
-             Contains("epoch 4 is over, epoch 5 runs"));
+             Contains("attempt 4 is over, attempt 5 runs"));
   CHECK(all_of(*memory) == before);
   const auto open = [&](int rank, uint64_t epoch, uint64_t size) {
     return why_not([&] {
       remote_memory_to_write(server.address(), {.rank = rank, .ranks = 4, .epoch = epoch}, size, kLimitS);
     });
   };
-  CHECK_THAT(open(2, 4, bytes), Contains("holds no copies of rank 2 in epoch 4"));
-  CHECK_THAT(open(2, 6, bytes), Contains("epoch 6"));
+  CHECK_THAT(open(2, 4, bytes), Contains("holds no copies of rank 2 in attempt 4"));
+  CHECK_THAT(open(2, 6, bytes), Contains("attempt 6"));
   CHECK_THAT(open(3, 5, bytes), Contains("rank 3"));
   CHECK_THAT(open(2, 5, uint64_t(1) << 60), Contains("memory there"));
   CHECK_THAT(open(2, 5, 0), Contains("memory there"));

@@ -113,9 +113,9 @@ TEST_CASE("an attempt that ends, a rank without a recording, a width that change
     s.request({1, 2});
     s.turn();
     s.trace->handed_in(1, s.result());
-    s.trace->end("epoch 6 failed (rank 2 was killed)");
+    s.trace->end("attempt 6 failed (rank 2 was killed)");
     CHECK(s.inquiry->answer()->reason ==
-          "epoch 6 failed (rank 2 was killed) while 2 ranks recorded; nothing was kept");
+          "attempt 6 failed (rank 2 was killed) while 2 ranks recorded; nothing was kept");
     s.trace->end("again");
   }
   {
@@ -131,7 +131,7 @@ TEST_CASE("an attempt that ends, a rank without a recording, a width that change
     s.request({0, 7});
     s.turn();
     CHECK(s.orders.empty());
-    CHECK_THAT(s.inquiry->answer()->reason, Contains("the run has 4 ranks in epoch 6"));
+    CHECK_THAT(s.inquiry->answer()->reason, Contains("the run has 4 ranks in attempt 6"));
   }
 }
 

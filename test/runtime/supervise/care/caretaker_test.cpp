@@ -417,7 +417,7 @@ TEST_CASE("a caretaker of an older epoch changes nothing in the store of a newer
   CHECK(world.place().store->list().front() == 40);
   CHECK(old_care.count(EventKind::upload_failed) == 1);
   CHECK_THAT(old_care.note(EventKind::upload_failed),
-             Catch::Contains("epoch 5 of this run has begun in s3://b/runs/a; this writer has epoch 4"));
+             Catch::Contains("attempt 5 of this run has begun in s3://b/runs/a; this writer has attempt 4"));
 }
 
 TEST_CASE("saves under way are not removed, those of dead attempts are") {

@@ -126,10 +126,9 @@ TEST_CASE("the list is read back as it was written, and nothing else is accepted
     CHECK_THROWS_AS(QuarantineList::from_json(text.substr(0, size)), Error);
   CHECK_THROWS_AS(QuarantineList::from_json(R"({"v":2,"entries":[]})"), Error);
   CHECK_THROWS_AS(QuarantineList::from_json(R"({"v":1,"entries":[{"node":7}]})"), Error);
-  CHECK(
-      list.describe(31).find(
-          "n1:gpu2              lifted by a person            20 x   12s ago, run run-1 epoch 4: rank 3 was "
-          "killed\n") == 0);
+  CHECK(list.describe(31).find("n1:gpu2              lifted by a person            20 x   12s ago, run run-1 "
+                               "attempt 4: rank 3 was "
+                               "killed\n") == 0);
 }
 
 TEST_CASE("writers beside each other lose no entry") {

@@ -103,10 +103,10 @@ TEST_CASE("what fails says why in one sentence") {
 
   TraceSession ended = session_of({0, 1, 2});
   ended.handed_in(0, result_of(), 1);
-  ended.attempt_ended("epoch 2 failed (rank 1 was killed)");
+  ended.attempt_ended("attempt 2 failed (rank 1 was killed)");
   CHECK(ended.answer().state == TraceState::failed);
   CHECK(ended.answer().reason ==
-        "epoch 2 failed (rank 1 was killed) while 3 ranks recorded; nothing was kept");
+        "attempt 2 failed (rank 1 was killed) while 3 ranks recorded; nothing was kept");
 
   TraceSession whole = session_of({0});
   whole.handed_in(0, result_of(), 1);

@@ -49,7 +49,7 @@ TEST_CASE("two bad loads make a checkpoint suspect") {
   twice.insert(twice.end(), {start(3, 20), diverged(24)});
   CHECK(suspects(twice) == Steps{20});
   CHECK_THAT(suspect_checkpoints(twice)[0].text(),
-             Catch::Contains("step 20") && Catch::Contains("epochs 2, 3"));
+             Catch::Contains("step 20") && Catch::Contains("attempts 2, 3"));
   auto saved_again = twice;
   saved_again.insert(saved_again.end(), {start(4, 10), saved(20)});
   CHECK(suspects(saved_again).empty());
@@ -63,7 +63,7 @@ TEST_CASE("two bad loads from memory make a state suspect, too") {
   REQUIRE(doubted.size() == 1);
   CHECK(doubted[0].step == 41);
   CHECK(doubted[0].epoch == 5);  // what epoch 5 or a later one computes of step 41 is another state
-  CHECK_THAT(doubted[0].why, Catch::Contains("epochs 4, 5"));
+  CHECK_THAT(doubted[0].why, Catch::Contains("attempts 4, 5"));
   // Written to the folder after it was loaded it is the same state; computed again it is another one.
   auto written = events;
   written.insert(written.end() - 1, saved(41));

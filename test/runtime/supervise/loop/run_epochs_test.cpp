@@ -131,5 +131,5 @@ TEST_CASE("an epoch that is taken over goes on where it is", "[run_epochs]") {
   CHECK(status.saved_step == 20);
   CHECK(status.restarts == 2);
   CHECK(stage.events("start").empty());
-  CHECK(stage.printed("the ranks of epoch 4 are alive") == 1);
+  CHECK(stage.printed("the ranks of attempt 4 are alive") == 1);
 }
