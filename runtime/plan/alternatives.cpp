@@ -250,7 +250,7 @@ class Search {
     const JobPlan plan = make_plan(parsed.job, device_);
     const Fit fit = fit_of(parsed.job, plan, device_);
     if (!fit.fits()) return std::nullopt;
-    a.total = fit.need.total;
+    a.total = fit.needed();
     a.bubble_fraction = plan.bubble_fraction;
     return a;
   }

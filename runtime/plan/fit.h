@@ -16,7 +16,8 @@ struct Fit {
   MemoryNeed need;    ///< memory of all ranks on one device
   uint64_t room = 0;  ///< memory of the device for these ranks, in bytes; 0: not known
   bool known() const { return room > 0; }
-  bool fits() const { return known() && need.total <= room; }
+  uint64_t needed() const { return need.needed(room); }
+  bool fits() const { return known() && need.fits(room); }
 };
 Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device);
 

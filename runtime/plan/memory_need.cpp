@@ -6,7 +6,7 @@ namespace trainctl {
 
 MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
   const uint64_t ranks_of_stage = uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.data);
-  MemoryNeed need;
+  MemoryNeed need{.copies_give_way = job.checkpoint.memory == MemoryCopies::automatic};
   need.terms = {{"weights", 0},
                 {"gradients", 0},
                 {"optimizer state", 0},
@@ -14,6 +14,7 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
                 {"activations", 0},
                 {"scratch", 0},
                 {"data", 0},
+                {kCopiesTerm, 0},
                 {"workspace", 0},
                 {"NCCL (estimate)", 0},
                 {"the programs", 0}};
@@ -25,12 +26,14 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
                             m.stage.activations,
                             m.stage.scratch(),
                             m.data,
+                            m.copies_count ? m.copies : 0,
                             m.workspace,
                             m.nccl,
-                            m.saving + m.trace + m.program};
+                            m.saving_beside_copies() + m.trace + m.program};
     for (size_t i = 0; i < need.terms.size(); ++i) need.terms[i].second += bytes[i] * ranks_of_stage;
     need.total += m.total() * ranks_of_stage;
-    need.copies += m.copies * ranks_of_stage;
+    if (m.copies_count) need.copies += m.copies * ranks_of_stage;
+    need.saving += (m.saving - m.saving_beside_copies()) * ranks_of_stage;
   }
   std::stable_sort(need.terms.begin(), need.terms.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });

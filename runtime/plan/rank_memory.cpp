@@ -56,6 +56,7 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
   if (job.checkpoint.memory != MemoryCopies::off)
     m.copies = ckpt::memory_for_pieces(written, 3 * size_t(sharding.state_boxes) / replicas, 0, 0,
                                        job.checkpoint.memory == MemoryCopies::one ? 1 : 2);
+  m.copies_count = device.is_host();
   if (!device.is_host()) {
     m.pinned_host = staging_bytes(sharding.optimizer);
     return;

@@ -21,13 +21,19 @@ struct RankMemory {
   size_t saving = 0;                 ///< to write and to read checkpoints (CPU; on a GPU it is host memory)
   size_t trace = 0;                  ///< the ring of spans of traced steps (CPU; on a GPU it is host memory)
   size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
-  /// Two slots, or one, in /dev/shm for copies of the state (ckpt/pieces.h), not in the total: a job with
-  /// checkpoint.memory = auto does without them where they do not fit.
+  /// Two slots, or one, in /dev/shm for copies of the state (ckpt/pieces.h): a job with checkpoint.memory = auto
+  /// does without them where they do not fit.
   size_t copies = 0;
-  size_t pinned_host = 0;   ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
-  size_t total() const {
+  bool copies_count = false;  ///< they are of the device's memory, and of the resident size of the rank (CPU)
+  size_t pinned_host = 0;     ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
+  /// A rank with copies saves from them, and reads its state before it has them.
+  size_t saving_beside_copies() const { return copies_count && copies >= saving ? 0 : saving; }
+  size_t without_copies() const {
     return sharding.total() + stage.activations + stage.scratch() + data + workspace + nccl +
            saving + trace + program;
+  }
+  size_t total() const {
+    return without_copies() - saving + saving_beside_copies() + (copies_count ? copies : 0);
   }
 };
 

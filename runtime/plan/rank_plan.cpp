@@ -102,11 +102,11 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("tokens", m.data);
   add("workspace of products and kernels", m.workspace);
   add("NCCL (estimate)", m.nccl);
-  add("checkpoint buffer", m.saving);
+  add("checkpoint buffer", m.saving_beside_copies());
   add("spans of traced steps", m.trace);
   add("program and libraries", m.program);
   add("staging of saves and loads", m.pinned_host, true);
-  add("copies of the state in memory", m.copies, true);
+  add("copies of the state in memory", m.copies, !m.copies_count);
   return regions;
 }
 

@@ -71,6 +71,9 @@ struct Term {
   std::string text, json;
   size_t bytes = 0;
 };
+const char* copies_text(const PlanReport& r) {
+  return r.job.checkpoint.memory == MemoryCopies::one ? "a copy" : "two copies";
+}
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
   const int sums = reduces_each_lane(r.job) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
@@ -92,9 +95,11 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
       {gpu ? "tokens" : "data read ahead", "data", m.data},
       {"workspace of products and kernels", "workspace", m.workspace},
       {"NCCL (estimate)", "nccl_estimate", m.nccl},
-      {"checkpoint buffer", "saving", m.saving},
+      {"checkpoint buffer", "saving", m.saving_beside_copies()},
       {"spans of traced steps", "trace", m.trace},
       {"program and libraries", "program", m.program}};
+  if (m.copies_count)
+    terms.push_back({fmt::format("{} of its state in /dev/shm", copies_text(r)), "copies", m.copies});
   return terms;
 }
 
@@ -110,9 +115,8 @@ std::string memory_lines(const PlanReport& r) {
     if (term.bytes > 0) line(term.text, term.bytes);
   line("total", m.total());
   if (m.pinned_host > 0) line("and pinned memory of the host, to save and load", m.pinned_host);
-  const bool one = r.job.checkpoint.memory == MemoryCopies::one;
-  if (m.copies > 0)
-    line(fmt::format("and {} of its state in /dev/shm", one ? "a copy" : "two copies"), m.copies);
+  if (m.copies > 0 && !m.copies_count)
+    line(fmt::format("and {} of its state in /dev/shm", copies_text(r)), m.copies);
   return out;
 }
 
@@ -125,7 +129,7 @@ std::string three_largest(const MemoryNeed& need) {
 }
 
 std::string fit_lines(const PlanReport& r) {
-  const std::string need = memory_text(double(r.fit.need.total)), room = memory_text(double(r.fit.room));
+  const std::string need = memory_text(double(r.fit.needed())), room = memory_text(double(r.fit.room));
   const bool gpu = r.device.kind == DeviceKind::cuda;
   const int share = std::min(r.job.launcher.ranks_per_gpu, r.job.mesh().world_size());
   const std::string who = !gpu         ? r.job.mesh().world_size() == 1
@@ -140,6 +144,10 @@ std::string fit_lines(const PlanReport& r) {
         who, share == 1 && gpu ? "s" : "", need, gpu ? "GPU" : "memory");
   const std::string has = gpu ? fmt::format("{} has without CUDA's own", r.device.name)
                               : fmt::format("{} has available", r.device.name);
+  if (r.fit.fits() && r.fit.needed() < r.fit.need.total)
+    return fmt::format("Fits     yes, but with {} of the state in /dev/shm: {} for {}, of the {} that {}\n",
+                       r.fit.needed() > r.fit.need.without_copies() ? "one copy" : "no copies", need, who,
+                       room, has);
   if (r.fit.fits()) return fmt::format("Fits     yes: {} for {}, of the {} that {}\n", need, who, room, has);
   std::string out = fmt::format("Fits     NO: {} for {}, and {} is all that {}\n         most of it: {}\n",
                                 need, who, room, has, three_largest(r.fit.need));
@@ -285,7 +293,7 @@ OrderedJson fit_json(const PlanReport& r) {
   j["fits"] = r.fit.known() ? OrderedJson(r.fit.fits()) : OrderedJson();
   j["device"] = r.device.name;
   if (r.fit.known()) j["available_bytes"] = r.fit.room;
-  j["needed_bytes"] = r.fit.need.total;
+  j["needed_bytes"] = r.fit.needed();
   for (size_t i = 0; i < 3; ++i)
     j["largest"].push_back({{"term", r.fit.need.terms[i].first}, {"bytes", r.fit.need.terms[i].second}});
   j["alternatives"] = OrderedJson::array();
@@ -367,7 +375,7 @@ std::string plan_json(const PlanReport& r) {
     for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;
     stage["total"] = m.total();
     if (m.pinned_host > 0) stage["pinned_host"] = m.pinned_host;
-    if (m.copies > 0) stage["copies"] = m.copies;
+    if (m.copies > 0 && !m.copies_count) stage["copies"] = m.copies;
     j["memory"].push_back(std::move(stage));
   }
   for (const MemoryRegion& region : plan.regions)

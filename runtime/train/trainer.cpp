@@ -224,7 +224,7 @@ struct Trainer::Impl {
                     .memory_folder = options.memory_folder,
                     .nodes = options.nodes,
                     .rank = world.rank(),
-                    .planned_bytes = host ? rank.plan.memory.total() : rank.plan.memory.pinned_host,
+                    .planned_bytes = host ? rank.plan.memory.without_copies() : rank.plan.memory.pinned_host,
                     .tensors = tensors.size(),
                     .text_bytes = ckpt::text_bytes(description())},
                    *rank.params, [this](bool here) { return rank.comms.is_any(here); });

@@ -48,24 +48,28 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
   const TemporaryFolder dir;
   const std::string tokens = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/gpt2-tiny/tokens.bin";
   const std::string source = R"([{"path": ")" + tokens + R"(", "format": "raw", "dtype": "uint16"}])";
-  for (const std::string model : {"llama-4m", "gpt2-30m"})
+  for (const std::string model : {"llama-tiny", "llama-4m", "gpt2-30m"})
     write_file(dir.path() + "/" + model + ".json",
                R"({"version": 1, "name": "memory", "device": "cpu", "model": {"preset": ")" + model + R"("},
     "data": {"train": )" +
-                   source + R"(, "val": )" + source + R"(, "seq_len": 64},
+                   source + R"(, "val": )" + source + R"(, "seq_len": )" + (model == "llama-tiny" ? "32" : "64") + R"(},
     "batch": {"global_sequences": 8, "micro_sequences": 4}, "schedule": {"total_steps": 6},
     "eval": {"every_steps": 2, "max_tokens": 512},
-    "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false, "memory": "off"}})");
+    "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false}})");
   struct Case {
     std::string model;
     int tensor, data, zero = 1;
+    std::string copies = "off";  // of the state, in /dev/shm
   };
-  for (const Case& c : {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1},
-                        Case{"gpt2-30m", 2, 2}, Case{"gpt2-30m", 1, 2, 2}, Case{"gpt2-30m", 1, 2, 3}}) {
-    const std::string id = fmt::format("{}-{}-{}", c.model, c.tensor * c.data, c.zero);
+  for (const Case& c :
+       {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1}, Case{"gpt2-30m", 2, 2},
+        Case{"gpt2-30m", 1, 2, 2}, Case{"gpt2-30m", 1, 2, 3}, Case{"llama-4m", 1, 1, 1, "auto"},
+        Case{"llama-4m", 2, 2, 1, "auto"}, Case{"llama-tiny", 1, 1, 1, "auto"}}) {
+    const std::string id = fmt::format("{}-{}-{}-{}", c.model, c.tensor * c.data, c.zero, c.copies);
     const std::vector<std::string> mesh = {"-s", "parallelism.tensor=" + std::to_string(c.tensor),
                                            "-s", "parallelism.data=" + std::to_string(c.data),
                                            "-s", "parallelism.zero_stage=" + std::to_string(c.zero),
+                                           "-s", "checkpoint.memory=" + c.copies,
                                            "-s", "parallelism.threads_per_rank=1"};
     std::vector<std::string> launch = {"launch", c.model + ".json"},
                              plan = {"plan", c.model + ".json", "--json"};

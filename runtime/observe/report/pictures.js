@@ -127,7 +127,7 @@ class HeatMap {
 const TERMS = {
   weights: ['blue', 'weights'], gradients: ['teal', 'gradients'], optimizer: ['purple', 'optimizer'], activations: ['orange', 'activations'],
   scratch: ['amber', 'scratch'], communication: ['pink', 'communication'], data: ['green', 'data'], workspace: ['red', 'workspace'],
-  nccl_estimate: ['pink', 'NCCL (estimate)'], saving: ['muted', 'saving'], program: ['grey', 'program and libraries'],
+  copies: ['green', 'copies of the state in /dev/shm'], nccl_estimate: ['pink', 'NCCL (estimate)'], saving: ['muted', 'saving'], program: ['grey', 'program and libraries'],
 };
 const MOST_STAGES = 16;
 

@@ -15,17 +15,18 @@ namespace {
 /// A drawing of more computations shows stripes.
 constexpr int64_t kMostSpans = 3000;
 
-/// What plan_json calls the parts of a rank's memory that are no parts.
-bool is_part(const std::string& key) {
-  return key != "stage" && key != "total" && key != "pinned_host" && key != "copies";
+/// Whether plan_json's name is of a part of a rank's memory. Copies in /dev/shm are none of a GPU's.
+bool is_part(const std::string& key, bool on_gpu) {
+  return key != "stage" && key != "total" && key != "pinned_host" && !(on_gpu && key == "copies");
 }
 
 OrderedJson memory_view(const OrderedJson& plan) {
   OrderedJson list = OrderedJson::array();
+  const bool on_gpu = plan.value("device", "cpu") != "cpu";
   for (const OrderedJson& stage : plan.value("memory", OrderedJson::array())) {
     OrderedJson terms = OrderedJson::array();
     for (const auto& [key, bytes] : stage.items())
-      if (is_part(key) && bytes.is_number() && bytes.get<double>() > 0) terms.push_back({key, bytes});
+      if (is_part(key, on_gpu) && bytes.is_number() && bytes.get<double>() > 0) terms.push_back({key, bytes});
     list.push_back({{"stage", stage["stage"]}, {"total", stage["total"]}, {"terms", std::move(terms)}});
   }
   return list;

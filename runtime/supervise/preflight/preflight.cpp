@@ -11,6 +11,7 @@
 
 #include "ckpt/chunk_stream.h"
 #include "data/data_record.h"
+#include "data/sidecar.h"
 #include "kernels/device.h"
 #include "kernels/library_search.h"
 #include "parallel/communicator.h"
@@ -76,24 +77,26 @@ std::string smaller_by(const JobSpec& job) {
   return text;
 }
 
-/// "weights 1.0 GiB, gradients 0.5 GiB, scratch 0.1 GiB"
+/// "weights 1.0 GiB, gradients 0.5 GiB, scratch 0.1 GiB", of what does not give way.
 std::string three_largest(const MemoryNeed& need) {
   std::string text;
-  for (size_t i = 0; i < 3; ++i)
-    text +=
-        fmt::format("{}{} {}", i ? ", " : "", need.terms[i].first, brief_memory_text(need.terms[i].second));
+  int shown = 0;
+  for (const auto& [name, bytes] : need.terms) {
+    if (name == kCopiesTerm || shown++ >= 3) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, brief_memory_text(bytes));
+  }
   return text;
 }
 
 }  // namespace
 
 Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes) {
-  if (need.total <= available_bytes) return Problem::none();
+  if (need.without_copies() <= available_bytes) return Problem::none();
   const int ranks = job.mesh().world_size();
   return Problem(
       fmt::format("{} rank{} would need {} of memory and {} are available here (most of it: {}); {} "
                   "would help, and `trainctl plan` shows what each rank takes",
-                  ranks, ranks == 1 ? "" : "s", brief_memory_text(need.total),
+                  ranks, ranks == 1 ? "" : "s", brief_memory_text(need.without_copies()),
                   brief_memory_text(available_bytes), three_largest(need), smaller_by(job)));
 }
 
@@ -134,8 +137,8 @@ Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t avai
         brief_memory_text(other + all), of, brief_memory_text(free), single, advice));
   };
   if (shm_free_bytes && all > *shm_free_bytes) return problem(0, "that file system", *shm_free_bytes);
-  if (available_bytes > 0 && need.total + all > available_bytes)
-    return problem(need.total, "memory with all else", available_bytes);
+  if (available_bytes > 0 && need.total + need.second_copies > available_bytes)
+    return problem(need.without_copies(), "memory with all else", available_bytes);
   return Problem::none();
 }
 
@@ -183,13 +186,14 @@ void check_memory(const JobSpec& job, const SharesHere& here, Preflight& result)
   const uint64_t available = device.room(job);
   MemoryNeed need = memory_need(job, make_plan(job, device));
   need.total = uint64_t(double(need.total) * here.own);
+  need.saving = uint64_t(double(need.saving) * here.own);
   need.second_copies = uint64_t(double(need.copies) * here.second);
   need.copies = uint64_t(double(need.copies) * here.own);
   if (available > 0)
     if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
       throw Error(ErrorCode::kPlan, refusal.text());
   result.copies_note = check_copies(job, need, available);
-  result.memory_text = fmt::format("{} needed", brief_memory_text(need.total));
+  result.memory_text = fmt::format("{} needed", brief_memory_text(need.needed(available)));
   if (available > 0) result.memory_text += fmt::format(", {} available", brief_memory_text(available));
 }
 
@@ -200,7 +204,8 @@ void check_host_memory(const JobSpec& job, const SharesHere& here, Preflight& re
   const double ranks_of_stage = double(job.mesh().world_size()) / double(plan.stages.size());
   MemoryNeed need;
   for (const RankMemory& stage : plan.stages) {
-    need.total += uint64_t(double(stage.pinned_host + ckpt::kReaderBytes) * ranks_of_stage * here.own);
+    need.total +=
+        uint64_t(double(stage.pinned_host + ckpt::kReaderBytes + stage.copies) * ranks_of_stage * here.own);
     need.copies += uint64_t(double(stage.copies) * ranks_of_stage * here.own);
     need.second_copies += uint64_t(double(stage.copies) * ranks_of_stage * here.second);
   }
@@ -231,6 +236,17 @@ std::string check_gpus(const JobSpec& job) {
   return fmt::format("{} of GPU memory needed", brief_memory_text(need.total));
 }
 
+/// 0 where a source has no sidecar.
+double bytes_per_token(const std::vector<DataSource>& sources) {
+  double bytes = 0, tokens = 0;
+  for (const DataSource& source : sources) {
+    const auto sidecar = data::read_sidecar(source.path);
+    if (!sidecar || sidecar->tokens == 0) return 0;
+    bytes += double(sidecar->text_bytes), tokens += double(sidecar->tokens);
+  }
+  return tokens > 0 ? bytes / tokens : 0;
+}
+
 }  // namespace
 
 void check_data(const JobSpec& job, Preflight& result) {
@@ -239,26 +255,21 @@ void check_data(const JobSpec& job, Preflight& result) {
   const auto val = job.data.val.empty() ? nullptr : data::open_dataset(dataset_options(job, true));
   if (val) result.val_tokens = val->token_count();
   result.data_json = data::data_record(*train, val.get());
+  result.val_bytes_per_token = bytes_per_token(job.data.val);
 }
 
-Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here,
-                                 int second_ranks_here) {
-  Preflight result;
+std::string find_mpirun(const JobSpec& job) {
+  const std::string found = find_launcher(job.launcher.mpirun, own_bundle(), find_program);
+  if (!found.empty()) return found;
+  throw Error(
+      ErrorCode::kPreflight,
+      fmt::format("launcher.mpirun = \"{}\" is not an executable on PATH; install OpenMPI (openmpi-bin) or "
+                  "give the full path with -s launcher.mpirun=PATH",
+                  job.launcher.mpirun));
+}
+
+void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ranks_here, Preflight& result) {
   const int ranks = job.mesh().world_size();
-  result.mpirun = find_launcher(job.launcher.mpirun, own_bundle(), find_program);
-  if (result.mpirun.empty())
-    throw Error(
-        ErrorCode::kPreflight,
-        fmt::format(
-            "launcher.mpirun = \"{}\" is not an executable on PATH; install OpenMPI (openmpi-bin) or give the "
-            "full path with -s launcher.mpirun=PATH",
-            job.launcher.mpirun));
-  if (!ranks_here && job.launcher.slots > 0 && ranks > job.launcher.slots)
-    throw Error(
-        ErrorCode::kPreflight,
-        fmt::format(
-            "the mesh needs {} ranks and launcher.slots = {}; raise launcher.slots or make parallelism smaller",
-            ranks, job.launcher.slots));
   check_shared_memory(ranks_here.value_or(ranks));
   // What other nodes have is not seen from here.
   const SharesHere here{.own = double(ranks_here.value_or(ranks)) / double(ranks),
@@ -269,6 +280,17 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<
   } else {
     check_memory(job, here, result);
   }
+}
+
+Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here,
+                                 int second_ranks_here) {
+  Preflight result{.mpirun = find_mpirun(job)};
+  const int ranks = job.mesh().world_size();
+  if (!ranks_here && job.launcher.slots > 0 && ranks > job.launcher.slots)
+    throw Error(ErrorCode::kPreflight, fmt::format("the mesh needs {} ranks and launcher.slots = {}; raise "
+                                                   "launcher.slots or make parallelism smaller",
+                                                   ranks, job.launcher.slots));
+  check_room(job, ranks_here, second_ranks_here, result);
   result.cross_memory_attach = cross_memory_attach_works();
   check_data(job, result);
   return result;

@@ -19,6 +19,7 @@ struct Preflight {
   bool cross_memory_attach = false;  ///< processes of one user may read each other's memory
   std::string data_json;             ///< see data/data_record.h
   uint64_t train_tokens = 0, val_tokens = 0;
+  double val_bytes_per_token = 0;    ///< of the validation text; 0: its sidecars do not say it
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
   std::string copies_note;           ///< copies of the state that have no room here; "": there are none
 };
@@ -37,6 +38,12 @@ Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t avai
                        std::optional<uint64_t> shm_free_bytes);
 /// The same for the memory of one GPU and the ranks on it. `gpu`: its name.
 Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
+
+/// The full path of mpirun. Error(kPreflight).
+std::string find_mpirun(const JobSpec& job);
+/// Checks shared memory, memory and GPUs; sets memory_text and copies_note. Error(kPlan), Error(kPreflight).
+/// The ranks as in check_machine_and_data.
+void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ranks_here, Preflight& result);
 
 /// Runs all checks. Error(kPlan): not enough memory. Error(kPreflight): launcher, slots or shared memory.
 /// Error(kData): the data cannot be opened or do not fit the vocabulary.

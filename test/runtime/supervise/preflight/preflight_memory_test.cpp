@@ -64,8 +64,8 @@ TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of
 TEST_CASE("copies of the state are refused where a job insists on them and there is no room") {
   JobSpec job;
   MemoryNeed need;
-  need.total = 10 * kMib;
-  need.copies = 6 * kMib;
+  need.total = 16 * kMib;
+  need.copies = 6 * kMib;  // of the total
   for (const MemoryCopies mode : {MemoryCopies::automatic, MemoryCopies::off}) {
     job.checkpoint.memory = mode;
     CHECK(copies_refusal(job, need, kMib, kMib).is_none());
@@ -90,8 +90,8 @@ TEST_CASE("second copies count, and the sentence says what fits without them") {
   JobSpec job;
   job.checkpoint.memory = MemoryCopies::on;
   MemoryNeed need;
-  need.total = 10 * kMib;
-  need.copies = 6 * kMib;
+  need.total = 16 * kMib;
+  need.copies = 6 * kMib;  // of the total
   need.second_copies = 4 * kMib;
   CHECK(copies_refusal(job, need, 20 * kMib, 10 * kMib).is_none());
   CHECK(copies_refusal(job, need, 0, std::nullopt).is_none());
