@@ -1,6 +1,5 @@
 // trainctl status: one screen on a run, live or ended; with --watch drawn again and again, with
 // --serve as a page.
-#include <cmath>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "cmd/serve.h"
 #include "cmd/watch.h"
 #include "runtime/base/error.h"
+#include "runtime/observe/report/step_rows.h"
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/known_status.h"
 #include "runtime/supervise/start/submit.h"
@@ -40,26 +40,24 @@ std::vector<std::string> newest_events(const RunDirectory& run) {
   return lines;
 }
 
-/// Every few steps has the times of the ranks.
-std::string newest_timed_step(const RunDirectory& run) {
-  constexpr int kLines = 50;
-  std::string newest;
-  std::istringstream text(tail_of(run.metrics(), kLines));
-  for (std::string line; std::getline(text, line);)
-    if (!std::isnan(step_view(line).step_s)) newest = line;
-  return newest;
+report::StepRows newest_steps(const RunDirectory& run) {
+  report::StepRows steps;
+  std::istringstream text(tail_of(run.metrics(), StepPace::kMeanOver + 1));
+  for (std::string line; std::getline(text, line);) steps.take(line);
+  return steps;
 }
 
 std::string screen_of(const FoundRun& found, const KnownStatus& known, SupervisorState supervisor, Room room,
                       bool color) {
   FileSystem& fs = real_file_system();
-  std::string text = render_status(
-      known.status, supervisor, real_clock().unix_s(),
-      {.columns = room.columns,
-       .rows = room.rows,
-       .color = color,
-       .events = newest_events(found.run),
-       .timed_step = newest_timed_step(found.run)});
+  const report::StepRows steps = newest_steps(found.run);
+  std::string text = render_status(known.status, supervisor, real_clock().unix_s(),
+                                   {.columns = room.columns,
+                                    .rows = room.rows,
+                                    .color = color,
+                                    .events = newest_events(found.run),
+                                    .timed_step = steps.newest_timed(),
+                                    .step_s = report::pace_of(steps.rows()).mean_s()});
   if (const auto record = read_slurm_record(fs, found.run))
     for (const std::string& line : queue_lines(*record)) text += fmt::format("queue      {}\n", line);
   for (const std::string& line : superseded_lines(fs, found.run))

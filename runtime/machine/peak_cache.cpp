@@ -12,16 +12,19 @@
 namespace trainctl {
 namespace {
 
-constexpr int kFirstTries = 3, kAllTries = 6;
+constexpr int kFirstTries = 3, kSoonTries = 6;
+constexpr double kLaterS = 600;
 
 /// What is remembered under a key.
 struct Measured {
   double flops_per_s = 0;
   int tries = 0;
+  double unix_s = 0;  ///< of the last try
   bool is_sound() const { return flops_per_s > 0 && std::isfinite(flops_per_s) && tries > 0; }
   static void fields(auto& f, auto& r) {
     f("flops_per_s", r.flops_per_s);
     f("tries", r.tries);
+    f.later("unix_s", r.unix_s);
   }
 };
 
@@ -33,6 +36,17 @@ Json read_cache(FileSystem& fs, const std::string& path) {
     // As if it were not there.
   }
   return Json::object();
+}
+
+/// Nothing where it is damaged.
+Measured measured_in(const Json& cache, const std::string& key) {
+  try {
+    if (cache.contains(key))
+      if (const auto peak = record_of<Measured>(cache[key]); peak.is_sound()) return peak;
+  } catch (const BadRecord&) {
+    // As if it were not there.
+  }
+  return {};
 }
 
 void write_cache(FileSystem& fs, const std::string& path, const Json& cache) {
@@ -58,19 +72,19 @@ std::string peak_cache_path() {
   return home.empty() ? "" : home + "/.cache/trainctl/peaks.json";
 }
 
-double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key,
+double known_peak(FileSystem& fs, const std::string& path, const std::string& key) {
+  return measured_in(read_cache(fs, path), key).flops_per_s;
+}
+
+double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key, double now_unix_s,
                        const std::function<double()>& measure) {
   Json cache = read_cache(fs, path);
-  Measured peak;
-  try {
-    if (cache.contains(key)) peak = record_of<Measured>(cache[key]);
-  } catch (const BadRecord&) {
-    // As if it were not there.
-  }
-  if (!peak.is_sound()) peak = {};
-  if (peak.tries >= kAllTries) return peak.flops_per_s;
-  for (const int until = std::max(kFirstTries, peak.tries + 1); peak.tries < until; ++peak.tries)
-    peak.flops_per_s = std::max(peak.flops_per_s, measure());
+  Measured peak = measured_in(cache, key);
+  if (peak.tries >= kSoonTries && now_unix_s - peak.unix_s < kLaterS) return peak.flops_per_s;
+  const int until = std::max(kFirstTries, peak.tries + 1);
+  for (; peak.tries < until; ++peak.tries) peak.flops_per_s = std::max(peak.flops_per_s, measure());
+  peak.tries = std::min(peak.tries, kSoonTries);
+  peak.unix_s = now_unix_s;
   cache[key] = record_json(peak);
   write_cache(fs, path, cache);
   return peak.flops_per_s;

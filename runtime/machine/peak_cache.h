@@ -14,10 +14,12 @@ std::string peak_cache_path();
 
 /// The best of all measurements under `key`, in FLOP/s. `key` names all that the number depends on:
 /// processor, cores, libraries, threads, format. The first call measures three times, each of the next three
-/// calls once more, later calls not at all. If the file `path` is damaged or cannot be written, each call
-/// measures three times; that is not an error.
-double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key,
+/// calls once more, later ones only if the last measurement is ten minutes old: the cores may be quiet now. If the
+/// file `path` is damaged or cannot be written, each call measures three times; that is not an error.
+double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key, double now_unix_s,
                        const std::function<double()>& measure);
+/// What is remembered under `key`; 0: nothing.
+double known_peak(FileSystem& fs, const std::string& path, const std::string& key);
 
 /// The processor's model and the number of cores of this machine, as part of a key.
 std::string host_processor();

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <limits>
 
 #include "runtime/base/text.h"
 
@@ -116,16 +115,11 @@ void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
     note(fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite; parameters are unchanged ({} so far)", v.step,
                      count_of(v.skipped_steps, "step")));
   if (options_.quiet) return;
-  // Wall time from step to step, saves and evaluations included, as a mean over many steps: one slow step must not make the
-  // time left jump. The first step of all is no measure.
-  constexpr int64_t kMeanOver = 200;
-  if (steps_seen_ > 0) step_s_ += (unix_s - last_unix_s_ - step_s_) / double(std::min(steps_seen_, kMeanOver));
-  ++steps_seen_;
+  pace_.step(v.attempt, std::isnan(v.unix_s) ? unix_s : v.unix_s);
   goodput_.step(v, unix_s);
   if (!std::isnan(v.tokens_per_s)) tokens_per_s_ = v.tokens_per_s, mfu_ = v.mfu;
-  last_unix_s_ = unix_s;
   const int64_t total = options_.total_steps;
-  const double left_s = total > 0 && step_s_ > 0 ? double(total - v.step) * step_s_ : std::numeric_limits<double>::quiet_NaN();
+  const double left_s = total > 0 ? double(total - v.step) * pace_.mean_s() : NAN;
   if (!options_.terminal) {
     if (!log && !v.val_loss) return;
     return line(key_value_line(v, unix_s));

@@ -7,6 +7,7 @@
 
 #include "runtime/base/units.h"
 #include "runtime/observe/progress_line.h"
+#include "runtime/observe/step_pace.h"
 #include "runtime/run/record/console.h"
 
 namespace trainctl {
@@ -38,9 +39,8 @@ class TerminalConsole final : public Console {
   Options options_;
   bool progress_shown_ = false;
   int rows_ = 0;
-  int64_t steps_seen_ = 0;
-  double step_s_ = 0;  ///< mean duration of the last steps, for the remaining time
-  double last_unix_s_ = 0, drawn_unix_s_ = 0;
+  StepPace pace_;
+  double drawn_unix_s_ = 0;
   Goodput goodput_;
   double tokens_per_s_ = Progress::kUnknown,
          mfu_ = Progress::kUnknown;  ///< the newest: not every step has them

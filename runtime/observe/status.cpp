@@ -204,7 +204,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
   if (s.state == RunState::submitted && !supervised)
     return fmt::format("run        {} · submitted to Slurm {} ago, not started yet\nfiles      {}\nnext       {}\n",
                        s.run_id, short_duration(age_s), s.directory, "trainctl stop " + s.run_id);
-  const StepLine last = with_times(step_view(s.last_step_json), step_view(view.timed_step));
+  const StepLine last = with_times(step_view(s.last_step_json), view.timed_step);
   const auto number = [](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };
@@ -215,9 +215,10 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                       count_of(s.restarts, "restart"));
   const double share = s.total_steps > 0 ? 100.0 * double(s.step) / double(s.total_steps) : 0;
   text += fmt::format("step       {}/{} ({:.1f} %)", s.step, s.total_steps, share);
-  if (!s.ended() && supervised && !std::isnan(last.step_s))
-    text += fmt::format(" · {} s/step · eta {}", number(last.step_s, "{:.3g}"),
-                        short_duration(double(s.total_steps - s.step) * last.step_s));
+  const double step_s = std::isnan(view.step_s) ? last.step_s : view.step_s;
+  if (!s.ended() && supervised && !std::isnan(step_s))
+    text += fmt::format(" · {} s/step · eta {}", number(step_s, "{:.3g}"),
+                        short_duration(double(s.total_steps - s.step) * step_s));
   text += fmt::format("\nloss       {} · grad norm {} · lr {}\n", number(last.loss, "{:.4f}"),
                       number(last.grad_norm, "{:.3g}"), number(last.lr, "{:.3g}"));
   text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/run/record/run_status.h"
+#include "runtime/train/measure/step_line.h"
 
 namespace trainctl {
 
@@ -19,7 +20,8 @@ struct StatusView {
   int columns = 0, rows = 0;  ///< size of the terminal; 0: no limit
   bool color = false;
   std::vector<std::string> events;  ///< the newest lines of events.jsonl
-  std::string timed_step = {};      ///< the newest line of metrics.jsonl with times: not every step has them
+  StepLine timed_step = {};         ///< the newest step with the numbers of all ranks
+  double step_s = StepLine::kAbsent;  ///< StepPace::mean_s of the newest steps
 };
 
 /// One screen of text. `now_unix_s`: the current time, for ages.

@@ -62,6 +62,10 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
   return loss.value() / double(sequences * job.data.seq_len);
 }
 
+bool is_evaluated(const JobSpec& job, int64_t step) {
+  return job.eval.every_steps > 0 && (step % job.eval.every_steps == 0 || step == job.schedule.total_steps);
+}
+
 void check_validation_size(const data::Dataset& validation, const JobSpec& job) {
   const uint64_t unit = uint64_t(job.batch.micro_sequences);
   if (validation.samples_per_epoch() >= unit) return;

@@ -50,7 +50,7 @@ class StepReporter {
   RankResources& rank_;
   Control& control_;
   const FlopsPerToken flops_;
-  const double peak_flops_per_s_;        // of all devices together; known to rank 0
+  double peak_flops_per_s_;              // of all devices together; known to rank 0
   std::unique_ptr<GpuWatch> gpu_watch_;  // of a rank with a GPU
 };
 

@@ -364,7 +364,7 @@ struct Trainer::Impl {
     ++now.step;
     record_memory();
     std::optional<double> val_loss;
-    if (validation && now.step % job.eval.every_steps == 0) {
+    if (validation && is_evaluated(job, now.step)) {
       const RecordSpan phase = activity.during(RunPhase::evaluating, now.step);
       val_loss = evaluate(job, *validation, rank, *executor, activity);
     }

@@ -281,7 +281,8 @@ PmixServer::~PmixServer() {
 void PmixServer::begin(const Epoch& epoch) {
   end();
   if (const Problem problem = problem_of_epoch(epoch); problem.exists())
-    throw Error(ErrorCode::kLauncher, fmt::format("epoch {} cannot begin: {}", epoch.epoch, problem.text()));
+    throw Error(ErrorCode::kLauncher,
+                fmt::format("attempt {} cannot begin: {}", epoch.epoch, problem.text()));
   state_->current = epoch;
   // Shared-memory transports count local ranks in the order of the ranks.
   for (std::vector<int>& ranks : state_->current->ranks_of_host) std::sort(ranks.begin(), ranks.end());

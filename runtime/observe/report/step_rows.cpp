@@ -115,7 +115,14 @@ void StepRows::take(std::string_view text) {
   }
   for (; !rows_.empty() && rows_.back().step >= row.step; rows_.pop_back()) ++replaced_;
   rows_.push_back(row);
-  if (!std::isnan(line.step_s)) newest_timed_ = line;
+  if (line.ranks) newest_timed_ = line;
+}
+
+StepPace pace_of(const std::vector<StepRow>& rows) {
+  StepPace pace;
+  const size_t first = rows.size() > StepPace::kMeanOver ? rows.size() - StepPace::kMeanOver - 1 : 0;
+  for (size_t i = first; i < rows.size(); ++i) pace.step(rows[i].attempt, rows[i].unix_s);
+  return pace;
 }
 
 std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most) {

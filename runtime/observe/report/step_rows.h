@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/observe/step_pace.h"
 #include "runtime/train/measure/step_line.h"
 
 namespace trainctl::report {
@@ -57,7 +58,7 @@ class StepRows {
   const std::vector<StepRow>& rows() const { return rows_; }
   int64_t replaced() const { return replaced_; }  ///< steps that a later line computed again
   int64_t damaged() const { return damaged_; }    ///< lines that are no step
-  /// The newest line that has times and the numbers of the ranks: not every step does.
+  /// The newest line that has the numbers of the ranks: not every step does.
   const StepLine& newest_timed() const { return newest_timed_; }
 
  private:
@@ -65,6 +66,9 @@ class StepRows {
   std::vector<StepRow> rows_;
   int64_t replaced_ = 0, damaged_ = 0;
 };
+
+/// The pace of the newest steps.
+StepPace pace_of(const std::vector<StepRow>& rows);
 
 /// About `most` of the rows, ascending: the first, the last, and of each stretch those with the smallest and
 /// the largest loss, the largest gradient norm and the longest time. All rows if they are not more.

@@ -13,23 +13,15 @@ namespace {
 using report::RunData;
 using report::StepRow;
 
-/// Time left and parts of a step are means over so many steps.
-constexpr size_t kMeanOver = 200;
+/// Parts of a step are means over so many steps.
+constexpr size_t kMeanOver = StepPace::kMeanOver;
 /// Enough lines to find some that concern a person.
 constexpr int kEventLines = 60;
 
-/// Wall time from step to step, saves and evaluations included; NaN: not known.
+/// NaN: not known.
 double mean_step_s(const std::vector<StepRow>& rows) {
-  double sum = 0;
-  int count = 0;
-  for (size_t i = rows.size(); i-- > 1 && rows.size() - i <= kMeanOver;) {
-    const double between = rows[i].unix_s - rows[i - 1].unix_s;
-    if (rows[i].attempt != rows[i - 1].attempt || !std::isfinite(between)) break;
-    sum += between;
-    ++count;
-  }
-  if (count > 0) return sum / count;
-  return rows.empty() ? TopFrame::kUnknown : rows.back().step_s;
+  const double mean_s = report::pace_of(rows).mean_s();
+  return std::isnan(mean_s) && !rows.empty() ? rows.back().step_s : mean_s;
 }
 
 /// Means over the newest steps whose lines say their parts.

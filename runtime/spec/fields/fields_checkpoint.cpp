@@ -152,7 +152,8 @@ void declare_care(DeclareSection& checkpoint) {
 
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection eval(table, sections, "eval", "Loss on the validation data.", Change::free);
-  eval.integer("every_steps", "Steps between two evaluations; 0: no evaluations.")
+  eval.integer("every_steps",
+               "Steps between two evaluations; 0: no evaluations. The last step of a run is evaluated, too.")
       .to(IN_JOB(eval.every_steps))
       .from(0)
       .upto(1e12)

@@ -64,14 +64,8 @@ StepLine line_of(const StepNumbers& n) {
   return line;
 }
 
-StepLine with_ranks(StepLine line, const StepWork& work, std::span<const RankTimes> ranks,
-                    std::span<const NodeRanks> nodes) {
-  double longest_s = 1e-9;
-  bool any = false;
-  for (const RankTimes& t : ranks)
-    if (t.came()) longest_s = std::max(longest_s, t.step_s), any = true;
-  if (!any) return line;
-  line.step_s = longest_s;
+StepLine with_speed(StepLine line, const StepWork& work, double step_s) {
+  line.step_s = std::max(1e-9, step_s);
   line.tokens_per_s = double(work.tokens) / line.step_s;
   line.flops_per_s = line.tokens_per_s * work.flops_per_token_causal;
   line.flops_per_s_full_attention = line.tokens_per_s * work.flops_per_token_full;
@@ -79,6 +73,17 @@ StepLine with_ranks(StepLine line, const StepWork& work, std::span<const RankTim
     line.mfu = line.flops_per_s / work.peak_flops_per_s;
     line.mfu_full_attention = line.flops_per_s_full_attention / work.peak_flops_per_s;
   }
+  return line;
+}
+
+StepLine with_ranks(StepLine line, const StepWork& work, std::span<const RankTimes> ranks,
+                    std::span<const NodeRanks> nodes) {
+  double longest_s = 0;
+  bool any = false;
+  for (const RankTimes& t : ranks)
+    if (t.came()) longest_s = std::max(longest_s, t.step_s), any = true;
+  if (!any) return line;
+  line = with_speed(std::move(line), work, longest_s);
   line.phases = phases_of(ranks);
   line.ranks = rank_spread(ranks, work.stages, nodes);
   line.gpus = gpu_spread(ranks, nodes);

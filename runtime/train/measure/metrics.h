@@ -32,6 +32,8 @@ struct StepWork {
 
 /// A StepLine without the numbers of ranks.
 StepLine line_of(const StepNumbers& numbers);
+/// The line with the speed of a step that took `step_s`.
+StepLine with_speed(StepLine line, const StepWork& work, double step_s);
 
 /// The line with the numbers of its ranks: phases are means over ranks, other numbers are summarised
 /// (rank_spread.h). Unchanged if no rank's numbers came.

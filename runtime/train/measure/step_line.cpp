@@ -14,10 +14,12 @@ StepLine step_view(std::string_view text) try {
 }
 
 StepLine with_times(StepLine line, const StepLine& timed) {
-  if (!std::isnan(line.step_s) || std::isnan(timed.step_s)) return line;
-  line.step_s = timed.step_s;
-  line.tokens_per_s = timed.tokens_per_s;
-  line.mfu = timed.mfu;
+  if (std::isnan(line.step_s)) {  // of an older version
+    line.step_s = timed.step_s;
+    line.tokens_per_s = timed.tokens_per_s;
+    line.mfu = timed.mfu;
+  }
+  if (line.ranks) return line;
   line.ranks = timed.ranks;
   line.gpus = timed.gpus;
   return line;

@@ -119,7 +119,7 @@ struct StepLine {
   /// The newest step whose second copies all ranks had on other nodes during this step; else likewise.
   std::optional<int64_t> partner_step;
   int partner_nodes = 0;           ///< nodes that hold these copies
-  double step_s = kAbsent;         ///< the longest of the ranks
+  double step_s = kAbsent;         ///< the longest of the ranks; without `ranks` that of rank 0
   double tokens_per_s = kAbsent, flops_per_s = kAbsent, flops_per_s_full_attention = kAbsent;
   double mfu = kAbsent, mfu_full_attention = kAbsent;  ///< shares of the devices' peak, if it is known
   std::optional<Phases> phases;
@@ -171,8 +171,7 @@ struct StepLine {
 std::string step_line_text(const StepLine& line);
 /// The line as a view of the run shows it: text that is not such an object gives a line without numbers.
 StepLine step_view(std::string_view text);
-/// `line`, with the times, ranks and devices of `timed` if it has no times itself: not every step reports
-/// them.
+/// `line`, with what `timed` has and it has not: not every step reports the numbers of all ranks and devices.
 StepLine with_times(StepLine line, const StepLine& timed);
 
 }  // namespace trainctl

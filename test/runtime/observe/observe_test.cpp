@@ -211,7 +211,7 @@ TEST_CASE("speed stays on the line of progress and in the status between the ste
   RunStatus s = healthy();
   s.last_step_json = R"({"loss":2.5,"step":41})";
   CHECK(render_status(s, SupervisorState::alive, 2000).find("speed      - tokens/s") != std::string::npos);
-  const std::string timed = R"({"step":40,"step_s":1.5,"tokens_per_s":1000})";
+  const StepLine timed = step_view(R"({"step":40,"step_s":1.5,"tokens_per_s":1000})");
   CHECK(
       render_status(s, SupervisorState::alive, 2000, {.timed_step = timed}).find("speed      1 k tokens/s") !=
       std::string::npos);
