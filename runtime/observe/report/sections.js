@@ -41,6 +41,15 @@ function perRun(runs, name, colourName, word, more) {
 const PHASES = [['forward', 'blue'], ['backward', 'orange'], ['communication', 'red'], ['optimizer', 'purple'], ['data', 'green'], ['reporting', 'grey'],
   ['evaluation', 'teal'], ['checkpoint', 'pink']];
 
+/// What is done between steps, after some of them.
+const BETWEEN = ['evaluation', 'checkpoint'];
+
+/// A table of curves with those rows alone of which `fits(i)`.
+function rowsWhere(columns, fits) {
+  const kept = columns.step.map((_, i) => i).filter(fits);
+  return Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, kept.map((i) => values[i])]));
+}
+
 /// The nodes of all curves; chosen: the index of the run whose details are shown.
 function curvesOf(runs, chosen) {
   charts.length = 0;
@@ -58,11 +67,23 @@ function curvesOf(runs, chosen) {
   add(any('grad_norm'), { title: 'Gradient norm', clip: true, log: true, odd: ['grad_norm'], format: (v) => digits(v, 3), exact: (v) => digits(v, 7), series: () => perRun(runs, 'grad_norm', 'teal', 'gradient norm') });
   add(any('tokens_per_s'), { title: 'Tokens a second', zero: true, format: count, exact: whole, series: () => perRun(runs, 'tokens_per_s', 'green', 'tokens/s', { bridge: true }) });
   add(any('mfu'), { title: 'Model FLOPs utilisation (MFU)', zero: true, format: (v) => percent(v, 0), exact: (v) => percent(v, 2), series: () => perRun(runs, 'mfu', 'amber', 'MFU', { bridge: true }) });
-  const run = runs[chosen], phases = PHASES.filter(([name]) => (column(run, name + '_s') || []).some((v) => v > 0));
-  const of = runs.length > 1 ? ' of ' + run.id : '';
-  add(phases.length, {
+  const run = runs[chosen], of = runs.length > 1 ? ' of ' + run.id : '';
+  const has = (part) => (column(run, part[0] + '_s') || []).some((v) => v > 0);
+  const parts = PHASES.filter((part) => !BETWEEN.includes(part[0]) && has(part)), between = PHASES.filter((part) => BETWEEN.includes(part[0]) && has(part));
+  add(parts.length, {
     title: 'Parts of a step' + of, zero: true, clip: true, key: true, format: seconds, exact: seconds,
-    series: () => phases.map(([name, paint]) => ({ name, run: chosen, colour: paint, table: run.curves.columns, y: column(run, name + '_s'), area: true })),
+    series: () => {
+      // Some steps alone have their parts recorded: the areas go from one of these to the next.
+      const recorded = rowsWhere(run.curves.columns, (i) => known(column(run, parts[0][0] + '_s')[i]));
+      return parts.map(([name, paint]) => ({ name, run: chosen, colour: paint, table: recorded, y: recorded[name + '_s'], area: true }));
+    },
+  });
+  add(between.length, {
+    title: 'Evaluations and saves' + of, zero: true, log: true, key: true, format: seconds, exact: seconds,
+    series: () => between.map(([name, paint]) => {
+      const rows = rowsWhere(run.curves.columns, (i) => column(run, name + '_s')[i] > 0);
+      return { name, run: chosen, colour: paint, table: rows, y: rows[name + '_s'], dots: true, plain: true };
+    }),
   });
   add(column(run, 'compute_max_s'), {
     title: 'Computing: slowest rank and median' + of, zero: true, clip: true, key: true, format: seconds, exact: seconds, series: () => [
