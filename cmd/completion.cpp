@@ -22,13 +22,13 @@ std::vector<std::string> command_names(const CommandLine& app) {
 
 std::vector<CompletedField> set_fields() {
   std::vector<CompletedField> list;
-  for (const spec::Field& field : spec::fields()) {
+  for (const spec::Field* field : spec::listed_fields()) {
     CompletedField entry{
-        .path = field.path, .values = field.choices, .is_file = field.names != spec::Names::no_file};
+        .path = field->path, .values = field->choices, .is_file = field->names != spec::Names::no_file};
     if (const size_t at = entry.path.find("[]"); at != std::string::npos) entry.path.replace(at, 2, ".0");
-    if (field.type == spec::Type::boolean) entry.values = {"true", "false"};
-    if (field.path == "model.preset") entry.values = preset_names();
-    if (field.accepts_auto) entry.values.push_back("auto");
+    if (field->type == spec::Type::boolean) entry.values = {"true", "false"};
+    if (field->path == "model.preset") entry.values = preset_names();
+    if (field->accepts_auto) entry.values.push_back("auto");
     if (entry.path != "$schema" && entry.path != "extends") list.push_back(std::move(entry));
   }
   return list;

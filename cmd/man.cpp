@@ -86,13 +86,13 @@ std::string job_page() {
       "A job is a JSON file. Comments (//) are allowed.\n.B trainctl init\nwrites one,\n.B trainctl "
       "validate\nchecks one, and\n"
       ".B trainctl explain\nexplains every field and every error.\n.SH FIELDS\n";
-  for (const spec::Field& field : spec::fields()) {
-    const std::string fallback = field.required            ? "must be given"
-                                 : !field.fallback_text.empty() ? "default: " + field.fallback_text
-                                 : field.fallback          ? "default: " + spec::json_of(*field.fallback)
-                                                           : "no default";
-    out += fmt::format(".TP\n.B {}\n{}\n.br\n{}; {}\n", roff(field.path), roff(field.text),
-                       roff(describe_type(field)), roff(fallback));
+  for (const spec::Field* field : spec::listed_fields()) {
+    const std::string fallback = field->required                 ? "must be given"
+                                 : !field->fallback_text.empty() ? "default: " + field->fallback_text
+                                 : field->fallback ? "default: " + spec::json_of(*field->fallback)
+                                                   : "no default";
+    out += fmt::format(".TP\n.B {}\n{}\n.br\n{}; {}\n", roff(field->path), roff(field->text),
+                       roff(describe_type(*field)), roff(fallback));
   }
   out += ".SH ERRORS\n";
   for (const spec::CodePage& page : spec::code_pages())

@@ -336,6 +336,7 @@ class Resolver {
     if (!near.empty()) help.push_back(fmt::format("did you mean `{}`?", near[0]));
     help.push_back(field.accepts_count ? fmt::format("{} is {}", path, describe_type(field))
                                        : fmt::format("use {}", fmt::join(field.choices, ", ")));
+    if (!field.hint.empty()) help.push_back(field.hint);
     wrong(value.place, "E0203", path, fmt::format("`{}` cannot be {}", path, shown(value)),
           std::move(help));
     return std::nullopt;

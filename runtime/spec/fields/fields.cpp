@@ -114,6 +114,12 @@ std::string Field::leaf() const {
 }
 
 const std::vector<Field>& fields() { return tables().fields; }
+std::vector<const Field*> listed_fields() {
+  std::vector<const Field*> list;
+  for (const Field& field : fields())
+    if (field.listed) list.push_back(&field);
+  return list;
+}
 const std::vector<Section>& sections() { return tables().sections; }
 
 std::string table_path(const std::string& concrete) {

@@ -63,9 +63,11 @@ struct Field {
   WhereLearned where_learned = WhereLearned::same;
   std::vector<DataSource> DataSpec::*sources = nullptr;  ///< of a source list
   bool decided_at_birth = false;         ///< the resolved spec has a number in place of `auto`
+  bool listed = true;  ///< false: it has its page, but no list shows it: nobody needs to choose it
   bool in_resolved = true;               ///< false: the resolved spec has another field with its meaning
   std::vector<std::string> other_names;  ///< other common names, for suggestions
   std::string example;                   ///< JSON text
+  std::string hint;                      ///< for a value that is none: the field that is meant, perhaps
 
   // Access to the value in the job, or in one entry of data.train / data.val. If all are empty, resolve.cpp
   // handles the field.
@@ -83,6 +85,7 @@ struct Section {
 };
 
 const std::vector<Field>& fields();
+std::vector<const Field*> listed_fields();
 /// Every object of the spec except the top one, parents first: "model", "model.position", ...
 const std::vector<Section>& sections();
 

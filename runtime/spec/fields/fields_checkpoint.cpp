@@ -71,6 +71,7 @@ void declare_when_to_save(DeclareSection& checkpoint) {
               "that loses the least time to saves and repeated work (Young and Daly: the square root of 2 "
               "x cost of a save x time between failures, both measured); `trainctl status` shows it.")
       .to(IN_JOB(checkpoint.interval))
+      .hint("a time goes into checkpoint.every_seconds, a number of steps into checkpoint.every_steps")
       .fallback(std::string("given"))
       .example("\"auto\"");
   checkpoint.integer("every_steps", "Steps between two saves; 0: no saves by steps.")

@@ -133,6 +133,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
   DeclareSection model(table, sections, "model", "", Change::never);
   model.choice("norm", {"layernorm", "rmsnorm"}, "Normalisation; fixed by the family, checked if given.")
       .fallback_text("gpt2: layernorm; llama: rmsnorm")
+      .not_listed()
       .not_resolved();
   model.number("norm_eps", "Added to the variance inside the norms.")
       .to(IN_JOB(model.norm_eps))
@@ -145,6 +146,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .choice("activation", {"gelu", "swiglu"},
               "Feed-forward activation; fixed by the family, checked if given.")
       .fallback_text("gpt2: gelu; llama: swiglu")
+      .not_listed()
       .not_resolved();
   model.boolean("tie_embeddings", "Also use the token embedding as the output matrix.")
       .to(IN_JOB(model.tie_embeddings))
@@ -157,6 +159,7 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .choice("type", {"learned", "rope"},
               "Kind of position encoding; fixed by the family, checked if given.")
       .fallback_text("gpt2: learned; llama: rope")
+      .not_listed()
       .not_resolved();
   position.number("theta", "Base of the rotary frequencies (llama only).")
       .to(IN_JOB(model.rope_theta))

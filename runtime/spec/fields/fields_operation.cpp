@@ -253,6 +253,7 @@ void declare_records(std::vector<Field>& table, std::vector<Section>& sections) 
                "Write the gradients of the first step to <run>/gradients, for comparison with another "
                "implementation.")
       .to(IN_JOB(observability.save_gradients))
+      .not_listed()
       .fallback(false);
 }
 

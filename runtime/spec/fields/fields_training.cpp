@@ -173,6 +173,7 @@ void declare_exchange(std::vector<Field>& table, std::vector<Section>& sections)
           "from its size, the number of ranks and how many share a node; if the times are close, the way "
           "that sends fewer bytes. `plan` shows the choice. The other two values are for measurements.")
       .to(IN_JOB(parallelism.reduction_algorithm))
+      .not_listed()
       .fallback(std::string("auto"));
 }
 
@@ -186,6 +187,7 @@ void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
                "for each peer. More of them than the links between two GPUs need only slow down the "
                "compute.")
       .to(IN_JOB(parallelism.nccl.blocks))
+      .not_listed()
       .from(1)
       .upto(32)
       .fallback(int64_t{16})
@@ -193,6 +195,7 @@ void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
   nccl.integer("edge_blocks",
                "The same for messages between pipeline stages, which wait during compute for most of a step.")
       .to(IN_JOB(parallelism.nccl.edge_blocks))
+      .not_listed()
       .from(1)
       .upto(8)
       .fallback(int64_t{4});
@@ -200,6 +203,7 @@ void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
                "Size of the buffer of one connection in one thread block (NCCL_BUFFSIZE; `launcher.env` "
                "wins). Less saves GPU memory at the price of bandwidth; `plan` counts it.")
       .to(IN_JOB(parallelism.nccl.buffer_kib))
+      .not_listed()
       .from(64)
       .upto(65536)
       .fallback(int64_t{4096})
@@ -208,6 +212,7 @@ void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
                "Traffic class of messages between nodes, for networks that keep classes apart (NCCL 2.26 or "
                "later). -1: NCCL's own.")
       .to(IN_JOB(parallelism.nccl.traffic_class))
+      .not_listed()
       .from(-1)
       .upto(255)
       .fallback(int64_t{-1})
@@ -308,7 +313,10 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
 
 void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection optimizer(table, sections, "optimizer", "AdamW (arXiv:1711.05101), in float32.", Change::branch);
-  optimizer.choice("type", {"adamw"}, "The optimizer.").fallback(std::string("adamw")).not_resolved();
+  optimizer.choice("type", {"adamw"}, "The optimizer.")
+      .fallback(std::string("adamw"))
+      .not_listed()
+      .not_resolved();
   optimizer.number("beta1", "Decay of the first moment.")
       .to(IN_JOB(optimizer.beta1))
       .from(0)
