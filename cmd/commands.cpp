@@ -153,7 +153,7 @@ std::string launch_command(const JobArguments& arguments) {
 ParseInput job_input(const JobArguments& arguments) {
   FileSystem& fs = real_file_system();
   if (!fs.exists(arguments.path))
-    throw Error(ErrorCode::kUsage, fmt::format("there is no job spec {}; `trainctl init > job.json` writes "
+    throw Error(ErrorCode::kUsage, fmt::format("there is no job spec {}; `trainctl init -o job.json` writes "
                                                "a starter",
                                                arguments.path));
   if (fs.is_directory(arguments.path))

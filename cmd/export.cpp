@@ -41,8 +41,8 @@ int run_import(const ImportRequest& request, const Context& context) {
   print_result("import", context.json ? report.to_json() : report.text(), context);
   if (!context.json && !context.quiet())
     fmt::print(stderr,
-               "next: trainctl launch JOB --from {} (the model of JOB as in `trainctl inspect-ckpt {}`)\n",
-               report.out, report.out);
+               "next: trainctl init --from {0} -o job.json, then trainctl launch job.json --from {0}\n",
+               report.out);
   return kExitDone;
 }
 

@@ -6,27 +6,31 @@
 #include <iostream>
 #include <memory>
 
-#include "cmd/commands.h"
 #include "cmd/output.h"
+#include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/units.h"
+#include "runtime/exchange/model_config.h"
+#include "runtime/exchange/tokenizer_files.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/suggest.h"
 #include "runtime/supervise/preflight/job_files.h"
 #include "runtime/supervise/preflight/starter.h"
+#include "runtime/train/generate/sample.h"
 
 namespace trainctl::cmd {
 
 namespace {
 
 struct InitOptions {
-  std::string preset, output;
+  std::string preset, output, data;
+  RunArguments from{"", ""};
   bool list = false, propose = false;
 };
 
-constexpr const char* kUsualPreset = "gpt2-124m";
 constexpr const char* kUsualFile = "job.json";
 
 /// First line of a preset's page: "preset gpt2-124m: GPT-2 small, 124439808 parameters".
@@ -112,6 +116,22 @@ std::string text_of_tokens(const FoundTokens& t) {
                      t.val_path.empty() ? "" : " and validation", t.vocab_size, t.tokenizer);
 }
 
+std::string folder_of(const std::string& path) { return std::filesystem::path(path).parent_path().string(); }
+
+/// The token set that PREFIX or PREFIX.idx names; nullopt: `data tokenize` has written none of that name.
+std::optional<FoundTokens> tokens_named(const std::string& path) {
+  const auto plain = [](const std::string& text) { return std::filesystem::path(text).lexically_normal(); };
+  for (const FoundTokens& tokens :
+       find_tokens(real_file_system(), folder_of(path).empty() ? "." : folder_of(path)))
+    if (plain(tokens.path) == plain(path) || plain(tokens.path) == plain(path + ".idx")) return tokens;
+  return std::nullopt;
+}
+
+Problem no_token_set(const std::string& path) {
+  return Problem(fmt::format(
+      "{} is no token set that `trainctl data tokenize` has written; write the path of an .idx file", path));
+}
+
 std::vector<FoundTokens> tokens_here() {
   std::vector<FoundTokens> found = find_tokens(real_file_system(), "data");
   for (FoundTokens& tokens : find_tokens(real_file_system(), ".")) {
@@ -125,7 +145,7 @@ std::vector<FoundTokens> tokens_here() {
 void ask_model(StarterChoice& choice, const StarterMachine& machine) {
   for (const std::string& name : preset_names()) fmt::print(stderr, "  {:<14} {}\n", name, headline(name));
   ask("model", proposed_preset(machine), [&](const std::string& answer) {
-    if (starter_job(answer).empty()) return Problem(no_such_preset(answer));
+    if (!starter_model(answer)) return Problem(no_such_preset(answer));
     choice.preset = answer;
     return Problem::none();
   });
@@ -140,21 +160,8 @@ void ask_data(StarterChoice& choice) {
   }
   for (const FoundTokens& tokens : found) fmt::print(stderr, "  {}\n", text_of_tokens(tokens));
   ask("training data", found.front().path, [&](const std::string& answer) {
-    for (const FoundTokens& tokens : found)
-      if (answer == tokens.path || answer + ".idx" == tokens.path) {
-        choice.tokens = tokens;
-        return Problem::none();
-      }
-    const std::string folder = std::filesystem::path(answer).parent_path().string();
-    for (const FoundTokens& tokens : find_tokens(real_file_system(), folder.empty() ? "." : folder))
-      if (std::filesystem::path(tokens.path).lexically_normal() ==
-          std::filesystem::path(answer).lexically_normal()) {
-        choice.tokens = tokens;
-        return Problem::none();
-      }
-    return Problem(fmt::format(
-        "{} is no token set that `trainctl data tokenize` has written; write the path of an .idx file",
-        answer));
+    choice.tokens = tokens_named(answer);
+    return choice.tokens ? Problem::none() : no_token_set(answer);
   });
 }
 
@@ -188,14 +195,12 @@ void ask_mesh(StarterChoice& choice, const StarterMachine& machine, const std::s
   });
 }
 
-int ask_all(const InitOptions& options, const Context& context) {
+int ask_all(const InitOptions& options, StarterChoice choice, const Context& context) {
   refuse_existing(options.output);
   const StarterMachine machine = starter_machine();
-  StarterChoice choice;
-  ask_model(choice, machine);
-  ask_data(choice);
-  const std::string folder = std::filesystem::path(options.output).parent_path().string();
-  ask_mesh(choice, machine, folder);
+  if (!choice.model) ask_model(choice, machine);
+  if (!choice.tokens) ask_data(choice);
+  ask_mesh(choice, machine, folder_of(options.output));
   std::string file = options.output;
   if (file.empty())
     ask("file", kUsualFile, [&](const std::string& answer) {
@@ -204,18 +209,35 @@ int ask_all(const InitOptions& options, const Context& context) {
       file = answer;
       return Problem::none();
     });
-  return write(choice.preset, file, starter_text(choice, std::filesystem::path(file).parent_path().string()),
-               context);
+  return write(choice.preset, file, starter_text(choice, folder_of(file)), context);
 }
 
-/// Every proposal as it is.
-int propose(const InitOptions& options, const Context& context) {
-  const StarterMachine machine = starter_machine();
-  StarterChoice choice{.preset = options.preset.empty() ? proposed_preset(machine) : options.preset};
-  if (const auto found = tokens_here(); !found.empty()) choice.tokens = found.front();
-  choice = proposed_mesh(std::move(choice), machine);
-  return write(choice.preset, options.output,
-               starter_text(choice, std::filesystem::path(options.output).parent_path().string()), context);
+/// The model of a folder of Hugging Face, whose weights the job begins with, or of a checkpoint or run.
+StarterChoice choice_from(const RunArguments& from) {
+  FileSystem& fs = real_file_system();
+  const std::string config = from.name + "/config.json";
+  if (fs.exists(config)) {
+    const Json fields = try_parse_json(fs.read_text(config));
+    if (fields.is_discarded()) throw Error(ErrorCode::kData, fmt::format("{} is not JSON", config));
+    const ReadConfig read = read_model_config(fields, config);
+    const std::string folder = std::filesystem::path(absolute_path(from.name)).filename().string();
+    StarterChoice choice{.model = starter_model_of(read.model, folder), .begins_with = from.name};
+    choice.tokenizer = tokenizer_in(fs, from.name, read.model.vocab_size).text();
+    return choice;
+  }
+  const auto checkpoint = ckpt::Checkpoint::open(fs, find_checkpoint(from));
+  const JobSpec job = job_of(*checkpoint);
+  return {.model = starter_model_of(job.model, job.name), .tokenizer = job.data.tokenizer.text()};
+}
+
+StarterChoice choice_of(const InitOptions& options) {
+  StarterChoice choice;
+  if (!options.from.name.empty()) choice = choice_from(options.from);
+  if (!options.preset.empty()) choice.preset = options.preset;
+  if (options.data.empty()) return choice;
+  choice.tokens = tokens_named(options.data);
+  if (!choice.tokens) throw Error(ErrorCode::kUsage, no_token_set(options.data).text());
+  return choice;
 }
 
 bool may_ask(const InitOptions& options, const Context& context) {
@@ -225,12 +247,21 @@ bool may_ask(const InitOptions& options, const Context& context) {
 
 int init(const InitOptions& options, const Context& context) {
   if (options.list) return list_presets(context);
-  if (!options.preset.empty() && starter_job(options.preset).empty())
+  if (!options.preset.empty() && !starter_model(options.preset))
     throw Error(ErrorCode::kUsage, no_such_preset(options.preset));
-  if (options.propose) return propose(options, context);
-  if (may_ask(options, context)) return ask_all(options, context);
-  const std::string preset = options.preset.empty() ? kUsualPreset : options.preset;
-  return write(preset, options.output, starter_job(preset), context);
+  StarterChoice choice = choice_of(options);
+  if (may_ask(options, context)) return ask_all(options, std::move(choice), context);
+  // Those of another tokenizer are nothing to a model that has learned.
+  for (const FoundTokens& found : tokens_here())
+    if (!choice.tokens && (choice.tokenizer.empty() || is_tokenizer_of(found, choice.tokenizer)))
+      choice.tokens = found;
+  const bool is_chosen = choice.model || !choice.preset.empty();
+  if (options.propose || !is_chosen) {
+    const StarterMachine machine = starter_machine();
+    if (!is_chosen) choice.preset = proposed_preset(machine);
+    choice = proposed_mesh(std::move(choice), machine);
+  }
+  return write(choice.preset, options.output, starter_text(choice, folder_of(options.output)), context);
 }
 
 }  // namespace
@@ -239,14 +270,23 @@ void add_init(CommandLine& app, Context& context) {
   auto options = std::make_shared<InitOptions>();
   CommandLine command = app.add_subcommand(
       "init", "write a commented starter job spec; in a terminal, ask for model, data and mesh");
-  command.add_option("PRESET", options->preset,
-                     "the model to start from, without questions (default if nothing is asked: gpt2-124m)");
+  Option preset = command.add_option(
+      "PRESET", options->preset,
+      "the model to start from, without questions (default if nothing is asked: one for this "
+      "machine)");
   command.add_option("-o,--output", options->output,
       "file to write (default: stdout)").type_name("FILE");
-  command.add_flag(
-      "--propose", options->propose,
-      "ask nothing; take the mesh that fits this machine, the first token set in data/, and without PRESET "
-      "a model for this machine");
+  command
+      .add_option(
+          "--data", options->data,
+          "token set to train on (default: the first one in data/ or here), for vocabulary, tokenizer "
+          "and length")
+      .type_name("PREFIX");
+  Option from = command.add_option("--from", options->from.name,
+                                   "take the model of this checkpoint, run or folder of Hugging Face");
+  from.type_name("RUN|DIR").excludes(preset);
+  options->from.root = default_run_root();
+  command.add_flag("--propose", options->propose, "ask nothing, and take the mesh that fits this machine");
   command.add_flag("--list", options->list, "list the presets");
   when_chosen(command, context, [options, &context] { return init(*options, context); });
 }

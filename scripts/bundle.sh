@@ -158,7 +158,7 @@ for file in "${binaries[@]}"; do
 done
 cat >"$top/README" <<TEXT
 trainctl $version for x86-64 Linux with glibc $newest_glibc or newer: unpack anywhere, then run bin/trainctl doctor; nothing else is installed.
-bin/trainctl init > job.json writes a job to start from; bin/trainctl launch job.json trains it; bin/trainctl --help lists the rest.
+bin/trainctl init -o job.json writes a job to start from; bin/trainctl launch job.json trains it; bin/trainctl --help lists the rest.
 ${driver:+This archive was built with CUDA: on GPUs it needs $driver.
 }GPUs need the NVIDIA driver, cuBLASLt and NCCL of the machine (a CUDA toolkit and libnccl2, or Python's nvidia-* packages); doctor says what was found.
 TEXT

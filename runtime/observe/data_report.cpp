@@ -84,8 +84,15 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
   text += fmt::format("time       {:.1f} s, {:.1f} MB/s{}\n", result.seconds,
                       double(result.text_bytes) / 1e6 / std::max(result.seconds, 1e-3),
                       result.resumed_at ? " for what an earlier process had not done" : "");
-  text += fmt::format("set model.vocab_size = {} in the job; next: trainctl data inspect {}\n", result.vocab_size,
-                      result.parts[0].prefix);
+  const std::string& prefix = result.parts[0].prefix;
+  // Such a set has no index, by which init finds one.
+  const bool is_llmc = result.parts[0].sidecar.format == name_of(data::Format::llmc);
+  text += is_llmc ? fmt::format("set model.vocab_size = {} in the job; next: trainctl data inspect {}\n",
+                                result.vocab_size, prefix)
+                  : fmt::format(
+                        "next: trainctl init --data {0} -o job.json writes a job for these tokens; trainctl "
+                        "data inspect {0} shows them\n",
+                        prefix);
   return text;
 }
 

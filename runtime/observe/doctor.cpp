@@ -357,7 +357,7 @@ std::string render_doctor(const DoctorReport& report, bool color) {
   if (report.cpu_runs) text += report.gpu_runs ? " · runs on a GPU: possible" : " · runs on a GPU: not here";
   if (report.warnings > 0) text += fmt::format(" · {}", count_of(report.warnings, "warning"));
   text += "\n";
-  if (report.cpu_runs) text += "next: trainctl init > job.json\n";
+  if (report.cpu_runs) text += "next: trainctl init -o job.json\n";
   return text;
 }
 

@@ -46,8 +46,11 @@ std::vector<std::string> closest(std::string_view word, const std::vector<std::s
     else if (prefix)
       found.emplace_back(3, candidate);
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  // Of equal distance, first what ends alike: "llama-7b" is rather llama3-8b than llama-4m.
+  const auto key = [&](const std::pair<int, std::string>& name) {
+    return std::pair(name.first, !small_letters(name.second).ends_with(typed.back()));
+  };
+  std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
   std::vector<std::string> result;
   for (const auto& [distance, candidate] : found)
     if (result.size() < limit && std::find(result.begin(), result.end(), candidate) == result.end())

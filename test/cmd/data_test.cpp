@@ -48,7 +48,7 @@ TEST_CASE("data: tokenize, inspect and verify, in words and as JSON", "[cmd][dat
   Workplace w;
   std::ofstream(w / "a.txt") << std::string(500, 'x') << "\n" << std::string(500, 'y') << "\n";
   CHECK(w.run({"tokenize", w / "a.txt", "--out", w / "t", "--split", "1:1"}) == 0);
-  CHECK_THAT(w.output, Catch::Contains("model.vocab_size = 257") && Catch::Contains("next: trainctl data inspect"));
+  CHECK_THAT(w.output, Catch::Contains("vocabulary 257") && Catch::Contains("next: trainctl init --data"));
   CHECK(w.run({"inspect", w / "t"}) == 0);
   CHECK_THAT(w.output, Catch::Contains("document 0") && Catch::Contains("next: trainctl data verify"));
   CHECK(w.run({"verify", w / "t-val"}) == 0);

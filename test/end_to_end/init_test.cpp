@@ -77,12 +77,46 @@ TEST_CASE("a question without an answer writes nothing; off a terminal nothing i
   }
   const Outcome plain = run_trainctl(dir.path(), {"init"});
   CHECK(plain.status == 0);
-  CHECK_THAT(plain.out, Contains("\"preset\": \"gpt2-124m\""));
+  CHECK_THAT(plain.out, Contains("\"preset\": \"llama-4m\"") && Contains("The mesh is for this machine"));
   make_tokens(dir);
+  const Outcome named = run_trainctl(dir.path(), {"init", "llama-tiny", "--data", "data/beta"});
+  CHECK_THAT(named.out,
+             Contains("data/beta.idx") && Contains("\"vocab_size\": 257") && Contains("It reads the "));
+  CHECK(run_trainctl(dir.path(), {"init", "--data", "data/gamma"}).status == 2);
   const Outcome proposed = run_trainctl(dir.path(), {"init", "llama-tiny", "--propose", "-o", "jobs.json"});
   INFO(proposed.err);
   CHECK(proposed.status == 0);
   CHECK_THAT(read_file(dir / "jobs.json"),
              Contains("data/alpha.idx") && Contains("The mesh is for this machine: 1 rank."));
   CHECK(run_trainctl(dir.path(), {"validate", "jobs.json"}).status == 0);
+}
+
+TEST_CASE("init writes the model of a folder of Hugging Face, and of a checkpoint", "[terminal]") {
+  const TemporaryFolder dir;
+  make_tokens(dir);
+  std::filesystem::create_directory(dir / "a model");
+  write_file(dir / "a model/config.json", R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 64, "vocab_size": 300, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+    "rope_theta": 5000.0, "tie_word_embeddings": false, "hidden_act": "silu"})");
+  const Outcome made = run_trainctl(dir.path(), {"init", "--from", "a model", "-o", "hf.json"});
+  INFO(made.err);
+  REQUIRE(made.status == 0);
+  const std::string text = read_file(dir / "hf.json");
+  CHECK_THAT(text, Contains("\"position\": {\"theta\": 5000.0}") &&
+                       Contains("\"init\": {\"from\": \"a model\"}") && Contains("\"name\": \"a-model\"") &&
+                       Contains("data/alpha.idx"));
+  // Without the weights, which this folder has not, the job trains; its checkpoint has the same model.
+  const Outcome ran =
+      run_trainctl(dir.path(), {"launch", "hf.json", "-s", "model.init.from=", "--max-steps", "2"});
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  const Outcome again = run_trainctl(dir.path(), {"init", "--from", "latest"});
+  CHECK_THAT(again.out,
+             Contains("\"hidden_size\": 32") && Contains("\"norm_eps\": 1e-06") && !Contains("\"from\""));
+  CHECK(run_trainctl(dir.path(), {"init", "--from", "none"}).status == 2);
+  CHECK(run_trainctl(dir.path(), {"init", "gpt2-tiny", "--from", "latest"}).status == 2);
+  const Outcome folder = run_trainctl(dir.path(), {"launch", "hf.json", "--from", "a model"});
+  CHECK(folder.status == 2);
+  CHECK_THAT(folder.err, Contains("trainctl import"));
 }

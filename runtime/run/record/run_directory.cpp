@@ -132,6 +132,12 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
                             "trainctl launch JOB --from {}",
                             name, owner, name));
   }
+  if (fs.exists(path + "/config.json"))
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("{} is a folder of Hugging Face; make a checkpoint of it, from which a run may begin: "
+                    "trainctl import {} --out {}.ckpt",
+                    name, name, std::filesystem::path(path).filename().string()));
   const std::string home = absolute_path(root);
   const std::vector<std::string> ids = run_ids(fs, home);
   if (ids.empty())

@@ -192,6 +192,12 @@ const std::vector<CodePage> kOperation = {
      "Usually one digit too many.",
      R"("hidden_size": 1048576, "num_layers": 10000, "ffn_size": 4194304)",
      "Use a smaller model or batch; for a model that really is so large, raise checkpoint.chunk_mib."},
+    {"E0402", "No room on this machine",
+     "The ranks need more memory, shared memory or GPUs than this machine has free.",
+     R"("model": {"preset": "llama3-8b"}, "device": "cpu" on a laptop)",
+     "`trainctl plan` shows what takes most, and settings with which the job fits. Of a job for other "
+     "machines: "
+     "`trainctl validate JOB --no-data`."},
     {"E0501", "Raw token file without dtype",
      "A raw file holds bare token ids and nothing about their width.",
      R"({"path": "a.bin", "format": "raw"})", R"(Add "dtype": "uint16".)"},
@@ -231,6 +237,13 @@ const std::vector<CodePage> kOperation = {
      "hash). The run would train, but `sample` and `export` would read its ids as other text.",
      R"("tokenizer": "bytes" with files made by data/tokenizer.model)",
      "Remove data.tokenizer, which then is that of the files, or tokenize again with the one you mean."},
+    {"E0510", "Token files that cannot be read",
+     "A file of data.train or data.val is damaged or of another format, has token ids that the model does "
+     "not know, "
+     "or fewer tokens than one sample.",
+     R"("train": [{"path": "data/cut-off.idx"}])",
+     "Do what the message says; `trainctl data verify` reads every byte, `trainctl data tokenize` makes it "
+     "again."},
     {"E0601", "An automatic and a given interval",
      "With checkpoint.interval \"auto\" the run decides after how many steps it saves, from what a save "
      "costs and how often the run fails. every_steps contradicts that.",
@@ -266,6 +279,9 @@ const std::vector<CodePage> kOperation = {
      "checkpoint.store is a bucket, and neither the environment nor ~/.aws/credentials has keys for it.",
      R"("store": "s3://bucket/prefix" without AWS_ACCESS_KEY_ID)",
      "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; or leave checkpoint.store out."},
+    {"E0607", "A folder that cannot be written",
+     "The folder of the runs or of the checkpoints cannot be made, or this user may not write to it.",
+     R"("run_dir": "/read-only/runs")", "Choose another folder, or make this one writable."},
     {"E0701", "NCCL with shared GPUs",
      "NCCL refuses two ranks on one GPU; through host memory they can share it.",
      R"("transport": "nccl" with "ranks_per_gpu": 2)", R"(Use "transport": "host" or "auto".)"},
@@ -290,6 +306,9 @@ const std::vector<CodePage> kOperation = {
      R"("hosts": ["node0:8", "node0:8"])", "Correct the entry that the message names."},
     {"E0707", "No CUDA in this program", "device is \"gpu\", and this program was built without CUDA.",
      R"("device": "gpu")", "Build with the CUDA toolkit (README, or `trainctl doctor`), or use \"cpu\"."},
+    {"E0708", "No mpirun", "launcher.mpirun is no executable that is found.",
+     R"("launcher": {"mpirun": "/opt/none/mpirun"})",
+     "Install OpenMPI (openmpi-bin), or give the full path of its mpirun."},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
      R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
     {"W0502", "Validation data is never used",

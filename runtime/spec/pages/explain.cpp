@@ -1,14 +1,15 @@
-// `trainctl explain`, and the commented starter spec: both written from the field table and the code pages.
+// `trainctl explain`: written from the field table and the code pages.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
-#include "runtime/spec/pages/pages.h"
-#include "runtime/base/error.h"
-#include "runtime/spec/pages/codes.h"
 #include "runtime/spec/fields/fields.h"
+#include "runtime/spec/pages/codes.h"
+#include "runtime/spec/pages/page_text.h"
+#include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/suggest.h"
@@ -18,26 +19,10 @@ namespace trainctl {
 namespace {
 
 using spec::Field;
+using spec::first_sentence;
+using spec::grouped;
 using spec::json_of;
-
-constexpr size_t kColumns = 96;
-
-/// Breaks `text` into lines that start with `indent`.
-std::string wrapped(const std::string& text, const std::string& indent) {
-  std::string out, line = indent;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    if (line.size() > indent.size() && line.size() + 1 + word.size() > kColumns) {
-      out += line + "\n";
-      line = indent;
-    }
-    line += (line.size() > indent.size() ? " " : "") + word;
-    begin = end + 1;
-  }
-  return out + line + "\n";
-}
+using spec::wrapped;
 
 std::string default_of(const Field& field) {
   if (field.required) return "none: it must be given";
@@ -120,16 +105,16 @@ std::string field_page(const Field& field) {
   return page;
 }
 
-std::string first_sentence(const std::string& text) {
-  const size_t end = text.find(". ");
-  return end == std::string::npos ? text : text.substr(0, end + 1);
-}
-
 std::string section_page(const std::string& path, const std::string& text) {
   std::string page = path.empty() ? "" : fmt::format("{}\n\n{}\n", path, wrapped(text, "  "));
-  for (const Field& field : spec::fields())
-    if (field.section() == path)
-      page += fmt::format("  {:<28} {}\n", field.leaf(), first_sentence(field.text));
+  std::string listed, all;
+  for (const Field& field : spec::fields()) {
+    if (field.section() != path) continue;
+    const std::string line = fmt::format("  {:<28} {}\n", field.leaf(), first_sentence(field.text));
+    all += line;
+    if (field.listed) listed += line;
+  }
+  page += listed.empty() ? all : listed;
   for (const spec::Section& child : spec::sections()) {
     const size_t dot = child.path.rfind('.');
     if ((dot == std::string::npos ? "" : child.path.substr(0, dot)) == path)
@@ -148,9 +133,9 @@ std::string code_page(const spec::CodePage& page) {
 /// Every field with its type and default, section by section.
 std::string all_fields() {
   std::string out;
-  for (const Field& field : spec::fields()) {
-    out += fmt::format("{}\n", field.path) + wrapped(field.text, "    ");
-    out += wrapped(fmt::format("{}; default: {}", describe_type(field), default_of(field)), "    ");
+  for (const Field* field : spec::listed_fields()) {
+    out += fmt::format("{}\n", field->path) + wrapped(field->text, "    ");
+    out += wrapped(fmt::format("{}; default: {}", describe_type(*field), default_of(*field)), "    ");
   }
   return out;
 }
@@ -160,13 +145,6 @@ std::string all_codes() {
   for (const spec::CodePage& page : spec::code_pages())
     out += fmt::format("{}  {}\n", page.code, page.title);
   return out;
-}
-
-/// 124439808 -> "124 439 808".
-std::string grouped(int64_t number) {
-  std::string digits = std::to_string(number);
-  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ' ');
-  return digits;
 }
 
 std::string preset_page(const spec::Preset& preset) {
@@ -215,110 +193,6 @@ std::string explain(const std::string& topic, std::string* suggestion) {
   if (const Field* field = only_field_called(topic)) return field_page(*field);
   if (suggestion) *suggestion = suggestion_for(topic);
   return "";
-}
-
-namespace {
-
-/// What a starter spec says beyond the defaults, in order.
-std::vector<std::pair<std::string, std::string>> starter_values(const spec::Preset& preset) {
-  const Json model = parse_json(preset.model_json());
-  const int64_t seq_len = model.at("max_seq_len");
-  constexpr int64_t kSmall = 50'000'000;
-  const bool small = preset.parameters < kSmall;
-  return {
-      {"version", "1"},
-      {"name", "\"" + preset.name + "\""},
-      {"seed", "1234"},
-      {"device", preset.gpus() == 1 ? "\"auto\"" : "\"cuda\""},
-      {"model.preset", "\"" + preset.name + "\""},
-      {"data.tokenizer", "\"data/tokenizer.model\""},
-      {"data.train", R"([{"path": "data/train.idx"}])"},
-      {"data.val", R"([{"path": "data/train-val.idx"}])"},
-      {"data.seq_len", std::to_string(seq_len)},
-      {"batch.global_sequences", small ? "16" : "512"},
-      {"batch.micro_sequences", "1"},
-      {"parallelism.tensor", std::to_string(preset.tensor)},
-      {"parallelism.pipeline", std::to_string(preset.pipeline)},
-      {"parallelism.data", std::to_string(preset.data)},
-      {"precision.compute", small ? "\"f32\"" : "\"bf16\""},
-      {"memory.activation_recompute", small ? "\"none\"" : "\"full\""},
-      {"schedule.total_tokens", small ? "\"10M\"" : "\"10B\""},
-      {"schedule.lr", small ? "1e-3" : "3e-4"},
-      {"schedule.min_lr", small ? "1e-4" : "3e-5"},
-      {"schedule.warmup_tokens", small ? "\"500k\"" : "\"200M\""},
-      {"eval.every_steps", "100"},
-      {"eval.max_tokens", small ? "\"64k\"" : "\"4M\""},
-      {"checkpoint.every_steps", "100"},
-      {"checkpoint.keep_last", "3"},
-      {"fault_tolerance.max_restarts", "3"},
-      {"observability.log_every_steps", "10"},
-  };
-}
-
-/// Puts `changes` into the starter's values; a new field comes behind the last of its section.
-void change(std::vector<std::pair<std::string, std::string>>& values,
-            const std::vector<std::pair<std::string, std::string>>& changes) {
-  const auto section_of = [](const std::string& path) { return spec::find_field(path)->section(); };
-  for (const auto& [path, value] : changes) {
-    const auto same =
-        std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.first == path; });
-    if (same != values.end()) {
-      same->second = value;
-      continue;
-    }
-    const auto last = std::find_if(values.rbegin(), values.rend(),
-                                   [&](const auto& v) { return section_of(v.first) == section_of(path); });
-    values.insert(last.base(), {path, value});
-  }
-  std::erase_if(values, [](const auto& v) { return v.second.empty(); });
-}
-
-/// What the mesh of a starter is for.
-std::string mesh_note(const spec::Preset& preset) {
-  if (preset.gpus() == 1) return "";
-  return fmt::format(
-      "The mesh is for {} H100 GPUs; `trainctl plan FILE --device h100` shows what it takes, and "
-      "what fits other GPUs.",
-      preset.gpus());
-}
-
-}  // namespace
-
-std::string starter_job(const std::string& name,
-                        const std::vector<std::pair<std::string, std::string>>& changes,
-                        const std::string& note) {
-  const spec::Preset* preset = spec::find_preset(name);
-  if (!preset) return "";
-  const std::string remark = note.empty() ? mesh_note(*preset) : note;
-  std::string out =
-      wrapped(fmt::format("{} ({} parameters). `trainctl validate` checks this file, "
-                          "`trainctl explain FIELD` "
-                          "tells more about a field.{}{}",
-                          preset->summary, grouped(preset->parameters), remark.empty() ? "" : " ", remark),
-              "// ");
-  out += "{\n";
-  std::string section;
-  bool first = true;
-  auto values = starter_values(*preset);
-  change(values, changes);
-  for (const auto& [path, value] : values) {
-    const Field* field = spec::find_field(path);
-    ENSURE(field, "starter field {}", path);
-    const bool enters = field->section() != section;
-    if (enters && !section.empty()) out += "\n  }";
-    if (!first) out += ",\n";
-    if (enters) {
-      section = field->section();
-      out += "\n";
-      out += wrapped(first_sentence(spec::find_section(section)->text), "  // ");
-      out += fmt::format("  \"{}\": {{\n", section);
-    }
-    const std::string indent = section.empty() ? "  " : "    ";
-    out += wrapped(first_sentence(field->text), fmt::format("{}// ", indent));
-    out += fmt::format("{}\"{}\": {}", indent, field->leaf(), value);
-    first = false;
-  }
-  return out + "\n  }\n}\n";
 }
 
 }  // namespace trainctl

@@ -1,25 +1,27 @@
 #include "runtime/supervise/preflight/starter.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 
 #include "data/sidecar.h"
+#include "runtime/base/ensure.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 #include "runtime/machine/node_facts.h"
+#include "runtime/model/params.h"
 #include "runtime/plan/plan.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/presets.h"
 
 namespace trainctl {
 namespace {
-
-using Changes = std::vector<std::pair<std::string, std::string>>;
 
 constexpr const char* kIndex = ".idx";
 constexpr const char* kValidation = "-val";
@@ -81,10 +83,51 @@ std::string text_of(const StarterMesh& mesh) {
   return fmt::format("{}x{}x{}", mesh.tensor, mesh.pipeline, mesh.data);
 }
 
+StarterModel starter_model_of(const ModelSpec& m, const std::string& name) {
+  std::string word = name;  // as the name of a job may be
+  for (char& c : word)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '-';
+  StarterModel model{
+      .name = word.empty() || !std::isalnum(static_cast<unsigned char>(word[0])) ? "job" + word : word,
+      .summary = fmt::format("The model of {}", name),
+      .parameters = parameter_table(m, OptimizerSpec{}).total_count(),
+      .seq_len = m.max_seq_len,
+      .fields = {}};
+  const auto add = [&](const char* field, const auto& value) {
+    model.fields.emplace_back(std::string("model.") + field, dump_json(Json(value)));
+  };
+  add("family", std::string(word_of(m.family)));
+  add("hidden_size", m.hidden_size);
+  add("num_layers", m.num_layers);
+  add("num_heads", m.num_heads);
+  add("num_kv_heads", m.num_kv_heads);
+  add("ffn_size", m.ffn_size);
+  add("vocab_size", m.vocab_size);
+  add("max_seq_len", m.max_seq_len);
+  add("norm_eps", m.norm_eps);
+  if (kind_of(m.family).rotary) add("position.theta", m.rope_theta);
+  add("tie_embeddings", m.tie_embeddings);
+  return model;
+}
+
+bool is_tokenizer_of(const FoundTokens& tokens, const std::string& tokenizer) {
+  const auto place = [](const std::string& text) { return text == "bytes" ? text : absolute_path(text); };
+  return !tokens.tokenizer.empty() && place(tokens.tokenizer) == place(tokenizer);
+}
+
 std::string starter_text(const StarterChoice& choice, const std::string& folder) {
-  Changes changes = choice.changes;
+  std::optional<StarterModel> model = choice.model ? choice.model : starter_model(choice.preset);
+  ENSURE(model, "preset {}", choice.preset);
+  if (choice.mesh)
+    model->tensor = choice.mesh->tensor, model->pipeline = choice.mesh->pipeline,
+    model->data = choice.mesh->data;
+  StarterFields changes = choice.changes;
   const auto quoted = [&](const std::string& path) { return json_string(seen_from(path, folder)); };
-  std::string note;
+  std::vector<std::string> notes;
+  if (!choice.begins_with.empty()) changes.emplace_back("model.init.from", quoted(choice.begins_with));
+  if (!choice.tokenizer.empty())
+    changes.emplace_back("data.tokenizer",
+                         choice.tokenizer == "bytes" ? "\"bytes\"" : quoted(choice.tokenizer));
   if (choice.tokens) {
     const FoundTokens& t = *choice.tokens;
     changes.emplace_back("data.train", fmt::format("[{{\"path\": {}}}]", quoted(t.path)));
@@ -95,17 +138,27 @@ std::string starter_text(const StarterChoice& choice, const std::string& folder)
     changes.emplace_back("data.tokenizer", t.tokenizer == "bytes" ? "\"bytes\""
                                            : t.tokenizer.empty()  ? ""
                                                                   : quoted(t.tokenizer));
-    if (t.vocab_size != vocab_of_preset(choice.preset))
+    if (!choice.model && t.vocab_size != vocab_of_preset(choice.preset))
       changes.emplace_back("model.vocab_size", std::to_string(t.vocab_size));
+    if (!choice.tokenizer.empty() && !is_tokenizer_of(t, choice.tokenizer))
+      notes.push_back(fmt::format("Its tokens were made by {}, the model by {}.",
+                                  t.tokenizer.empty() ? "an unknown tokenizer" : t.tokenizer,
+                                  choice.tokenizer));
+    const int64_t read = starter_scale(model->parameters, int64_t(t.tokens)).total_tokens;
+    notes.push_back(fmt::format("It reads the {} tokens of {} {:.2g} times.", tally_text(t.tokens), t.path,
+                                double(read) / double(std::max<uint64_t>(1, t.tokens))));
   }
   if (choice.mesh) {
     changes.emplace_back("parallelism.tensor", std::to_string(choice.mesh->tensor));
     changes.emplace_back("parallelism.pipeline", std::to_string(choice.mesh->pipeline));
     changes.emplace_back("parallelism.data", std::to_string(choice.mesh->data));
     const int ranks = choice.mesh->tensor * choice.mesh->pipeline * choice.mesh->data;
-    note = fmt::format("The mesh is for this machine: {}.", count_of(ranks, "rank"));
+    notes.push_back(fmt::format("The mesh is for this machine: {}.", count_of(ranks, "rank")));
   }
-  return starter_job(choice.preset, changes, note);
+  return starter_job({.model = *model,
+                      .data_tokens = choice.tokens ? int64_t(choice.tokens->tokens) : 0,
+                      .changes = changes,
+                      .note = fmt::format("{}", fmt::join(notes, " "))});
 }
 
 StarterFit fit_of_starter(const std::string& text, const DeviceModel& here) {
@@ -121,7 +174,7 @@ StarterFit fit_of_starter(const std::string& text, const DeviceModel& here) {
   const Fit fit = fit_of(job.job, plan, here);
   result.known = fit.known();
   result.fits = fit.fits();
-  result.needed = fit.need.total;
+  result.needed = fit.needed();
   result.room = fit.room;
   return result;
 }

@@ -7,6 +7,7 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/plan/fit.h"
+#include "runtime/spec/pages/starter_job.h"
 #include "runtime/spec/parse.h"
 
 namespace trainctl {
@@ -22,6 +23,9 @@ struct FoundTokens {
 /// Those in `folder`, by name, without the ones that validate another. Damaged sidecars are left out.
 std::vector<FoundTokens> find_tokens(FileSystem& fs, const std::string& folder);
 
+/// Whether this tokenizer, a file or "bytes", made the tokens.
+bool is_tokenizer_of(const FoundTokens& tokens, const std::string& tokenizer);
+
 struct StarterMesh {
   int tensor = 1, pipeline = 1, data = 1;
   bool operator==(const StarterMesh&) const = default;
@@ -30,11 +34,17 @@ struct StarterMesh {
 std::optional<StarterMesh> parse_starter_mesh(std::string_view text);
 std::string text_of(const StarterMesh& mesh);
 
+/// The starter's model that has this shape; its fields say the shape. `name`: of the job.
+StarterModel starter_model_of(const ModelSpec& model, const std::string& name);
+
 struct StarterChoice {
   std::string preset;
+  std::optional<StarterModel> model;  ///< in place of the preset's
   std::optional<FoundTokens> tokens;  ///< nullopt: the starter's own data/train.idx, which is not there yet
   std::optional<StarterMesh> mesh;    ///< nullopt: the preset's own
-  std::vector<std::pair<std::string, std::string>> changes;  ///< further fields, as starter_job takes them
+  std::string begins_with;  ///< a folder of Hugging Face whose weights are the first; "": random weights
+  std::string tokenizer;    ///< where no tokens say theirs; "": the starter's own
+  StarterFields changes;    ///< further fields, as StarterJob has them
 };
 /// The commented spec, as a file in `folder`, to which its paths are relative.
 std::string starter_text(const StarterChoice& choice, const std::string& folder);
