@@ -1,4 +1,4 @@
-// trainctl compare: two runs side by side, and the first step in which their bits differ.
+// trainctl compare: runs side by side, and the first step in which their bits differ from those of the first.
 #include <memory>
 
 #include "cmd/output.h"
@@ -10,32 +10,37 @@ namespace trainctl::cmd {
 namespace {
 
 struct CompareOptions {
-  std::string a, b, root = default_run_root();
+  std::string first, root = default_run_root();
+  std::vector<std::string> others;
 };
-
-const report::RunData& read(report::RunReader& reader, const RunDirectory& run) {
-  const report::RunData& data =
-      reader.read(supervisor_state(real_file_system(), run) != SupervisorState::none);
-  for (const std::string& note : data.notes) fmt::print(stderr, "note: {}: {}\n", data.id, note);
-  return data;
-}
 
 int compare(const CompareOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
-  const RunDirectory of_a = find_run({options.a, options.root}).run,
-                     of_b = find_run({options.b, options.root}).run;
-  report::RunReader reader_a(fs, of_a, {.plan = false, .ranks = false}),
-      reader_b(fs, of_b, {.plan = false, .ranks = false});
-  const report::RunData &a = read(reader_a, of_a), &b = read(reader_b, of_b);
-  const terminal::RunComparison comparison = terminal::compare_runs(a, b);
+  std::vector<std::string> names{options.first};
+  names.insert(names.end(), options.others.begin(), options.others.end());
+  std::vector<std::unique_ptr<report::RunReader>> readers;
+  std::vector<const report::RunData*> runs;
+  for (const std::string& name : names) {
+    const RunDirectory run = find_run({name, options.root}).run;
+    readers.push_back(std::make_unique<report::RunReader>(
+        fs, run, report::RunReader::Parts{.plan = false, .ranks = false}));
+    runs.push_back(&readers.back()->read(supervisor_state(fs, run) != SupervisorState::none));
+    for (const std::string& note : runs.back()->notes)
+      fmt::print(stderr, "note: {}: {}\n", runs.back()->id, note);
+  }
   const double now = real_clock().unix_s();
-  if (context.json)
-    print_json("compare", terminal::comparison_json(a, b, comparison, now));
-  else
-    fmt::print("{}",
-               terminal::render_comparison(a, b, comparison, now,
-                                           {.columns = terminal_room().columns, .color = context.color_out}));
-  return comparison.identical() ? kExitDone : kExitDifferences;
+  bool identical = true;
+  for (size_t i = 1; i < runs.size(); ++i) {
+    const terminal::RunComparison pair = terminal::compare_runs(*runs[0], *runs[i]);
+    identical &= pair.identical();
+    if (context.json)
+      print_json("compare", terminal::comparison_json(*runs[0], *runs[i], pair, now),
+                 runs.size() > 2 ? -1 : 2);
+  }
+  if (!context.json)
+    fmt::print("{}", terminal::render_comparison(
+                         runs, now, {.columns = terminal_room().columns, .color = context.color_out}));
+  return identical ? kExitDone : kExitDifferences;
 }
 
 }  // namespace
@@ -43,15 +48,15 @@ int compare(const CompareOptions& options, const Context& context) {
 void add_compare(CommandLine& app, Context& context) {
   auto options = std::make_shared<CompareOptions>();
   CommandLine command = app.add_subcommand(
-      "compare", "compare two runs and find the first step whose bits differ (exit 20; none: exit 0)");
-  command.add_option("RUN", options->a, "id, unique beginning of one, path, or `latest`")
+      "compare", "compare runs and find the first step whose bits differ (exit 20; none: exit 0)");
+  command.add_option("RUN", options->first, "id, unique beginning of one, path, or `latest`")
       .required()
       .type_name("");
   command
-      .add_option(
-          "OTHER", options->b,
-          "the run to compare with; exit status 0: everything that both recorded has equal bits; 20: "
-          "something differs, or there is nothing to compare")
+      .add_option("OTHER", options->others,
+                  "the runs to compare with it; exit status 0: everything that two of them recorded has "
+                  "equal bits; 20: "
+                  "something differs, or there is nothing to compare; --json: a line for each of several")
       .required()
       .type_name("");
   command.add_option("--run-dir", options->root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")

@@ -125,7 +125,7 @@ int diff(const NamedSpec& a, const NamedSpec& b, const Context& context) {
     return kExitDone;
   }
   for (const std::string& line :
-       terminal::difference_table(a.name, b.name, differences, terminal_room().columns))
+       terminal::difference_table({a.name, b.name}, differences, terminal_room().columns))
     fmt::print("{}\n", line);
   return kExitDifferences;
 }

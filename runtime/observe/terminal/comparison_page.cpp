@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -75,14 +76,14 @@ std::vector<std::string> bits_lines(const RunComparison& c) {
   return lines;
 }
 
-/// A curve of both runs over the steps that either has, with one scale.
+/// A curve of each run over the steps that any has, with one scale.
 class Curve {
  public:
-  Curve(const char* name, double StepRow::*value, const RunData& a, const RunData& b, int width)
-      : name_(name) {
+  Curve(const char* name, double StepRow::*value, const std::vector<const RunData*>& runs, int width)
+      : name_(name), sides_(runs.size()) {
     int64_t last = 1;
     size_t points = 1;
-    for (const RunData* run : {&a, &b}) {
+    for (const RunData* run : runs) {
       const std::vector<StepRow>& rows = run->steps.rows();
       if (!rows.empty()) last = std::max(last, rows.back().step);
       points = std::max(points, size_t(std::count_if(rows.begin(), rows.end(), [&](const StepRow& row) {
@@ -90,9 +91,10 @@ class Curve {
                         })));
     }
     width = int(std::min(size_t(width), points));  // fewer points leave gaps
-    std::vector<double> both;
-    for (const RunData* run : {&a, &b}) {
-      Side& side = sides_[run == &b];
+    std::vector<double> all;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const RunData* run = runs[i];
+      Side& side = sides_[i];
       std::vector<double> sums(size_t(width), 0.0), counts(size_t(width), 0.0);
       for (const StepRow& row : run->steps.rows()) {
         if (!std::isfinite(row.*value)) continue;
@@ -102,12 +104,12 @@ class Curve {
         side.last = row.*value;
       }
       for (size_t c = 0; c < sums.size(); ++c) side.values.push_back(sums[c] / counts[c]);
-      both.insert(both.end(), side.values.begin(), side.values.end());
+      all.insert(all.end(), side.values.begin(), side.values.end());
     }
-    std::tie(low_, high_) = range_of(both);
+    std::tie(low_, high_) = range_of(all);
   }
   bool known() const { return std::isfinite(low_); }
-  std::string line(int side, const std::string& run, int width_of_names) const {
+  std::string line(size_t side, const std::string& run, int width_of_names) const {
     const Side& s = sides_[side];
     const auto number = [](double v) {
       return std::isnan(v) ? "-" : std::abs(v) >= 1e4 ? short_number(v) : fmt::format("{:.4g}", v);
@@ -124,7 +126,7 @@ class Curve {
     double first = NAN, last = NAN;
   };
   const char* name_;
-  Side sides_[2];
+  std::vector<Side> sides_;
   double low_ = NAN, high_ = NAN;
 };
 
@@ -195,43 +197,93 @@ OrderedJson value_of(const report::SpecRow& row) {
 }
 
 /// The shown data of the report: one place knows what a run's numbers are.
-OrderedJson data_of(const RunData& a, const RunData& b, double now_unix_s) {
-  return report::report_json({&a, &b}, now_unix_s, {.steps = 2, .events = 1, .rank_cells = 1});
+OrderedJson data_of(const std::vector<const RunData*>& runs, double now_unix_s) {
+  return report::report_json(runs, now_unix_s, {.steps = 2, .events = 1, .rank_cells = 1});
 }
 
 }  // namespace
 
-std::string render_comparison(const RunData& a, const RunData& b, const RunComparison& c, double now_unix_s,
+namespace {
+
+/// A row for each number and a column for each run; on a narrow terminal a line for each number.
+std::vector<std::string> number_lines(const OrderedJson& data, const std::vector<std::string>& names,
+                                      int room) {
+  std::vector<TextColumn> columns{{.name = ""}};
+  std::vector<int> widths{0};
+  for (const std::string& name : names) {
+    columns.push_back({.name = name});
+    widths.push_back(columns_of(name));
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const NumberRow& row : kNumbers) {
+    rows.push_back({row.name});
+    for (const OrderedJson& run : data["runs"]) rows.back().push_back(row.text(run));
+    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], columns_of(rows.back()[i]));
+  }
+  const int wide = std::accumulate(widths.begin(), widths.end(), 2 * int(names.size()));
+  std::vector<std::string> lines;
+  if (room > 0 && wide > room) {
+    lines.push_back(cut_to(fmt::format("{}", fmt::join(names, " / ")), room));
+    for (const auto& row : rows)
+      lines.push_back(
+          cut_to(fmt::format("{} {}", row[0], fmt::join(row.begin() + 1, row.end(), " / ")), room));
+    return lines;
+  }
+  TextTable table(std::move(columns));
+  for (auto& row : rows) table.add(std::move(row));
+  return table.lines(room, false);
+}
+
+/// A fact where the runs differ in it.
+void add_fact(std::string& text, const char* label, const char* name, const OrderedJson& data, int room) {
+  std::vector<std::string> facts;
+  for (const OrderedJson& run : data["runs"]) facts.push_back(cut_to(fact(run, name), room));
+  if (std::any_of(facts.begin(), facts.end(), [&](const std::string& f) { return f != facts[0]; }))
+    add_lines(text, label, facts);
+}
+
+}  // namespace
+
+std::string render_comparison(const std::vector<const RunData*>& runs, double now_unix_s,
                               const ComparisonView& view) {
-  const OrderedJson data = data_of(a, b, now_unix_s);
-  const OrderedJson &run_a = data["runs"][0], &run_b = data["runs"][1];
+  const OrderedJson data = data_of(runs, now_unix_s);
   const int room = view.columns > 0 ? std::max(20, view.columns - kPageLabel) : 0;
+  const int most = room > 0 ? std::max(8, (room - 17) / int(runs.size())) : 0;  // names of runs may be long
+  std::vector<std::string> ids, shown;
+  std::vector<std::vector<report::SpecRow>> specs;
+  int names = 0;
+  for (const RunData* run : runs) {
+    ids.push_back(run->id);
+    shown.push_back(cut_to(run->id, most));
+    specs.push_back(run->spec);
+    names = std::max(names, columns_of(run->id));
+  }
   std::string text;
-  const int most = room > 0 ? std::max(8, (room - 17) / 2) : 0;  // the names of runs may be long
-  TextTable numbers({{.name = ""}, {.name = cut_to(a.id, most)}, {.name = cut_to(b.id, most)}});
-  for (const NumberRow& row : kNumbers) numbers.add({row.name, row.text(run_a), row.text(run_b)});
-  add_lines(text, "numbers", numbers.lines(room, false));
+  add_lines(text, "numbers", number_lines(data, shown, room));
   for (const auto& [label, name] :
        {std::pair{"mesh", "Mesh"}, {"numerics", "Numerics"}, {"machine", "Machine"}})
-    if (fact(run_a, name) != fact(run_b, name))
-      add_lines(text, label, {cut_to(fact(run_a, name), room), cut_to(fact(run_b, name), room)});
+    add_fact(text, label, name, data, room);
+  const std::vector<report::SpecDifference> spec = report::spec_differences(specs);
   add_lines(text, "spec",
-            c.spec.empty() ? std::vector<std::string>{"no difference"}
-                           : difference_table(a.id, b.id, c.spec, room));
-  const int names = std::max(columns_of(a.id), columns_of(b.id));
+            spec.empty() ? std::vector<std::string>{"no difference"} : difference_table(ids, spec, room));
   const int width = std::clamp((view.columns > 0 ? view.columns : 100) - kPageLabel - names - 24, 8, 60);
   for (const auto& [name, value] : {std::pair{"loss", &StepRow::loss},
                                     {"val loss", &StepRow::val_loss},
                                     {"grad norm", &StepRow::grad_norm},
                                     {"tokens/s", &StepRow::tokens_per_s}}) {
-    const Curve curve(name, value, a, b, width);
+    const Curve curve(name, value, runs, width);
     if (!curve.known()) continue;
-    text += cut_to(curve.line(0, a.id, names), view.columns) + "\n";
-    text += cut_to(curve.line(1, b.id, names), view.columns) + "\n";
+    for (size_t i = 0; i < runs.size(); ++i)
+      text += cut_to(curve.line(i, ids[i], names), view.columns) + "\n";
   }
-  std::vector<std::string> bits = bits_lines(c);
-  if (view.color && c.compared_anything()) bits[0] = (c.identical() ? kGreen : kRed) + bits[0] + kPlainColor;
-  add_lines(text, "bits", bits);
+  for (size_t i = 1; i < runs.size(); ++i) {
+    const RunComparison c = compare_runs(*runs[0], *runs[i]);
+    std::vector<std::string> bits = bits_lines(c);
+    if (runs.size() > 2) bits[0] = fmt::format("{} and {}: {}", ids[0], ids[i], bits[0]);
+    if (view.color && c.compared_anything())
+      bits[0] = (c.identical() ? kGreen : kRed) + bits[0] + kPlainColor;
+    add_lines(text, i == 1 ? "bits" : "", bits);
+  }
   return text;
 }
 
@@ -242,7 +294,7 @@ OrderedJson comparison_json(const RunData& a, const RunData& b, const RunCompari
             {"number", d->name},
             {"values", {report::number(d->a, 17), report::number(d->b, 17)}}};
   };
-  OrderedJson data = data_of(a, b, now_unix_s), runs = OrderedJson::array();
+  OrderedJson data = data_of({&a, &b}, now_unix_s), runs = OrderedJson::array();
   for (const OrderedJson& run : data["runs"])
     runs.push_back({{"id", run["id"]},
                     {"state", run["state"]},
@@ -253,7 +305,7 @@ OrderedJson comparison_json(const RunData& a, const RunData& b, const RunCompari
                     {"time", run["time"]}});
   OrderedJson compared = OrderedJson::array(), spec = OrderedJson::array();
   for (const ComparedNumber& number : compared_numbers()) compared.push_back(number.name);
-  for (const report::SpecDifference& field : c.spec) {
+  for (const report::SpecDifference& field : report::spec_differences({a.spec, b.spec})) {
     OrderedJson sides = OrderedJson::array();
     for (const report::SpecRow& row : field.rows)
       sides.push_back({{"value", value_of(row)}, {"origin", row.origin}});

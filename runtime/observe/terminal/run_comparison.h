@@ -1,4 +1,4 @@
-// The comparison of two runs: what differs in their specs, and whether they computed the same bits. Pure.
+// The comparison of runs: what differs in their specs, and whether they computed the same bits as the first. Pure.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -32,7 +32,6 @@ struct RunComparison {
   std::optional<StepDifference> largest_of_losses;  ///< the largest difference of two finite losses
   // Root hashes, which are equal where every byte of the state is; recorded when a checkpoint was published.
   std::vector<int64_t> equal_checkpoints, different_checkpoints;  ///< steps, ascending
-  std::vector<report::SpecDifference> spec;
 
   bool compared_anything() const {
     return common_steps > 0 || !equal_checkpoints.empty() || !different_checkpoints.empty();
@@ -47,9 +46,9 @@ struct ComparisonView {
   int columns = 0;  ///< width of the terminal; 0: no limit
   bool color = false;
 };
-/// A page for people.
-std::string render_comparison(const report::RunData& a, const report::RunData& b,
-                              const RunComparison& comparison, double now_unix_s, const ComparisonView& view);
+/// A page for people on two or more runs.
+std::string render_comparison(const std::vector<const report::RunData*>& runs, double now_unix_s,
+                              const ComparisonView& view);
 OrderedJson comparison_json(const report::RunData& a, const report::RunData& b,
                                        const RunComparison& comparison, double now_unix_s);
 
