@@ -106,6 +106,7 @@ Option& Option::one_of(const std::vector<std::string>& values) { return option_-
 Option& Option::repeatable() { return option_->allow_extra_args(false)->take_all(), *this; }
 Option& Option::excludes(const Option& other) { return option_->excludes(other.option_), *this; }
 Option& Option::needs(const Option& other) { return option_->needs(other.option_), *this; }
+Option& Option::hide() { return option_->group(""), *this; }
 Option& Option::show_default() { return option_->capture_default_str(), *this; }
 
 // ---- CommandLine --------------------------------------------------------------------------------------
@@ -168,7 +169,8 @@ std::string CommandLine::help() const {
 std::vector<std::string> CommandLine::option_names() const {
   std::vector<std::string> names;
   for (const CLI::Option* option : app_->get_options())
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_lnames())
+      if (!option->get_group().empty()) names.push_back("--" + name);
   return names;
 }
 std::vector<OptionText> CommandLine::options() const {

@@ -36,6 +36,8 @@ class Option {
   Option& needs(const Option& other);
   /// The help shows the current value of the option's variable as the default.
   Option& show_default();
+  /// Leaves the option out of the help, of suggestions and of completion: the program itself writes it.
+  Option& hide();
 
  private:
   CLI::Option* option_;

@@ -9,7 +9,6 @@
 #include "runtime/base/text.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/preflight/job_files.h"
-#include "runtime/supervise/start/start_problems.h"
 
 extern char** environ;
 
@@ -21,6 +20,7 @@ namespace {
 constexpr Command kCommands[] = {
     {"launch", add_launch},
     {"resume", add_resume},
+    {"manifest", add_manifest},
     {"stop", add_stop},
     {"list", add_list},
     {"rm", add_rm},

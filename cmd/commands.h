@@ -24,6 +24,7 @@
 
 #include "cmd/command_line.h"
 #include "runtime/spec/parse.h"
+#include "runtime/supervise/start/start_problems.h"
 
 namespace trainctl::cmd {
 
@@ -104,6 +105,7 @@ int run_program(int argc, const char* const* argv);
 
 void add_launch(CommandLine& app, Context& context);
 void add_resume(CommandLine& app, Context& context);
+void add_manifest(CommandLine& app, Context& context);
 void add_stop(CommandLine& app, Context& context);
 void add_list(CommandLine& app, Context& context);
 void add_rm(CommandLine& app, Context& context);

@@ -22,7 +22,7 @@ std::string flag_names(const std::vector<CompletedOption>& options) {
   return names;
 }
 
-/// "    'launch:--manifest') words="k8s" ;;" for each option that takes a value; `command` "*": of all
+/// "    'export:--dtype') words="f32 bf16" ;;" for each option that takes a value; `command` "*": of all
 /// commands.
 std::string value_cases(const std::vector<CompletedOption>& options, const std::string& command) {
   std::string cases;

@@ -1,6 +1,4 @@
 // trainctl launch: checks a job, starts its ranks and supervises them to the end.
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 
 #include "cmd/output.h"
@@ -19,9 +17,7 @@ struct LaunchOptions {
   bool dry_run = false, detach = false, submit = false, requeue = false;
   int chain = 1;
   int64_t max_steps = 0;
-  std::string from;
-  std::string run_dir;
-  std::string manifest, image, claim, mount, name_space, image_program = "/usr/local/bin/trainctl";
+  std::string from, run_dir;
 };
 
 int print_preview(const LaunchPreview& preview, const Context& context) {
@@ -84,31 +80,8 @@ int submit(const LaunchOptions& options, ParsedJob job, const Context& context) 
   return kExitDone;
 }
 
-int manifest(const LaunchOptions& options, ParsedJob job, const Context& context) {
-  ManifestRequest request{
-      .submit = {.job = std::move(job), .program = options.image_program, .command = context.arguments},
-      .pods = {.image = options.image, .name_space = options.name_space, .claim = options.claim, .mount = options.mount}};
-  FileSystem& fs = real_file_system();
-  const Manifest done =
-      options.dry_run ? preview_manifest(request, fs) : write_manifest(request, fs, real_clock());
-  if (context.json)
-    print_json("manifest", {{"run_id", done.id}, {"directory", done.run.path}, {"text", done.text}});
-  else
-    fmt::print("{}", done.text);
-  if (options.dry_run || context.quiet()) return kExitDone;
-  fmt::print(stderr, "run {} is made for a JobSet · {}\nnext: kubectl apply -f {}\n", done.id, done.run.path,
-             done.run.file("jobset.yaml"));
-  return kExitDone;
-}
-
 int launch(LaunchOptions options, const Context& context) {
-  // The folder in which status, resume and the others look for runs: one rule for all commands.
-  const char* root = std::getenv("TRAINCTL_RUN_DIR");
-  std::vector<std::string>& overrides = options.job.overrides;
-  if (!options.run_dir.empty())
-    overrides.push_back("observability.run_dir=" + options.run_dir);
-  else if (root && *root)
-    overrides.insert(overrides.begin(), std::string("observability.run_dir=") + root);
+  set_run_folder(options.job.overrides, options.run_dir);
   LaunchRequest request{.program = own_program(), .command = context.arguments, .max_steps = options.max_steps};
   if (!options.from.empty())
     request.from = find_branch_point(real_file_system(), options.from, options.run_dir.empty() ? default_run_root() : options.run_dir,
@@ -119,7 +92,6 @@ int launch(LaunchOptions options, const Context& context) {
   if (!job) return exit_status(ErrorCode::kSpec);
   if (const int status = check_start(*job, options.job, context); status != kExitDone) return status;
   if (options.submit) return submit(options, std::move(*job), context);
-  if (!options.manifest.empty()) return manifest(options, std::move(*job), context);
   request.job = std::move(*job);
   request.requeue = options.requeue;
   if (request.from)
@@ -170,23 +142,6 @@ void add_launch(CommandLine& app, Context& context) {
       .needs(submit)
       .range(1, 1000)
       .type_name("N");
-  Option manifest = command.add_option("--manifest", options->manifest,
-                                       "prepare the run and print a manifest that starts it; `k8s`: a "
-                                       "Kubernetes JobSet");
-  manifest.one_of({"k8s"}).type_name("KIND").excludes(submit).excludes(from).excludes(max_steps);
-  command.add_option("--image", options->image, "container image that holds trainctl").needs(manifest).type_name("IMAGE");
-  command.add_option("--claim", options->claim,
-      "volume claim (ReadWriteMany) that holds the runs").needs(manifest).type_name("NAME");
-  command.add_option("--mount", options->mount, "where pods mount the volume; runs must have the same path "
-                                                "here and in the pods")
-      .needs(manifest)
-      .type_name("DIR");
-  command.add_option("--namespace", options->name_space,
-      "namespace of the JobSet").needs(manifest).type_name("NAME");
-  command.add_option("--image-program", options->image_program, "path of trainctl in the image")
-      .needs(manifest)
-      .show_default()
-      .type_name("PATH");
   command.add_flag("--requeue", options->requeue, "inside a Slurm job: give the job back to the queue when "
                                                   "its time is over");
   command.add_option("--run-dir", options->run_dir, "folder of the runs (default: $TRAINCTL_RUN_DIR, else observability.run_dir)")

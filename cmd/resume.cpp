@@ -130,9 +130,12 @@ void add_resume(CommandLine& app, Context& context) {
   command
       .add_option("--take-over", options->take_over,
                   "take the place of a supervisor that died (used by agents)")
-      .type_name("WHY");
-  command.add_flag("--in-allocation", options->in_allocation, "used by the script of a Slurm job that "
-                                                              "`launch --submit` wrote");
+      .type_name("WHY")
+      .hide();
+  command
+      .add_flag("--in-allocation", options->in_allocation,
+                "used by the script of a Slurm job that `launch --submit` wrote")
+      .hide();
   command.add_flag("--requeue", options->requeue, "inside a Slurm job: give the job back to the queue when "
                                                   "its time is over");
   when_chosen(command, context, [options, &context] { return resume(*options, context); });

@@ -28,6 +28,14 @@ std::string default_run_root() {
   return root && *root ? root : "runs";
 }
 
+void set_run_folder(std::vector<std::string>& overrides, const std::string& run_dir) {
+  const char* root = std::getenv("TRAINCTL_RUN_DIR");
+  if (!run_dir.empty())
+    overrides.push_back("observability.run_dir=" + run_dir);
+  else if (root && *root)
+    overrides.insert(overrides.begin(), std::string("observability.run_dir=") + root);
+}
+
 FoundRun find_run(const RunArguments& arguments) {
   return trainctl::find_run(real_file_system(), arguments.name, arguments.root);
 }

@@ -23,6 +23,10 @@ std::string find_checkpoint(const RunArguments& arguments);
 /// The default folder of runs: $TRAINCTL_RUN_DIR, or "runs" if that is not set.
 std::string default_run_root();
 
+/// Sets observability.run_dir among the overrides of a job: `run_dir`, else the default folder of runs if it is
+/// set. So all commands look in one place.
+void set_run_folder(std::vector<std::string>& overrides, const std::string& run_dir);
+
 SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);
 
 /// The status of a run as a result (cmd/output.h) on one line: status.json, and whether a supervisor holds the

@@ -74,7 +74,6 @@ all() {
   offers 'trainctl data toke' tokenize
   offers 'trainctl data tokenize --train-vo' --train-vocab
   offers 'trainctl launch --dry' --dry-run
-  offers 'trainctl launch --manifest k' k8s
   offers 'trainctl plan --color al' always
   offers 'trainctl resume mi' mine-7Q2K
   offers 'trainctl compare mine-7Q2K oth' other-0001

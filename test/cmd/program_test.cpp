@@ -265,6 +265,8 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
        {"data.train.0.path=" + folder / "a.bin", std::string("data.train.0.format=raw"),
         std::string("data.train.0.dtype=uint16"), "observability.run_dir=" + folder / "runs"})
     launch.insert(launch.end(), {"-s", value});
+  std::vector<std::string> manifest = launch;
+  manifest[0] = "manifest";
   const auto and_also = [](std::vector<std::string> words, const std::vector<std::string>& more) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
@@ -283,8 +285,8 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"timeline", {"plan", big, "--timeline"}},
       {"launch-preview", and_also(launch, {"--dry-run"})},
       {"submit-preview", and_also(launch, {"--submit", "--dry-run", "-s", "launcher.slurm.nodes=1"})},
-      {"manifest", and_also(launch, {"--manifest", "k8s", "--dry-run", "--image", "i", "--claim", "c",
-                                     "--mount", folder.path(), "-s", "launcher.slurm.nodes=1"})},
+      {"manifest", and_also(manifest, {"--dry-run", "--image", "i", "--claim", "c", "--mount", folder.path(),
+                                       "-s", "launcher.slurm.nodes=1"})},
       {"list", {"list", "--run-dir", folder.path()}},
       {"config", {"config", big}},
       {"config-diff", {"config", job, "--diff", big}},
@@ -453,7 +455,6 @@ TEST_CASE("bash completes commands, runs, values, fields and codes", "[cmd]") {
   CHECK(completed("trainctl help resu") == "resume\n");
   CHECK(completed("trainctl resume mi") == "mine-7Q2K\n");
   CHECK(completed("trainctl launch --dry") == "--dry-run\n");
-  CHECK(completed("trainctl launch --manifest k") == "k8s\n");
   CHECK(completed("trainctl plan --color al") == "always\n");
   CHECK(completed("trainctl explain E0504") == "E0504\n");
   CHECK(completed("trainctl explain parallelism.ten") == "parallelism.tensor\n");

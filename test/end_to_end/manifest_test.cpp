@@ -20,8 +20,8 @@ TEST_CASE("a manifest for Kubernetes and the run that it starts fit together", "
   const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("pods"));
   const std::vector<std::string> words = {
-      "launch",  "job.json", "--manifest", "k8s",         "-s", "launcher.slurm.nodes=2", "-s", "launcher.slurm.spares=1",
-      "-s",      "launcher.slots=2",       "-s",          "observability.run_id=pods",     "--claim", "runs"};
+      "manifest", "job.json",         "-s", "launcher.slurm.nodes=2",    "-s",      "launcher.slurm.spares=1",
+      "-s",       "launcher.slots=2", "-s", "observability.run_id=pods", "--claim", "runs"};
   const auto with = [&](std::vector<std::string> more) {
     std::vector<std::string> all = words;
     all.insert(all.end(), more.begin(), more.end());
@@ -29,7 +29,7 @@ TEST_CASE("a manifest for Kubernetes and the run that it starts fit together", "
   };
   const Outcome wrong = with({"--mount", dir.path()});
   CHECK(wrong.status == 2);
-  CHECK_THAT(wrong.err, Catch::Contains("there is no container image"));
+  CHECK_THAT(wrong.err, Catch::Contains("--image is missing"));
   CHECK_FALSE(std::filesystem::exists(dir.path() + "/runs/pods"));
   const Outcome preview = with({"--mount", dir.path(), "--image", "i:1", "--dry-run"});
   CHECK(preview.status == 0);

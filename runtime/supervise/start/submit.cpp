@@ -170,10 +170,11 @@ ParsedJob in_pods(const ManifestRequest& request, const SlurmRequest& slurm) {
   const int slots = slurm.gpus_per_node > 0  ? slurm.gpus_per_node * job.launcher.ranks_per_gpu
                     : job.launcher.slots > 0 ? job.launcher.slots
                                              : even_slots(job, slurm.nodes);
-  return with_decided(request.submit.job,
-                      {"launcher.hosts=" + dump_json(Json(jobset_nodes(slurm))), "launcher.shell=none",
-                       fmt::format("launcher.port={}", request.pods.port), fmt::format("launcher.slots={}", slots)},
-                      "--manifest");
+  return with_decided(
+      request.submit.job,
+      {"launcher.hosts=" + dump_json(Json(jobset_nodes(slurm))), "launcher.shell=none",
+       fmt::format("launcher.port={}", request.pods.port), fmt::format("launcher.slots={}", slots)},
+      "manifest");
 }
 
 }  // namespace
@@ -194,7 +195,8 @@ Manifest write_manifest(const ManifestRequest& given, FileSystem& fs, Clock& clo
   ManifestRequest request = given;
   if (request.submit.job.job.observability.run_id.empty())
     request.submit.job = with_decided(
-        request.submit.job, {"observability.run_id=" + new_run_id(fs, root, request.submit.job.job.name)}, "--manifest");
+        request.submit.job, {"observability.run_id=" + new_run_id(fs, root, request.submit.job.job.name)},
+        "manifest");
   const Manifest result = preview_manifest(request, fs);
   request.submit.job = in_pods(request, slurm_request(request.submit.job.job, result.id, 1, {}));
   if (const auto existing = read_identity(fs, result.run)) {

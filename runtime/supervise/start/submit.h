@@ -50,7 +50,7 @@ Submitted preview_submit(const SubmitRequest& request, FileSystem& fs, Clock& cl
 /// script. Error(kLauncher): Slurm refused. Error(kUsage): the run is running or waits in the queue.
 Submitted submit_run(const SubmitRequest& request, FileSystem& fs, Clock& clock);
 
-/// `launch --manifest k8s`: a run whose supervisor and agents are started by a JobSet.
+/// `trainctl manifest`: a run whose supervisor and agents are started by a JobSet.
 struct ManifestRequest {
   SubmitRequest submit;
   PodRequest pods;
