@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cmd/data.h"
+#include "cmd/interrupt_note.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
@@ -82,7 +83,15 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
   data::TokenizeResult result;
   {
     DataProgress progress(context.quiet());
-    options.progress = [&](const data::CorpusProgress& at) { progress(at); };
+    InterruptNote stopped;
+    if (options.train_vocab > 0)
+      stopped.set("stopped before the vocabulary was made: the same command begins again");
+    options.progress = [&](const data::CorpusProgress& at) {
+      progress(at);
+      if (std::string_view(at.doing) == data::kTokenizing)
+        stopped.set(fmt::format(
+            "stopped; what is done is kept in {}.partial: the same command goes on from there", options.out));
+    };
     options.note = [&](const std::string& text) { progress.note(text); };
     const auto sources = object_sources(arguments, options);
     if (sources && !sources->left_out_text().empty()) options.note(sources->left_out_text());
@@ -164,8 +173,8 @@ void add_tokenize(CommandLine group, Context& context) {
       .type_name("N");
   command
       .add_option("--split", text->split,
-                  "99:1 puts every 100th document into PREFIX-val; of a text file that is one document, "
-                  "its last hundredth")
+                  "99:1 puts every 100th document (a text file is one) into PREFIX-val; of fewer files "
+                  "than 200, the last hundredth of each text file")
       .type_name("TRAIN:VAL");
   command.add_option("--to", text->to, "megatron (PREFIX.idx + .bin) or llmc (PREFIX.bin)").type_name("FORMAT");
   command.add_flag(

@@ -30,7 +30,7 @@ struct InputIdentity {
 
 /// What decides the bytes of a token set.
 struct AttemptSettings {
-  int program_version = 1;  ///< another one if this program would make other tokens or files of the same text
+  int program_version = 2;  ///< another one if this program would make other tokens or files of the same text
   std::vector<InputIdentity> inputs;
   std::string text_key, separator, format, tokenizer,
       tokenizer_sha256;    ///< sha256: "" of bytes, and if it is trained

@@ -86,7 +86,8 @@ class EncodeAll {
     is_consistent_ = false;
     size_t begin = 0;
     for (const EncodedBlock::Text& text : encoded.texts) {
-      if (!in_document_) state_.part = job.whole_file ? uint64_t(job.held_out) : set_of_next_document();
+      if (!in_document_)
+        state_.part = job.whole_file && options_.cuts_files ? uint64_t(job.held_out) : set_of_next_document();
       TokenWriter& set = *sets_[state_.part];
       set.add(std::span(encoded.ids).subspan(begin, text.end - begin));
       set.count_text(text.text_bytes);

@@ -36,6 +36,7 @@ struct EncodingState {
 
 struct EncodingOptions {
   uint64_t train_share = 1, val_share = 0;
+  bool cuts_files = true;  ///< a text file that is one document goes to both sets, as the corpus cuts it
   int threads = 1;
   double record_every_s = 10;  ///< how often the state is made durable; more often in the beginning
   /// Called from time to time with the bytes of the input files, and of text, that are done.

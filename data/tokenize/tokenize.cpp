@@ -208,8 +208,11 @@ class Tokenizing {
 
   void encode(Attempt& attempt) {
     corpus_.cut = [this](std::string_view text, size_t limit) { return tokenizer_->first_part(text, limit); };
+    // Of many files some are held out whole: the end of a file goes on with what its beginning taught.
+    // Twice as many as there are shares: some may be empty.
+    const bool cuts_files = corpus_.files.size() < 2 * uint64_t(options_.train_share + options_.val_share);
     corpus_.kept = uint64_t(options_.train_share);
-    corpus_.held_out = uint64_t(options_.val_share);
+    corpus_.held_out = cuts_files ? uint64_t(options_.val_share) : 0;
     EncodingState& state = progress_.encoding;
     std::vector<std::unique_ptr<TokenWriter>> sets;
     const size_t count = prefixes(options_).size();
@@ -222,11 +225,12 @@ class Tokenizing {
                              : std::make_unique<TokenWriter>(fs_, options));
     }
     const EncodingOptions options{
-        .train_share = corpus_.kept,
-        .val_share = corpus_.held_out,
+        .train_share = uint64_t(options_.train_share),
+        .val_share = uint64_t(options_.val_share),
+        .cuts_files = cuts_files,
         .threads = thread_count(options_.threads),
         .record_every_s = options_.record_every_s,
-        .progress = [this](uint64_t stored, uint64_t text) { report("tokenizing", stored, text); },
+        .progress = [this](uint64_t stored, uint64_t text) { report(kTokenizing, stored, text); },
         .warn = [this](const std::string& text) { note("warning: " + text); }};
     encode_all(inputs_, options, corpus_, *tokenizer_, sets, state,
                [&](const EncodingState&) { record(attempt); });

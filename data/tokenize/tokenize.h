@@ -13,6 +13,9 @@
 
 namespace trainctl::data {
 
+/// CorpusProgress::doing once the vocabulary is known.
+inline constexpr const char* kTokenizing = "tokenizing";
+
 /// sentencepiece: a SentencePiece .model file; bpe: byte-level BPE as a Hugging Face tokenizer.json.
 enum class TrainedKind { sentencepiece, bpe };
 

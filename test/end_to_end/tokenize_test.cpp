@@ -87,3 +87,18 @@ TEST_CASE("data tokenize, killed ten times at random moments, makes the same fil
   for (const std::string& name : names_in(folder / "whole"))
     CHECK(read_file(folder / ("again/" + name)) == read_file(folder / ("whole/" + name)));
 }
+
+TEST_CASE("a tokenize that is interrupted says how it goes on", "[tokenize]") {
+  TemporaryFolder folder;
+  write_file(folder / "a.jsonl", seeded_lines(12'000'000, 1, 1000));
+  Child child({trainctl_path(), "data", "tokenize", "a.jsonl", "--skip-bad", "--out", "t", "--tokenizer",
+               std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/tokenizers/cased.json"},
+              folder.path());
+  REQUIRE(eventually(60, [&] { return std::filesystem::exists(folder / "t.partial/progress.json"); }));
+  child.signal(SIGINT);
+  const Outcome end = child.wait(60);
+  if (end.status == 0) return;  // it was done before
+  CHECK(end.status == 128 + SIGINT);
+  CHECK_THAT(end.err, Catch::Contains(
+                          "stopped; what is done is kept in t.partial: the same command goes on from there"));
+}

@@ -164,6 +164,17 @@ TEST_CASE("a split loses nothing and keeps its share", "[tokenize]") {
   CHECK(train.back() == '\n');
   CHECK(double(val.size()) / double(text.size()) == Approx(0.01).margin(0.002));
 
+  // Of as many files as there are shares, whole ones are held out.
+  std::vector<std::string> files;
+  for (int i = 0; i < 8; ++i) {
+    files.push_back(folder / fmt::format("{}.txt", i));
+    write_bytes(files.back(), fmt::format("{}\n", i));
+  }
+  const auto whole = tokenize({.inputs = files, .out = folder / "w", .train_share = 3, .val_share = 1});
+  CHECK(decoded(folder / "w") == "0\n1\n2\n4\n5\n6\n");
+  CHECK(decoded(folder / "w-val") == "3\n7\n");
+  CHECK(whole.parts[1].sidecar.documents == 2);
+
   std::string json;
   for (int i = 0; i < 1000; ++i) json += "{\"text\":\"" + std::to_string(i) + ",\"}\n";
   write_bytes(folder / "a.jsonl", json);
