@@ -96,6 +96,7 @@ ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
       report.largest_rounding = std::max(report.largest_rounding, tensor.largest_rounding);
     for (const auto& [name, text] : texts) fs.write_new_text(partial + "/" + name, text);
     read_back(fs, partial, files, request.dtype, written);
+    if (!tokenizer.file.empty()) require_same_tokens(fs, choice, partial + "/" + tokenizer.file);
     if (request.check_tokens > 0)
       report.forward =
           check_forward(fs, job, *checkpoint, partial, request.dtype, request.check_tokens, request.threads);
@@ -111,8 +112,9 @@ std::string ExportReport::text() const {
                   hugging_face(family).architecture, count_of(int64_t(tensors), "tensor"),
                   count_of(int64_t(shards), "file"), size_text(bytes), name_of(dtype));
   if (dtype == DType::bf16) text += fmt::format("rounding    at most {:.3g} of a weight\n", largest_rounding);
-  text += fmt::format("tokenizer   {}\n",
-                      tokenizer.empty() ? "none: the run names none; --tokenizer FILE adds one" : tokenizer);
+  text += fmt::format("tokenizer   {}\n", tokenizer.empty()
+                                              ? "none: the run names none; --tokenizer FILE adds one"
+                                              : tokenizer + " · read back, a probe text has the same ids");
   if (forward) {
     text += fmt::format("forward     logits of {} tokens equal those of the checkpoint's weights as {}",
                         forward->tokens, name_of(dtype));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -121,6 +122,18 @@ std::vector<std::string> check_others(const StoredModel& stored, ckpt::TensorFol
   return others.buffers;
 }
 
+void require_finite(const std::string& tensor, const parallel::Box& box, const std::vector<float>& values) {
+  const auto odd = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+  if (odd == values.end()) return;
+  const int64_t at = odd - values.begin();
+  refuse(
+      fmt::format("tensor `{}` holds {} at [{}, {}] (as [out, in]); weights that are not finite cannot be "
+                  "trained: take a sound "
+                  "copy of the folder",
+                  tensor, std::isnan(*odd) ? "NaN" : "infinity", box.row_begin + at / box.cols(),
+                  box.col_begin + at % box.cols()));
+}
+
 /// Writes all chunks of the model into shards, some at a time.
 class StateWriter {
  public:
@@ -165,7 +178,9 @@ class StateWriter {
     std::vector<ckpt::ChunkData> chunks;
     for (const Chunk& chunk : groups_[g]) {
       values.emplace_back(size_t(chunk.box.count()));
-      stored_.read(stored_.find(table_.params[size_t(chunk.param)]), chunk.box, values.back().data());
+      const StoredParam stored = stored_.find(table_.params[size_t(chunk.param)]);
+      stored_.read(stored, chunk.box, values.back().data());
+      require_finite(stored.name, chunk.box, values.back());
       // In the order of checkpoint_tensors: the weights and their two moments.
       const float* const data[] = {values.back().data(), zeros.data(), zeros.data()};
       for (int role = 0; role < 3; ++role) chunks.push_back({3 * chunk.param + role, chunk.box, data[role]});

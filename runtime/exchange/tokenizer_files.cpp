@@ -23,6 +23,13 @@ constexpr const char* kModel = "tokenizer.model";
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kOthers[] = {"vocab.json", "merges.txt", "spiece.model", "vocab.txt", "tekken.json"};
 
+/// Where tokenizers differ: spaces at the begin and in rows, digits, cases, accents composed and not, scripts
+/// without spaces, characters of four bytes and line ends. Not text that spells the end of text: it is bytes
+/// to `bytes`, and that token to transformers.
+constexpr const char* kProbe =
+    "  The year 2024: naïve café, cafe\u0301, don't STOP!\tx=3.14e-5;\r\n\n   indented\n\u4f60\u597d\uff0c"
+    "\u4e16\u754c \u0928\u092e\u0938\u094d\u0924\u0947 \U0001F600\U0001F1E9\U0001F1EA <unk> \u00a0end ";
+
 /// Byte-level BPE without merges: id b is byte b.
 OrderedJson byte_tokenizer_json() {
   OrderedJson vocab = OrderedJson::object();
@@ -114,19 +121,21 @@ TokenizerFiles tokenizer_files(FileSystem& fs, const data::TokenizerChoice& choi
   check_size(*tokenizer, choice.text(), vocab_size);
   TokenizerFiles files{.end_of_text = tokenizer->end_of_text()};
   if (choice.is_bytes()) {
-    files.description = "bytes";
+    files.description = fmt::format("bytes (there, text that spells {} becomes that token)", kEndOfText);
+    files.file = kJson;
     files.texts[kJson] = dump_json(byte_tokenizer_json(), 1) + "\n";
     files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", *tokenizer, max_seq_len);
     return files;
   }
   const std::string content = fs.read_text(choice.path());
+  files.file = data::is_tokenizer_json(content) ? kJson : kModel;
   if (data::is_tokenizer_json(content)) {
     files.description = "byte-level BPE " + choice.path();
     files.texts[kJson] = content;
     files.texts[kConfig] = tokenizer_config("PreTrainedTokenizerFast", *tokenizer, max_seq_len);
   } else if (data::is_tiktoken(content)) {
     // Transformers know no configuration for such a file alone.
-    files.description = "tiktoken " + choice.path();
+    files.description = "tiktoken " + choice.path() + " (transformers need the name of its class)";
     files.texts[kModel] = content;
   } else {
     files.description = "SentencePiece " + choice.path();
@@ -134,6 +143,19 @@ TokenizerFiles tokenizer_files(FileSystem& fs, const data::TokenizerChoice& choi
     files.texts[kConfig] = tokenizer_config("LlamaTokenizer", *tokenizer, max_seq_len);
   }
   return files;
+}
+
+void require_same_tokens(FileSystem& fs, const data::TokenizerChoice& choice, const std::string& path) {
+  const auto before = data::open_tokenizer(fs, choice);
+  const auto after = data::open_tokenizer(fs, data::TokenizerChoice::file(path));
+  const std::vector<int32_t> wanted = before->encode(kProbe), got = after->encode(kProbe);
+  if (wanted == got) return;
+  const auto [a, b] = std::mismatch(wanted.begin(), wanted.end(), got.begin(), got.end());
+  throw Error(
+      ErrorCode::kCheckpoint,
+      fmt::format("the written {} does not encode as tokenizer {}: token {} of a probe text is {}, not {}",
+                  path, choice.text(), a - wanted.begin(), b == got.end() ? -1 : *b,
+                  a == wanted.end() ? -1 : *a));
 }
 
 data::TokenizerChoice tokenizer_in(FileSystem& fs, const std::string& folder, int64_t vocab_size) {

@@ -178,6 +178,28 @@ TEST_CASE("two names for one tensor are refused, unless the second is the tied h
              Contains("both /hub/model-1.safetensors and /hub/model-2.safetensors hold the tensor"));
 }
 
+TEST_CASE("weights that are not finite are refused, with their place") {
+  for (const auto& [value, word] : {std::pair{NAN, "NaN"}, {INFINITY, "infinity"}, {-INFINITY, "infinity"}}) {
+    HubModel model = llama_model(false);
+    model.tensors["model.layers.1.mlp.up_proj.weight"].values[5] = value;
+    CHECK_THAT(refusal_of(model), Contains("tensor `model.layers.1.mlp.up_proj.weight` holds") &&
+                                      Contains(word) && Contains("at [0, 5]"));
+  }
+}
+
+TEST_CASE("a written tokenizer that encodes otherwise is found") {
+  PowerLossFileSystem fs;
+  fs.make_directory("/t");
+  const TokenizerFiles files = tokenizer_files(fs, data::TokenizerChoice::bytes(), 257, 16);
+  fs.write_new_text("/t/tokenizer.json", files.texts.at(files.file));
+  CHECK_NOTHROW(require_same_tokens(fs, data::TokenizerChoice::bytes(), "/t/tokenizer.json"));
+  Json other = Json::parse(files.texts.at(files.file));
+  std::swap(other["model"]["vocab"]["a"], other["model"]["vocab"]["e"]);
+  fs.replace_text("/t/tokenizer.json", other.dump());
+  CHECK_THROWS_WITH(require_same_tokens(fs, data::TokenizerChoice::bytes(), "/t/tokenizer.json"),
+                    Contains("does not encode as tokenizer bytes: token 4 of a probe text is 97, not 101"));
+}
+
 TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refused by that part") {
   PowerLossFileSystem fs;
   HubModel model = llama_model(false);
@@ -194,7 +216,7 @@ TEST_CASE("the byte tokenizer goes both ways; one with an unknown part is refuse
   import_folder(fs, {.from = "/hub", .out = "/ok"});
   const ExportReport report =
       export_checkpoint(fs, {.checkpoint = "/ok", .out = "/out"});  // the checkpoint knows it
-  CHECK(report.tokenizer == "bytes");
+  CHECK_THAT(report.tokenizer, Contains("bytes (there, text that spells <|endoftext|> becomes that token)"));
   CHECK(Json::parse(fs.read_text("/out/tokenizer.json")) == good);
   CHECK(Json::parse(fs.read_text("/out/config.json"))["eos_token_id"] == 256);
   CHECK(Json::parse(fs.read_text("/out/generation_config.json"))["eos_token_id"] == 256);
