@@ -121,11 +121,11 @@ bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Cont
   return missing.empty();
 }
 
-int check_start(const ParsedJob& job, const JobArguments& arguments, const Context& context) {
+int check_start(const ParsedJob& job, const JobArguments& arguments, StartsAt place, const Context& context) {
   if (arguments.no_data) return kExitDone;  // it is for another machine
   if (!files_exist(job, arguments, context)) return exit_status(ErrorCode::kData);
   std::vector<Diagnostic> diagnostics;
-  const std::vector<StartProblem> problems = start_problems(job, real_file_system());
+  const std::vector<StartProblem> problems = start_problems(job, real_file_system(), place);
   for (const StartProblem& problem : problems) diagnostics.push_back(problem.diagnostic);
   if (problems.empty()) return kExitDone;
   print_diagnostics(diagnostics, problems.front().code, context);

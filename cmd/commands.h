@@ -72,7 +72,7 @@ std::optional<ParsedJob> load_job(const JobArguments& arguments, const Context& 
 bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Context& context);
 /// As files_exist, and that nothing around the job keeps it from starting. Returns the exit status; kExitDone:
 /// it may start.
-int check_start(const ParsedJob& job, const JobArguments& arguments, const Context& context);
+int check_start(const ParsedJob& job, const JobArguments& arguments, StartsAt place, const Context& context);
 /// One sentence if a failure of this job would lose all its work because it saves no checkpoints before the
 /// end; nullopt if not.
 std::optional<std::string> risk_of(const JobSpec& job);

@@ -90,7 +90,8 @@ int launch(LaunchOptions options, const Context& context) {
                                      });
   auto job = load_job(options.job, context);
   if (!job) return exit_status(ErrorCode::kSpec);
-  if (const int status = check_start(*job, options.job, context); status != kExitDone) return status;
+  const StartsAt place = options.submit ? StartsAt::elsewhere : StartsAt::now;
+  if (const int status = check_start(*job, options.job, place, context); status != kExitDone) return status;
   if (options.submit) return submit(options, std::move(*job), context);
   request.job = std::move(*job);
   request.requeue = options.requeue;

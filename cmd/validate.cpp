@@ -1,4 +1,5 @@
 // trainctl validate: checks a job spec and shows the resolved job.
+#include <algorithm>
 #include <memory>
 
 #include "cmd/commands.h"
@@ -43,7 +44,13 @@ int validate(const ValidateOptions& options, const Context& context) {
     throw Error(ErrorCode::kUsage, "which job spec? write `trainctl validate JOB`, or --schema");
   const std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
-  if (const int status = check_start(*parsed, options.job, context); status != kExitDone) return status;
+  const bool is_for_slurm =
+      std::any_of(parsed->values.begin(), parsed->values.end(), [](const EffectiveValue& value) {
+        return value.path.starts_with("launcher.slurm.") && value.origin != "default";
+      });
+  const StartsAt place = is_for_slurm ? StartsAt::elsewhere : StartsAt::here;
+  if (const int status = check_start(*parsed, options.job, place, context); status != kExitDone)
+    return status;
   if (context.json) {
     print_json("validate", validate_result(*parsed));
   } else if (options.resolved) {

@@ -29,6 +29,8 @@ struct CudaStatus {
   bool driver_too_old = false;   ///< there is a driver, but it is too old for this program
   std::string problem;           ///< why no GPU can be used and what to do, one sentence; "" if devices > 0
 };
+/// Whether this program has the CUDA backend; calls nothing of CUDA.
+bool has_cuda();
 /// Cheap: creates no CUDA context. Never throws.
 CudaStatus cuda_status();
 /// The facts of GPU `index`. Error(kPreflight) if there is no such GPU. If the management library does not

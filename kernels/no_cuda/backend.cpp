@@ -11,6 +11,7 @@ constexpr const char* kAbsent =
 
 }  // namespace
 
+bool has_cuda() { return false; }
 CudaStatus cuda_status() { return {.problem = kAbsent}; }
 
 GpuFacts gpu_facts(int, bool) { throw Error(ErrorCode::kPreflight, kAbsent); }

@@ -20,7 +20,7 @@ struct BrokenJob {
   std::string said;
 };
 
-const std::vector<BrokenJob> kBroken = {
+const BrokenJob kBroken[] = {
     {{"model.vocab_size=256"}, 6, "E0508"},
     {{"data.tokenizer=bytes"}, 6, "E0509"},
     {{"data.tokenizer=other.model"}, 6, "E0509"},
@@ -43,7 +43,48 @@ const std::vector<BrokenJob> kBroken = {
     {{"model.num_heads=5"}, 3, "E0"},
     {{"learning_rate=1"}, 3, "E0101"},
     {{"observability.run_id=../x"}, 3, "E0212"},
+    {{R"(data.train=[{"path": "cut.idx"}])"}, 6, "E0510"},
+    {{R"(data.train=[{"path": "empty.idx"}])"}, 6, "E0510"},
+    {{R"(data.train=[{"path": "folder"}])"}, 6, "E0504"},
+    {{R"(data.train=[{"path": "raw.bin"}])"}, 6, "E0504"},
+    {{R"(data.train=[{"path": "raw.bin", "format": "raw"}])"}, 3, "E0501"},
+    {{R"(data.train=[{"path": "raw.bin", "format": "raw", "dtype": "uint16"}])"}, 6, "E0510"},
+    {{R"(data.train=[{"path": "raw.bin", "format": "llmc"}])"}, 6, "E0510"},
+    {{R"(data.train=[{"path": "tokens.idx", "format": "llmc"}])"}, 6, "E0510"},
+    {{R"(data.train=[{"path": "tokens.idx", "weight": 0}])"}, 3, "E0202"},
+    {{R"(data.train=[{"path": "*.nothing"}])"}, 6, "E0504"},
+    {{R"(data.train=[{"path": ""}])"}, 3, "E0204"},
+    {{"data.train=[]"}, 3, "E0211"},
+    {{R"(data.val=[{"path": "cut.idx"}])", "eval.every_steps=1"}, 6, "E0510"},
+    {{R"(data.val=[{"path": "short.idx"}])", "eval.every_steps=1"}, 6, "E0510"},
+    {{R"(data.val=[{"path": "tokens.idx"}])", "eval.every_steps=1", "eval.max_tokens=-5"}, 3, "E0202"},
+    {{"data.seq_len=64"}, 3, "E0230"},
+    {{"data.tokenizer=folder"}, 6, "E0506"},
+    {{"observability.run_dir=corpus.txt"}, 5, "E0607"},
+    {{"checkpoint.dir=corpus.txt/x"}, 5, "E0607"},
+    {{"checkpoint.store=ftp://x/y"}, 3, "E0604"},
+    {{"checkpoint.keep_last=0"}, 3, "E0202"},
+    {{"launcher.mpirun=/nowhere/mpirun"}, 5, "E0708"},
+    {{R"(launcher.hosts=["no-such-host.invalid:1"])"}, 5, "E0706"},
+    {{"launcher.port=22222222"}, 3, "E0202"},
+    {{R"(launcher.env={"A=B": "1"})"}, 3, "E0703"},
+    {{"model.preset=llama3-70b", "model.vocab_size=128256"}, 4, "1 rank would need"},
+    {{"model.preset=llama-tinny"}, 3, "E0209"},
+    {{"model.hidden_size=66"}, 3, "E0220"},
+    {{"model.init.from=folder"}, 6, "E0507"},
+    {{"device=tpu"}, 3, "E0203"},
+    {{"parallelism.tensor=4", "parallelism.world_size=4"}, 3, "E0312"},
+    {{"parallelism.pipeline=8", "parallelism.world_size=8"}, 3, "E0303"},
+    {{"parallelism.lanes=3"}, 3, "E0306"},
+    {{"parallelism.threads_per_rank=0"}, 3, "E0202"},
+    {{"batch.global_tokens=100"}, 3, "E0236"},
+    {{"schedule.warmup_steps=10"}, 3, "E0231"},
+    {{"schedule.min_lr=1"}, 3, "E0232"},
+    {{"checkpoint.interval=10m"}, 3, "checkpoint.every_seconds"},
+    {{"version=2"}, 3, "E0109"},
+    {{R"(extends=["none.json"])"}, 3, "E0104"},
 };
+static_assert(std::size(kBroken) >= 60);
 
 void write_tokens(const TemporaryFolder& dir) {
   std::string text;
@@ -54,7 +95,18 @@ void write_tokens(const TemporaryFolder& dir) {
     REQUIRE(run_trainctl(dir.path(), {"data", "tokenize", input, "--out", out, "--train-vocab", "400",
                                       "--tokenizer-out", std::string(out) + ".model"})
                 .status == 0);
-  REQUIRE(run_trainctl(dir.path(), {"data", "tokenize", "corpus.txt", "--out", "bytes"}).status == 0);
+  write_file(dir / "few.txt", "a few words\n");
+  for (const auto& [input, out] : {std::pair("corpus.txt", "bytes"), std::pair("few.txt", "few")})
+    REQUIRE(run_trainctl(dir.path(), {"data", "tokenize", input, "--out", out}).status == 0);
+  REQUIRE(run_trainctl(dir.path(),
+                       {"data", "tokenize", "few.txt", "--out", "short", "--tokenizer", "tokens.model"})
+              .status == 0);
+  std::filesystem::copy_file(dir / "tokens.idx", dir / "cut.idx");
+  write_file(dir / "cut.bin", read_file(dir / "tokens.bin").substr(0, 100));
+  write_file(dir / "empty.idx", "");
+  write_file(dir / "empty.bin", "");
+  write_file(dir / "raw.bin", std::string(4000, '\xf0'));
+  std::filesystem::create_directory(dir / "folder");
 }
 
 }  // namespace
@@ -80,7 +132,7 @@ TEST_CASE("validate finds what launch would refuse, and a refused launch leaves 
       CHECK_THAT(o.err, Contains(broken.said));
     }
   }
-  CHECK_FALSE(std::filesystem::exists(dir / "runs"));
+  CHECK((!std::filesystem::exists(dir / "runs") || std::filesystem::is_empty(dir / "runs")));
 }
 
 TEST_CASE("a run that Slurm refuses is not there afterwards", "[input]") {

@@ -1,17 +1,49 @@
 #include "runtime/supervise/start/start_problems.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <functional>
 
 #include "ckpt/s3_client.h"
+#include "data/dataset.h"
 #include "kernels/device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/paths.h"
 #include "runtime/supervise/nodes/run_nodes.h"
+#include "runtime/supervise/preflight/preflight.h"
+#include "runtime/train/evaluation.h"
+#include "runtime/train/trainer.h"
 
 namespace trainctl {
+namespace {
 
-std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs,
+/// Without making it: the nearest folder above that is there has to take new names.
+void check_folder(FileSystem& fs, const std::string& path) {
+  std::filesystem::path nearest = absolute_path(path);
+  while (!fs.exists(nearest.string()) && nearest != nearest.root_path()) nearest = nearest.parent_path();
+  const std::string there = nearest.string();
+  if (!fs.is_directory(there))
+    throw Error(ErrorCode::kPreflight, fmt::format("{} cannot be made: {} is no folder", path, there));
+  if (::access(there.c_str(), W_OK | X_OK) != 0)
+    throw Error(ErrorCode::kPreflight,
+                fmt::format("{} cannot be written to: {}: {}", path, there, std::strerror(errno)));
+}
+
+bool is_one_machine(const JobSpec& job, FileSystem& fs) {
+  try {
+    return nodes_of(job, fs).one_machine;
+  } catch (const Error&) {
+    return false;  // reported by itself
+  }
+}
+
+}  // namespace
+
+std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs, StartsAt place,
                                          const ckpt::Environment& environment) {
   const JobSpec& job = parsed.job;
   std::vector<StartProblem> found;
@@ -36,8 +68,23 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
     });
   if (job.device == DeviceChoice::cuda)
     look("device", "E0707", [] {
-      if (const kernels::CudaStatus status = kernels::cuda_status(); !status.built)
-        throw Error(ErrorCode::kPreflight, status.problem);
+      if (!kernels::has_cuda()) throw Error(ErrorCode::kPreflight, kernels::cuda_status().problem);
+    });
+  look("data.train", "E0510", [&] { data::open_dataset(dataset_options(job, false)); });
+  if (!job.data.val.empty())
+    look("data.val", "E0510", [&] {
+      const auto validation = data::open_dataset(dataset_options(job, true));
+      if (job.eval.every_steps > 0) check_validation_size(*validation, job);
+    });
+  if (place == StartsAt::elsewhere) return found;
+  look("observability.run_dir", "E0607", [&] { check_folder(fs, job.observability.run_dir); });
+  if (!job.checkpoint.dir.empty())
+    look("checkpoint.dir", "E0607", [&] { check_folder(fs, job.checkpoint.dir); });
+  look("launcher.mpirun", "E0708", [&] { find_mpirun(job); });
+  if (place == StartsAt::here && found.empty() && is_one_machine(job, fs))
+    look("model", "E0402", [&] {
+      Preflight preflight;
+      check_room(job, std::nullopt, 0, preflight);
     });
   return found;
 }
