@@ -33,7 +33,7 @@ void RunSummary::step(const StepLine& v, double unix_s) {
   if (v.val_loss) validation_.take(*v.val_loss, v.step);
 }
 
-std::string RunSummary::render(double ended_unix_s) const {
+std::string RunSummary::render(double ended_unix_s, double val_bytes_per_token) const {
   if (first_step_ == 0) return "";
   const int64_t steps = last_step_ - first_step_ + 1;
   std::string text = fmt::format("summary     {} · {} · {} tokens", short_duration(ended_unix_s - started_unix_s_),
@@ -43,7 +43,13 @@ std::string RunSummary::render(double ended_unix_s) const {
     text += fmt::format(" · {} tokens/s on average, saves and evaluations included", short_number((last_tokens_ - first_tokens_) / s));
   if (training_.step > 0)
     text += fmt::format("\n            loss {:.4f} at the end, {:.4f} at best (step {})", last_loss_, training_.loss, training_.step);
-  if (validation_.step > 0) text += fmt::format(" · validation {:.4f} at best (step {})", validation_.loss, validation_.step);
+  // A loss of a token depends on the vocabulary, one of a byte does not.
+  const std::string bits =
+      val_bytes_per_token > 0
+          ? fmt::format(", {:.3f} bits a byte", validation_.loss / std::log(2.0) / val_bytes_per_token)
+          : "";
+  if (validation_.step > 0)
+    text += fmt::format(" · validation {:.4f}{} at best (step {})", validation_.loss, bits, validation_.step);
   if (skipped_ > 0)
     text += fmt::format("\n            {} skipped: loss or gradient norm not finite (events.jsonl: step_skipped)",
                         count_of(skipped_, "step"));

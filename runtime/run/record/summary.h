@@ -15,8 +15,8 @@ class RunSummary {
   void step(const StepLine& view, double unix_s);
 
   /// One line on time and speed, one on losses, one on skipped steps if there were any; "" if no step was
-  /// finished.
-  std::string render(double ended_unix_s) const;
+  /// finished. `val_bytes_per_token`: of the validation text; 0: not known.
+  std::string render(double ended_unix_s, double val_bytes_per_token = 0) const;
 
  private:
   struct Best {

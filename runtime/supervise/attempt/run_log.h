@@ -72,7 +72,9 @@ class RunLog {
   const std::string& save_failure() const { return save_failure_; }
   RunStatus& status() { return status_; }
   /// The summary of this launch or resume so far; "" before its first step.
-  std::string summary() const { return summary_.render(clock_.unix_s()); }
+  std::string summary(double val_bytes_per_token) const {
+    return summary_.render(clock_.unix_s(), val_bytes_per_token);
+  }
   const RunPace& pace() const { return pace_; }
   Console& console() { return console_; }
 

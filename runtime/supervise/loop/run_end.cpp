@@ -44,7 +44,8 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
   const std::string resume = "trainctl resume " + plan_.name;
   const std::string logs = fmt::format("logs {}/logs · metrics {}", run_.path, run_.metrics());
   const bool saved = s.saved_step == s.step;
-  if (const std::string summary = log_.summary(); !summary.empty()) console_.note(summary);
+  if (const std::string summary = log_.summary(plan_.val_bytes_per_token); !summary.empty())
+    console_.note(summary);
   if (v.outcome == Verdict::aborted) {
     console_.say(fmt::format("aborted at step {}; {}. {}", s.step,
                              s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
@@ -121,7 +122,8 @@ RunResult RunEnd::conclude_failure(const Verdict& v, const std::string& folder, 
 RunResult RunEnd::conclude_idle(int exit_code, const std::string& why) {
   const RunStatus& s = log_.status();
   const std::string resume = "trainctl resume " + plan_.name;
-  if (const std::string summary = log_.summary(); !summary.empty()) console_.note(summary);
+  if (const std::string summary = log_.summary(plan_.val_bytes_per_token); !summary.empty())
+    console_.note(summary);
   console_.say(fmt::format("stopped at step {}: {}; {}", s.step, why,
                            s.saved_step >= 0 ? fmt::format("the last checkpoint is step {}", s.saved_step)
                                              : "there is no checkpoint"));

@@ -254,6 +254,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
     write_status(fs, run.status(), status);
   });
   plan.matmul_flops_per_s = ready.peak_flops_per_s;
+  plan.val_bytes_per_token = ready.preflight.val_bytes_per_token;
   plan.lock = &*lock;
   print_header(console, id, run, job.job, ready);
   note_lock(console, *lock);

@@ -202,4 +202,6 @@ TEST_CASE("the summary names time, tokens, best losses and skipped steps", "[bad
   CHECK_THAT(text, Catch::Contains("1m 10s · 4 steps · 400 tokens") && Catch::Contains("30 tokens/s on average"));
   CHECK_THAT(text, Catch::Contains("loss 2.2500 at the end, 2.0000 at best (step 12) · validation 2.5000 at best (step 12)"));
   CHECK_THAT(text, Catch::Contains("1 step skipped"));
+  CHECK_THAT(summary.render(1070, 4),
+             Catch::Contains("validation 2.5000, 0.902 bits a byte at best (step 12)"));
 }
