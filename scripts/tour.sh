@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A tour of trainctl on one machine, in about five minutes once it is built: train, watch, kill a rank, resume
+# A tour of trainctl on one machine, in about two minutes once it is built: train, watch, kill a rank, resume
 # on another mesh with the same bits, report, export, and load the export in Hugging Face's transformers if
 # Python has them. Needs no GPU and no network.
 #   scripts/tour.sh [FOLDER]     FOLDER (default: tour) keeps what it makes; it must not exist yet
@@ -11,7 +11,7 @@ began=$SECONDS
 part=0
 say() { part=$((part + 1)); printf '\n\033[1m== %s/9 %s\033[0m\n' "$part" "$*"; }
 # show COMMAND...: prints the command as a user types it, and runs it.
-show() { printf '\033[1m$ %s\033[0m\n' "trainctl ${*}"; "$trainctl" "$@"; }
+show() { printf '\033[1m$ trainctl%s\033[0m\n' "$(printf ' %s' "${@@Q}" | sed "s/ '\([A-Za-z0-9_./=-]*\)'/ \1/g")"; "$trainctl" "$@"; }
 
 say "packages and program"
 "$root/scripts/install.sh"
@@ -24,11 +24,11 @@ say "text to tokens, a job, and what it will need"
 find -L /usr/include/c++ -type f ! -path '*/ext/pb_ds/*' -size +1k | LC_ALL=C sort >files.txt
 xargs -a files.txt "$trainctl" data tokenize --out train --train-vocab 2048 --split 98:2
 cat >job.json <<'JSON'
-// 4 M parameters on four ranks, each with its own part of the batch.
+// Half a million parameters on four ranks, each with its own part of the batch.
 {
   "version": 1,
   "name": "tour",
-  "model": { "preset": "llama-4m" },
+  "model": { "preset": "llama-tiny", "vocab_size": 2048, "max_seq_len": 128 },
   "data": {
     "tokenizer": "tokenizer.model", "seq_len": 128,
     "train": [ { "path": "train.idx" } ], "val": [ { "path": "train-val.idx" } ]
