@@ -191,9 +191,10 @@ class SavingFolder final : public Folder<SavingFiles> {
     if (const auto newer = epoch_against(fs_, dir_, own->run_id, epoch_, step_))
       throw Error(
           ErrorCode::kCheckpoint,
-          fmt::format("step {} of epoch {} is no part of the run any more: epoch {} went on from step {}; "
-                      "this writer is out of date",
-                      step_, epoch_, newer->epoch, newer->step));
+          fmt::format(
+              "step {} of attempt {} is no part of the run any more: attempt {} went on from step {}; "
+              "this writer is out of date",
+              step_, epoch_, newer->epoch, newer->step));
     bool is_ours = false;
     try {
       is_ours = rename_into_place(*own, text);

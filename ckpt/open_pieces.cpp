@@ -14,7 +14,7 @@ namespace trainctl::ckpt {
 namespace {
 
 std::string set_text(const PieceSet& set) {
-  return fmt::format("step {} of epoch {} in memory", set.step, set.epoch);
+  return fmt::format("step {} of attempt {} in memory", set.step, set.epoch);
 }
 
 bool is_of(const FoundPiece& piece, const PieceSet& set) {

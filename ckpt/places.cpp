@@ -46,4 +46,20 @@ OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environmen
   return result;
 }
 
+OpenPlace open_reached_place(FileSystem& fs, Clock& clock, const Environment& environment,
+                             const std::string& place) {
+  OpenPlace open = open_place(fs, clock, environment, place);
+  if (!open.requests) return open;
+  constexpr RetryLimits kPatience{.deadline_s = 5};
+  const std::string name = without_slash(place);
+  const std::string prefix = name.substr(name.find('/', std::string(kScheme).size()) + 1);
+  try {
+    retrying(*open.requests, clock, kPatience)->head(prefix + "/INDEX");
+  } catch (const ObjectError& error) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: {}; check AWS_ENDPOINT_URL, the credentials and the network",
+                                            place, error.what()));
+  }
+  return open;
+}
+
 }  // namespace trainctl::ckpt

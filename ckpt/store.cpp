@@ -48,11 +48,9 @@ bool is_equal(std::unique_ptr<StoredFiles> there, uint64_t epoch, const std::str
     // It does not open. What a newer epoch saved is not for this one to replace, damaged or not.
     if (!commit || commit->epoch <= epoch) return false;
   }
-  throw Error(
-      ErrorCode::kCheckpoint,
-      fmt::format(
-          "{} was already saved by epoch {} with other content; this writer has epoch {} and is out of date",
-          where, commit->epoch, epoch));
+  throw Error(ErrorCode::kCheckpoint, fmt::format("{} was already saved by attempt {} with other content; "
+                                                  "this writer has attempt {} and is out of date",
+                                                  where, commit->epoch, epoch));
 }
 
 std::unique_ptr<Checkpoint> open_latest(

@@ -93,6 +93,11 @@ terminal::LogSelection selection_of(const LogsOptions& options, const RunDirecto
   if (!options.ranks.empty())
     if (const Problem problem = terminal::parse_ranks(options.ranks, selection.ranks); problem.exists())
       throw Error(ErrorCode::kUsage, "--rank: " + problem.text());
+  if (const int ranks = terminal::ranks_of(real_file_system(), run);
+      ranks > 0 && !selection.ranks.empty() && terminal::last_of(selection.ranks) >= ranks)
+    throw Error(ErrorCode::kUsage,
+                fmt::format("--rank: {} has {}", folder_name(run),
+                            ranks == 1 ? "only rank 0" : fmt::format("the ranks 0 to {}", ranks - 1)));
   if (options.failure.empty()) return selection;
   const int last = terminal::last_failure(real_file_system(), run);
   if (last == 0) throw Error(ErrorCode::kUsage, fmt::format("{} has had no failure", folder_name(run)));

@@ -9,6 +9,7 @@
 
 #include "cmd/commands.h"
 #include "cmd/output.h"
+#include "cmd/standard_streams.h"
 #include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 
@@ -90,7 +91,7 @@ int run_program(int argc, const char* const* argv) {
   // not.
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout);
-  if (written || errno == EPIPE || status != kExitDone) return status;
+  if (written || errno == EPIPE || has_no_reader(STDOUT_FILENO) || status != kExitDone) return status;
   fmt::print(stderr, "error: the result cannot be written to stdout: {}\n", errno ? std::strerror(errno) : "a write failed");
   return exit_status(ErrorCode::kIo);
 }

@@ -1,6 +1,7 @@
 #include "cmd/standard_streams.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,6 +33,11 @@ void keep_standard_streams() {
   if (lossy == nullptr) return;
   ::setvbuf(lossy, nullptr, _IONBF, 0);
   stderr = lossy;
+}
+
+bool has_no_reader(int fd) {
+  pollfd state{.fd = fd, .events = POLLOUT, .revents = 0};
+  return ::poll(&state, 1, 0) == 1 && (state.revents & POLLERR) != 0;
 }
 
 }  // namespace trainctl::cmd

@@ -8,4 +8,7 @@ namespace trainctl::cmd {
 /// lost, and is no failure: it must not change how a command ends. Call it first, once.
 void keep_standard_streams();
 
+/// Whether the descriptor is a pipe or socket whose other end is closed.
+bool has_no_reader(int fd);
+
 }  // namespace trainctl::cmd

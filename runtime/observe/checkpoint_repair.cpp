@@ -159,7 +159,7 @@ class RepairSources {
   /// The copy of the same step first: most chunks are there.
   void add_objects(const std::string& from) {
     const ckpt::OpenPlace& place =
-        places_.emplace_back(ckpt::open_place(fs_, clock_, options_.environment, from));
+        places_.emplace_back(ckpt::open_reached_place(fs_, clock_, options_.environment, from));
     std::vector<int64_t> steps = place.store->list();
     if (steps.empty()) throw Error(ErrorCode::kUsage, fmt::format("{} holds no checkpoint", from));
     const auto damaged = ckpt::step_of_name(ckpt::base_name(path_));
@@ -211,7 +211,7 @@ CheckpointOutcome repair_checkpoint(FileSystem& fs, Clock& clock, const Checkpoi
 CheckpointOutcome copy_checkpoint(FileSystem& fs, Clock& clock, const CheckpointMoveOptions& options) {
   const std::string path = without_slash(options.path);
   const bool is_object = ckpt::is_object_place(path);
-  const ckpt::OpenPlace source = ckpt::open_place(
+  const ckpt::OpenPlace source = ckpt::open_reached_place(
       fs, clock, options.environment, is_object || is_step(fs, path) ? path : folder_of(fs, path));
   std::unique_ptr<ckpt::Checkpoint> from;
   if (!is_object && fs.exists(path) && is_step(fs, path))
@@ -220,7 +220,7 @@ CheckpointOutcome copy_checkpoint(FileSystem& fs, Clock& clock, const Checkpoint
     from = ckpt::open_latest(*source.store, -1, nullptr);
   if (!from) throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no checkpoint that opens", path));
   const auto lock = ckpt::is_object_place(options.to) ? std::nullopt : lock_of(fs, without_slash(options.to));
-  const ckpt::OpenPlace target_place = ckpt::open_place(fs, clock, options.environment, options.to);
+  const ckpt::OpenPlace target_place = ckpt::open_reached_place(fs, clock, options.environment, options.to);
   ckpt::Store* const to = target_place.store.get();
   const ckpt::CopyReport report = ckpt::copy(*from, *to);
   const std::string target = to->open(from->state().step)->where();

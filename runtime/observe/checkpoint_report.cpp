@@ -67,7 +67,7 @@ Opened open_object(FileSystem& fs, Clock& clock, const ckpt::Environment& enviro
   const std::string last = ckpt::base_name(path);
   const auto step = ckpt::step_of_name(last.substr(0, last.find('.')));
   Opened opened;
-  opened.place = ckpt::open_place(fs, clock, environment, step ? ckpt::parent_of(path) : path);
+  opened.place = ckpt::open_reached_place(fs, clock, environment, step ? ckpt::parent_of(path) : path);
   if (step) {
     auto files = opened.place.store->open(*step);
     if (files && files->where() == path) opened.checkpoint = ckpt::Checkpoint::open(std::move(files));
@@ -149,7 +149,7 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
   const Json extra = object_in(state.extra_json), spec = object_in(state.resolved_spec_json);
   std::string text = fmt::format("step {} · {} tokens", state.step, short_number(double(state.tokens)));
   if (const std::string loss = text_at(extra, {"loss"}); !loss.empty()) text += fmt::format(" · loss {}", loss);
-  text += fmt::format(" · run {} epoch {} · trainctl {} · complete ✓\n", state.run_id, state.epoch,
+  text += fmt::format(" · run {} attempt {} · trainctl {} · complete ✓\n", state.run_id, state.epoch,
                       state.program_version);
 
   const std::string family = text_at(spec, {"model", "family"});

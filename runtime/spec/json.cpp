@@ -307,6 +307,7 @@ class Reader {
   std::string read_key() {
     if (peek() == '"') return read_text();
     const bool quoted = peek() == '\'';
+    if (peek() == ',') fail(here(1), "a comma without an entry before it", "remove it");
     if (!quoted && !is_word(peek())) fail(here(1), "a field's name must be in double quotes", "write \"name\": value");
     note(here(1), "a field's name must be in double quotes", "write \"name\": value");
     if (quoted) return read_text('\'');

@@ -65,7 +65,8 @@ TEST_CASE("closed and full streams change no run", "[input]") {
   const std::pair<const char*, const char*> kinds[] = {
       {"closed", " <&- >&- 2>&-"},
       {"full", " 2>/dev/full"},
-      {"gone", " --max-steps 20 2>&1 | head -n 1; exit ${PIPESTATUS[0]}"}};
+      {"gone", " --max-steps 20 2>&1 | head -n 1; exit ${PIPESTATUS[0]}"},
+      {"result", " --json 2>/dev/null | true; exit ${PIPESTATUS[0]}"}};
   for (const auto& [name, streams] : kinds) {
     CAPTURE(name);
     CHECK(shell.run(shell.launch(name) + streams).status == 0);

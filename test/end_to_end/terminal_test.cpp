@@ -72,6 +72,9 @@ TEST_CASE("list, compare and logs of runs", "[terminal]") {
   CHECK(largest["values"][0].get<double>() == a[at]);
   CHECK(largest["values"][1].get<double>() == b[at]);
 
+  const Outcome none = ran({"logs", "hurt", "--rank", "0,9"});
+  CHECK(none.status == 2);
+  CHECK_THAT(none.err, Contains("--rank: hurt has the ranks 0 to "));
   const Outcome logs = ran({"logs", "hurt", "--rank", "2"});
   for (const std::string& line : lines_of(logs.out)) CHECK_THAT(line, Contains("rank 2 | "));
   CHECK_THAT(logs.out, Contains("attempt 1 rank 2 pid") && Contains("attempt 2 rank 2 pid"));

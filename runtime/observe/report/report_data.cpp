@@ -32,7 +32,7 @@ std::string model_text(const RunData& run) {
   const std::string parameters = run.plan.contains("parameters")
                                      ? count_text(run.plan["parameters"].get<double>()) + " parameters · "
                                      : "";
-  return fmt::format("{} · {}{} × {} channels · {} · {} words", word_of(m.family), parameters,
+  return fmt::format("{} · {}{} × {} channels · {} · vocabulary {}", word_of(m.family), parameters,
                      count_of(m.num_layers, "layer"), m.hidden_size, count_of(m.num_heads, "head"),
                      m.vocab_size);
 }
@@ -115,9 +115,8 @@ OrderedJson summary_json(const RunData& run, const TimeUse& use) {
   if (peak_s > 0) j["mfu"] = number(flops / peak_s);
   if (use.supervised_s > 0) j["duration_s"] = number(use.supervised_s, 7);
   j["goodput"] = number(use.goodput());
-  if (run.status && is_running(run) && !rows.empty() && timed_s > 0 && use.training_s > 0)
-    j["eta_s"] =
-        number(double(run.status->total_steps - rows.back().step) * use.training_s / double(rows.size()));
+  if (run.status && is_running(run) && !rows.empty())
+    j["eta_s"] = number(double(run.status->total_steps - rows.back().step) * pace_of(rows).mean_s());
   return j;
 }
 

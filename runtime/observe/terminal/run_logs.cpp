@@ -10,6 +10,8 @@
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/run/record/crash_record.h"
+#include "runtime/run/record/journal.h"
+#include "runtime/run/record/run_status.h"
 #include "runtime/train/control/event_kind.h"
 
 namespace trainctl::terminal {
@@ -106,6 +108,12 @@ bool holds(const RankRanges& ranges, int rank) {
                      [&](const auto& range) { return range.first <= rank && rank <= range.second; });
 }
 
+int last_of(const RankRanges& ranges) {
+  int last = 0;
+  for (const auto& range : ranges) last = std::max(last, range.second);
+  return last;
+}
+
 RunLogs::RunLogs(FileSystem& fs, RunDirectory run, LogSelection selection)
     : fs_(fs), run_(std::move(run)), selection_(std::move(selection)), events_(fs, run_.events()) {}
 
@@ -193,6 +201,19 @@ std::vector<LogLine> RunLogs::read(bool all) {
   }
   std::stable_sort(lines.begin(), lines.end(), comes_before);
   return lines;
+}
+
+int ranks_of(FileSystem& fs, const RunDirectory& run) {
+  int most = 0;
+  if (const auto status = read_status(fs, run.status())) most = int(status->ranks.size());
+  for (const std::string& line : lines_of(fs, run.events())) try {
+      const Json event = try_parse_json(line);
+      if (event.is_object() && event.value("kind", "") == word_of(EventKind::start))
+        most = std::max(most, event.value("ranks", 0));
+    } catch (const JsonError&) {
+      // Of another version.
+    }
+  return most;
 }
 
 int last_failure(FileSystem& fs, const RunDirectory& run) {

@@ -29,6 +29,8 @@ using RankRanges = std::vector<std::pair<int, int>>;
 /// Reads "0,3-7" into `ranges`.
 Problem parse_ranks(std::string_view text, RankRanges& ranges);
 bool holds(const RankRanges& ranges, int rank);
+/// The largest rank of ranges that are not empty.
+int last_of(const RankRanges& ranges);
 
 struct LogSelection {
   RankRanges ranks;  ///< of these ranks only; empty: of all, and what is of no rank
@@ -65,6 +67,9 @@ class RunLogs {
   std::set<std::pair<int, uint64_t>> records_;  ///< rank and epoch of the crash records that were read
   std::set<std::string> kept_records_;          ///< paths of those in the folders of failures
 };
+
+/// The most ranks that the run has had; 0: not known. A resume may have changed their number.
+int ranks_of(FileSystem& fs, const RunDirectory& run);
 
 /// The number of the newest failure of a run; 0: there is none.
 int last_failure(FileSystem& fs, const RunDirectory& run);

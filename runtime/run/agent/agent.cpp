@@ -254,7 +254,7 @@ class Agent {
     if (message.kind == Kind::start) {
       state_.running(message.epoch);
       untaken_.clear();
-      log_.say(fmt::format("epoch {} starts", message.epoch));
+      log_.say(fmt::format("attempt {} starts", message.epoch));
     }
     if (message.kind == Kind::keep_only) return pieces_.keep_only(int(message.number));
     if (message.kind == Kind::rank) untaken_.answered(message.payload, message.rank);
@@ -334,7 +334,7 @@ class Agent {
 
   void tell(Message&& message) {
     if (message.kind == Kind::gone) {
-      log_.say(fmt::format("epoch {} is gone, {} processes left", message.epoch, message.number));
+      log_.say(fmt::format("attempt {} is gone, {} processes left", message.epoch, message.number));
       state_.gone(message.epoch, clock_.monotonic_s());
     }
     // The machine keeps the shares of fences.

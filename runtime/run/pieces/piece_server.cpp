@@ -133,8 +133,8 @@ std::string PieceServer::path_for(const Request& request) {
     throw Error(ErrorCode::kIo, "this node has no pieces of the run in its memory");
   if (request.op == Op::make && (request.epoch != epoch_ || request.rank < partner_of_.first ||
                                  request.rank >= partner_of_.first + partner_of_.count))
-    throw Error(ErrorCode::kIo,
-                fmt::format("this node holds no copies of rank {} in epoch {}", request.rank, request.epoch));
+    throw Error(ErrorCode::kIo, fmt::format("this node holds no copies of rank {} in attempt {}",
+                                            request.rank, request.epoch));
   return folder_ + "/" + ckpt::piece_file_name(request.rank, request.ranks);
 }
 
@@ -142,7 +142,7 @@ void PieceServer::take_part(int fd, const Open& opened, uint64_t offset, std::sp
   receive_all(fd, part, kLimitS);
   const std::lock_guard lock(mutex_);
   if (opened.epoch != epoch_)
-    throw Error(ErrorCode::kIo, fmt::format("epoch {} is over, epoch {} runs", opened.epoch, epoch_));
+    throw Error(ErrorCode::kIo, fmt::format("attempt {} is over, attempt {} runs", opened.epoch, epoch_));
   opened.memory->write(offset, part);
 }
 

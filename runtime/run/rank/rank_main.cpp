@@ -65,8 +65,7 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   ::dup2(fd, STDERR_FILENO);
   ::close(fd);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  fmt::print("--- {} epoch {} rank {} pid {}\n", utc_text(real_clock().unix_s()), epoch,
-             rank, ::getpid());
+  fmt::print("--- {} attempt {} rank {} pid {}\n", utc_text(real_clock().unix_s()), epoch, rank, ::getpid());
 }
 
 /// A failed rank ends at once, so that its supervisor and peers learn of it now: no destructors that could wait

@@ -89,14 +89,16 @@ AttemptFile AttemptFile::from_json(const std::string& text) {
 }
 
 std::string new_run_id(FileSystem& fs, const std::string& root, const std::string& name) {
-  static const char kLetters[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";  // Crockford's: none that read alike
+  // Crockford's, of which none read alike, without the vowels: no id spells a word.
+  static constexpr std::string_view kLetters = "0123456789BCDFGHJKMNPQRSTVWXZ";
   std::string stem;
   for (const char c : name)
     stem += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' ? c : '-';
   while (true) {
     const std::string random = random_token();
     std::string id = stem + "-";
-    for (int i = 0; i < 4; ++i) id += kLetters[std::stoi(random.substr(size_t(2 * i), 2), nullptr, 16) % 32];
+    for (int i = 0; i < 4; ++i)
+      id += kLetters[std::stoi(random.substr(size_t(2 * i), 2), nullptr, 16) % kLetters.size()];
     if (!fs.exists(root + "/" + id)) return id;
   }
 }

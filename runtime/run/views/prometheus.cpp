@@ -68,7 +68,7 @@ void add_state(Page& page, const RunStatus& s) {
   page.family("trainctl_state", "gauge", "1 for the state of the run, 0 for all others.");
   for (const std::string_view state : Words<RunState>::list)
     page.sample("state", state, state == word_of(s.state) ? 1 : 0);
-  page.gauge("trainctl_epoch", "Starts of the ranks so far.", double(s.epoch));
+  page.gauge("trainctl_attempt", "Starts of the ranks so far.", double(s.epoch));
   page.counter("trainctl_restarts_total", "Restarts after failures since the launch or resume.", s.restarts);
   page.gauge("trainctl_step", "The last finished step.", double(s.step));
   page.gauge("trainctl_total_steps", "The last step of the schedule.", double(s.total_steps));

@@ -114,7 +114,7 @@ class Attempt {
   std::string end_text() const {
     const Verdict verdict = supervision_.verdict();
     const bool is_failure = verdict.outcome == Verdict::failed;
-    return is_failure ? fmt::format("epoch {} failed ({})", options_.file.epoch, verdict.cause)
+    return is_failure ? fmt::format("attempt {} failed ({})", options_.file.epoch, verdict.cause)
                       : std::string("the run has ended");
   }
   static AttemptOptions with_nodes(AttemptOptions options, const Fleet& fleet) {
@@ -141,9 +141,8 @@ class Attempt {
     for (const AttemptOptions::Node& node : options_.nodes)
       options_.file.nodes.push_back({fleet_.name(node.node), node.first, node.count});
     fs_.replace_text(run_.attempt(), options_.file.to_json());
-    launcher_log_.append(
-        fmt::format("--- {} epoch {}: {}", utc_text(clock_.unix_s()), options_.file.epoch,
-                    shell_text({options_.line.argv, {}})));
+    launcher_log_.append(fmt::format("--- {} attempt {}: {}", utc_text(clock_.unix_s()), options_.file.epoch,
+                                     shell_text({options_.line.argv, {}})));
     for (size_t i = 0; i < options_.nodes.size(); ++i) {
       send(int(i), {.kind = Kind::start, .payload = start_order(options_, fleet_, i).to_json()});
       if (!fleet_.hello(options_.nodes[i].node))
@@ -242,7 +241,9 @@ class Attempt {
       case Supervision::Action::tell_save_and_stop:
         log_.event(regrouped_ ? EventKind::regroup : EventKind::stop_requested,
                    fmt::format(R"({{"step":{}}})", supervision_.last_step()));
-        if (!regrouped_) log_.console().note(" stopping after this step and saving (press again to abort)…");
+        if (!regrouped_)
+          log_.console().note(
+              " stopping after this step and saving (a second stop or Ctrl-C ends it at once)…");
         send_ranks(stop_order());
         return;
       case Supervision::Action::look:

@@ -259,8 +259,10 @@ Decision Recovery::next(double now_s) {
   const double until_s =
       free_since_s_ + (fits && attempt_.has_ever_run ? options_.rejoin_limit_s : options_.gather_limit_s);
   if (fits != &options_.widths.front() && coming > 0 && now_s < until_s)
-    return Wait{until_s, fmt::format("waiting for {} that {} being started", count_of(coming, "node"),
-                                     coming == 1 ? "is" : "are")};
+    return Wait{until_s, options_.one_machine
+                             ? "waiting for this machine's agent to start"
+                             : fmt::format("waiting for {} that {} being started", count_of(coming, "node"),
+                                           coming == 1 ? "is" : "are")};
   if (!fits) return too_few(now_s, ranks);
   if (!asks_nodes_) return start(*fits);
   if (const double ask_s = free_since_s_ + options_.ask_limit_s; coming > 0 && now_s < ask_s)
@@ -272,9 +274,13 @@ Decision Recovery::next(double now_s) {
 Decision Recovery::too_few(double now_s, int ranks) {
   if (!too_few_since_s_) too_few_since_s_ = now_s;
   const int live = pool_.usable_count();
-  const std::string why = joined(
-      cause_, fmt::format("too few nodes: {} ready for {}, and the smallest width has {}",
-                          count_of(live, "node"), count_of(ranks, "rank"), options_.widths.back().ranks));
+  const std::string why =
+      joined(cause_, options_.one_machine
+                         ? fmt::format("this machine is ready for {} of the {} that the smallest width has",
+                                       ranks, count_of(options_.widths.back().ranks, "rank"))
+                         : fmt::format("too few nodes: {} ready for {}, and the smallest width has {}",
+                                       count_of(live, "node"), count_of(ranks, "rank"),
+                                       options_.widths.back().ranks));
   const double until_s = *too_few_since_s_ + options_.wait_limit_s;
   switch (options_.too_few) {
     case TooFew::wait:

@@ -97,6 +97,7 @@ class Recovery {
     std::vector<Width> widths;  ///< largest first, at least one
     int tensor = 1;  ///< so many consecutive ranks share a node (the size of a tensor group); 1: no such rule
     std::vector<std::string> nodes;      ///< names in order; all begin in state coming
+    bool one_machine = false;  ///< the only node is this machine, of which people do not think as a node
     std::optional<int64_t> from_step;    ///< step of the run's own checkpoint to begin from
     std::optional<StateId> from_memory;  ///< that state is in memory; from_step is its step
     bool step_fixed = false;             ///< the user named that step: use no other checkpoint

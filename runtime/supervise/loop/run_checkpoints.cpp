@@ -97,9 +97,8 @@ void RunCheckpoints::finish(double limit_s, bool in_haste, const std::function<b
     turn();
     if (!said && clock_.monotonic_s() - begin_s > kSilentS) {
       said = true;
-      log_.console().note(
-          fmt::format("   checking{} the last checkpoints, at most {} (press again to leave that)…",
-                      store_.empty() ? "" : " and copying", short_duration(limit_s)));
+      log_.console().note(fmt::format("   checking{} the last checkpoints, at most {} (Ctrl-C leaves that)…",
+                                      store_.empty() ? "" : " and copying", short_duration(limit_s)));
     }
     return is_given_up();
   });

@@ -44,6 +44,7 @@ void RunEpochs::restart(const StartAttempt& start, int restarts) {
 
 void RunEpochs::begin(const JobSpec& job) {
   RunStatus& status = run_.log.status();
+  if (status.state == RunState::waiting) status.reason.clear();  // what it waited for has come
   status.epoch = last_epoch(run_.fs, run_.directory) + 1;
   status.step = source_.step();
   status.step_unix_s = 0;
@@ -76,7 +77,7 @@ void RunEpochs::attach(const AttemptFile& file) {
   status.step = std::max(status.step, newest_step(run_.fs, run_.directory));
   status.epoch = file.epoch;
   checkpoints_.begin(file.epoch, INT64_MAX);
-  run_.log.console().note(fmt::format("  the ranks of epoch {} are alive: attaching to them", file.epoch));
+  run_.log.console().note(fmt::format("  the ranks of attempt {} are alive: attaching to them", file.epoch));
 }
 
 uint64_t last_epoch(FileSystem& fs, const RunDirectory& run) {

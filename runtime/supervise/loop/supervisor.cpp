@@ -232,6 +232,7 @@ Recovery::Options recovery_options(const SupervisePlan& plan) {
   const bool at_start = plan.start && plan.resume_from == plan.start->checkpoint;
   Recovery::Options options{.widths = widths_of(plan.job),
                             .tensor = job.launcher.tensor_across_nodes ? 1 : job.parallelism.tensor,
+                            .one_machine = plan.nodes.one_machine,
                             .step_fixed = plan.resume_fixed,
                             .was_saved = plan.was_saved,
                             .ask_nodes = plan.resume_asks_nodes,

@@ -67,9 +67,12 @@ TEST_CASE("the first epoch of a run begins at step 0", "[run_epochs]") {
   CHECK(options.file.epoch == 1);
   CHECK(options.file.resume_from.empty());
   CHECK(options.limits.target_step == 30);
+  stage.run->log.status().state = RunState::waiting;
+  stage.run->log.status().reason = "waiting for 1 node that is being started";
   stage.epochs->begin(stage.job());
   const RunStatus& status = stage.run->log.status();
   CHECK(status.epoch == 1);
+  CHECK(status.reason == "");  // it has come
   CHECK(status.step == 0);
   CHECK(status.saved_step == -1);
   CHECK(status.staged_step == -1);
