@@ -27,7 +27,8 @@ struct PlaceOptions {
 /// Nothing is read yet. Error(kUsage): no bucket, no credentials, no libcurl. `fs` and `clock` outlive it.
 OpenPlace open_place(FileSystem& fs, Clock& clock, const Environment& environment, const std::string& place,
                      const PlaceOptions& options = {});
-/// The same where a person waits: Error(kIo), with what to check, if an object store does not answer in seconds.
+/// The same where a person waits: Error(kIo), with what to check, if an object store does not answer in
+/// seconds.
 OpenPlace open_reached_place(FileSystem& fs, Clock& clock, const Environment& environment,
                              const std::string& place);
 

@@ -1,4 +1,5 @@
-// trainctl manifest: prepares a run and prints what starts it on a cluster that is not Slurm: a Kubernetes JobSet.
+// trainctl manifest: prepares a run and prints what starts it on a cluster that is not Slurm: a Kubernetes
+// JobSet.
 #include <memory>
 
 #include "cmd/output.h"

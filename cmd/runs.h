@@ -23,8 +23,8 @@ std::string find_checkpoint(const RunArguments& arguments);
 /// The default folder of runs: $TRAINCTL_RUN_DIR, or "runs" if that is not set.
 std::string default_run_root();
 
-/// Sets observability.run_dir among the overrides of a job: `run_dir`, else the default folder of runs if it is
-/// set. So all commands look in one place.
+/// Sets observability.run_dir among the overrides of a job: `run_dir`, else the default folder of runs if it
+/// is set. So all commands look in one place.
 void set_run_folder(std::vector<std::string>& overrides, const std::string& run_dir);
 
 SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);

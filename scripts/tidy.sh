@@ -15,7 +15,7 @@
 # Prints FILE:LINE and the broken rule for each violation and exits 1.
 set -uo pipefail
 export LC_ALL=C.UTF-8   # columns are characters, not bytes
-LONG_LINES=2613
+LONG_LINES=2600
 OLD_WORDS=0
 LONG_FILES=""
 # Patterns of whole files, which may become more, never fewer.

@@ -14,7 +14,8 @@ struct TokenizerFiles {
   std::map<std::string, std::string> texts;  ///< by file name; empty: no tokenizer is known
   std::string file;                          ///< of these, the one that has the tokens
   std::optional<int32_t> end_of_text;
-  /// "bytes (...)", "SentencePiece t/tokenizer.model", "byte-level BPE t/tokenizer.json", "tiktoken ...", or ""
+  /// "bytes (...)", "SentencePiece t/tokenizer.model", "byte-level BPE t/tokenizer.json", "tiktoken ...", or
+  /// ""
   std::string description;
 };
 
@@ -23,7 +24,8 @@ struct TokenizerFiles {
 TokenizerFiles tokenizer_files(FileSystem& fs, const data::TokenizerChoice& choice, int64_t vocab_size,
                                int64_t max_seq_len);
 
-/// Error(kCheckpoint), with the place, if the written file `path` makes other ids of a probe text than `choice`.
+/// Error(kCheckpoint), with the place, if the written file `path` makes other ids of a probe text than
+/// `choice`.
 void require_same_tokens(FileSystem& fs, const data::TokenizerChoice& choice, const std::string& path);
 
 /// The tokenizer that a Hugging Face folder holds; none is given if there is no file of one. Error(kData),

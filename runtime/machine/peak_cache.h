@@ -14,8 +14,8 @@ std::string peak_cache_path();
 
 /// The best of all measurements under `key`, in FLOP/s. `key` names all that the number depends on:
 /// processor, cores, libraries, threads, format. The first call measures three times, each of the next three
-/// calls once more, later ones only if the last measurement is ten minutes old: the cores may be quiet now. If the
-/// file `path` is damaged or cannot be written, each call measures three times; that is not an error.
+/// calls once more, later ones only if the last measurement is ten minutes old: the cores may be quiet now.
+/// If the file `path` is damaged or cannot be written, each call measures three times; that is not an error.
 double remembered_peak(FileSystem& fs, const std::string& path, const std::string& key, double now_unix_s,
                        const std::function<double()>& measure);
 /// What is remembered under `key`; 0: nothing.

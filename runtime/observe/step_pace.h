@@ -1,5 +1,5 @@
-// StepPace: how long a step takes by the clock, saves and evaluations included. Every view of a run computes its
-// time left from it. One thread.
+// StepPace: how long a step takes by the clock, saves and evaluations included. Every view of a run computes
+// its time left from it. One thread.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -18,8 +18,8 @@ class StepPace {
     ended_.push_back(unix_s);
     if (ended_.size() > kMeanOver + 1) ended_.pop_front();
   }
-  /// The mean over the newest steps of the newest attempt: one slow step must not make the time left jump. NaN: it
-  /// has not ended two.
+  /// The mean over the newest steps of the newest attempt: one slow step must not make the time left jump.
+  /// NaN: it has not ended two.
   double mean_s() const {
     return ended_.size() < 2 ? std::numeric_limits<double>::quiet_NaN()
                              : (ended_.back() - ended_.front()) / double(ended_.size() - 1);

@@ -20,8 +20,8 @@ struct MemoryNeed {
   uint64_t copies = 0;  ///< of the total: copies of the state in /dev/shm; of a machine only
   bool copies_give_way =
       true;  ///< where they have no room, the job does without them (checkpoint.memory = auto)
-  /// In addition to the total: copies of the ranks of another node, whose partner this one is; 0 on one machine.
-  /// The caller sets it.
+  /// In addition to the total: copies of the ranks of another node, whose partner this one is; 0 on one
+  /// machine. The caller sets it.
   uint64_t second_copies = 0;
 
   uint64_t saving = 0;  ///< not of the total: what ranks without copies save through

@@ -21,8 +21,8 @@ struct RankMemory {
   size_t saving = 0;                 ///< to write and to read checkpoints (CPU; on a GPU it is host memory)
   size_t trace = 0;                  ///< the ring of spans of traced steps (CPU; on a GPU it is host memory)
   size_t program = 0;                ///< the process itself with its libraries, before any of the above (CPU)
-  /// Two slots, or one, in /dev/shm for copies of the state (ckpt/pieces.h): a job with checkpoint.memory = auto
-  /// does without them where they do not fit.
+  /// Two slots, or one, in /dev/shm for copies of the state (ckpt/pieces.h): a job with checkpoint.memory =
+  /// auto does without them where they do not fit.
   size_t copies = 0;
   bool copies_count = false;  ///< they are of the device's memory, and of the resident size of the rank (CPU)
   size_t pinned_host = 0;     ///< host memory for saving and loading, not in the total (GPU; staging_bytes)

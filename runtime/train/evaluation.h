@@ -10,8 +10,8 @@ namespace trainctl {
 /// micro-batches, the same on every mesh.
 int64_t evaluated_sequences(const JobSpec& job, int64_t available);
 
-/// Whether an evaluation follows step `step` (from 1), where there is validation data: after every so many steps, and
-/// after the last of the run.
+/// Whether an evaluation follows step `step` (from 1), where there is validation data: after every so many
+/// steps, and after the last of the run.
 bool is_evaluated(const JobSpec& job, int64_t step);
 
 /// Mean loss per token. Collective; the same value on every rank.

@@ -52,7 +52,8 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     write_file(dir.path() + "/" + model + ".json",
                R"({"version": 1, "name": "memory", "device": "cpu", "model": {"preset": ")" + model + R"("},
     "data": {"train": )" +
-                   source + R"(, "val": )" + source + R"(, "seq_len": )" + (model == "llama-tiny" ? "32" : "64") + R"(},
+                   source + R"(, "val": )" + source + R"(, "seq_len": )" +
+                   (model == "llama-tiny" ? "32" : "64") + R"(},
     "batch": {"global_sequences": 8, "micro_sequences": 4}, "schedule": {"total_steps": 6},
     "eval": {"every_steps": 2, "max_tokens": 512},
     "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false}})");

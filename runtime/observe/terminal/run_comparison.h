@@ -1,4 +1,5 @@
-// The comparison of runs: what differs in their specs, and whether they computed the same bits as the first. Pure.
+// The comparison of runs: what differs in their specs, and whether they computed the same bits as the first.
+// Pure.
 #pragma once
 #include <cstdint>
 #include <optional>
