@@ -33,7 +33,8 @@ echo "trained for $(($(date +%s) - began)) s"
 say "5/5 what it learned"
 "$trainctl" sample latest --prompt 'template<typename _Tp>' --tokens 120 --temperature 0.7
 run=$(ls -td runs/quickstart-* | head -n 1)
-loss=$(tail -n 1 "$run/metrics.jsonl" | sed 's/.*"loss":\([0-9.]*\).*/\1/')
+loss=$(tail -n 1 "$run/metrics.jsonl" | grep -o '"loss":[0-9.]*' | head -n 1 | cut -d: -f2)
+loss=$(LC_ALL=C printf %.4f "$loss")
 say "done in $(($(date +%s) - began_all)) s: final loss $loss nats per token (a uniform guess over 2048 tokens is 7.62)"
 cat <<NEXT
 next:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A tour of trainctl on one machine, in about two minutes once it is built: train, watch, kill a rank, resume
+# A tour of trainctl on one machine, in about a minute once it is built: train, watch, kill a rank, resume
 # on another mesh with the same bits, report, export, and load the export in Hugging Face's transformers if
 # Python has them. Needs no GPU and no network.
 #   scripts/tour.sh [FOLDER]     FOLDER (default: tour) keeps what it makes; it must not exist yet
