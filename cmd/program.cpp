@@ -27,7 +27,9 @@ bool wants_color(const std::string& choice, int stream) {
 void add_global_flags(CommandLine app, Context& context, std::string& color) {
   app.add_flag("-q,--quiet", context.only_errors, "print only errors");
   app.add_flag("--json", context.json, "print the result as JSON on stdout");
-  app.add_option("--color", color, "auto, always or never").one_of({"auto", "always", "never"}).type_name("WHEN");
+  app.add_option("--color", color, "when the output has colours")
+      .one_of({"auto", "always", "never"})
+      .type_name("WHEN");
 }
 
 /// Reports the error on stderr, with --json also on stdout, and returns the exit status.

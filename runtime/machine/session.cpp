@@ -46,7 +46,8 @@ SessionFolders::Folder SessionFolders::make(const std::string& parent) {
                   fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
     if (const int fd = lock_of(path); fd >= 0) return {path, fd};
   }
-  throw Error(ErrorCode::kPreflight, fmt::format("cannot lock a scratch folder in {}", parent));
+  throw Error(ErrorCode::kPreflight,
+              fmt::format("cannot lock a scratch folder in {}: {}", parent, std::strerror(errno)));
 }
 
 SessionFolders::Folder SessionFolders::take(const std::string& path) {

@@ -77,6 +77,17 @@ TEST_CASE("closed and full streams change no run", "[input]") {
   }
 }
 
+TEST_CASE("a low limit on open files is raised, and one that cannot be is named before anything starts",
+          "[input]") {
+  const Shell shell;
+  const Outcome raised = shell.run("ulimit -Sn 20; " + shell.launch("soft") + " --max-steps 4");
+  INFO(raised.err);
+  CHECK(raised.status == 0);
+  const Outcome low = shell.run("ulimit -n 20; " + shell.launch("low"));
+  CHECK(low.status == 5);
+  CHECK_THAT(low.err, Contains("this process may open 20 files (ulimit -Hn), and a run of"));
+}
+
 TEST_CASE("a run starts and goes on though the current folder was removed", "[input]") {
   const Shell shell;
   const std::string gone = "mkdir gone; cd gone; rmdir ../gone; ";

@@ -1,6 +1,7 @@
 #include "runtime/supervise/preflight/preflight.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/process.h"
@@ -41,6 +43,27 @@ void check_shared_memory(int ranks) {
             "/dev/shm has {} MiB free and {} ranks need {}; remove old files there, or give the container "
             "more (docker run --shm-size)",
             free_bytes >> 20, ranks, needed >> 20));
+}
+
+/// A supervisor that can open no more files fails anywhere. Raises the soft limit where it is allowed to: not
+/// without bound, because some launchers close every possible descriptor one by one.
+void check_descriptors(int ranks) {
+  constexpr rlim_t kEnough = 4096;
+  constexpr int kOfRun = 24, kOfRank = 4;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (limit.rlim_cur < kEnough && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = std::min(kEnough, limit.rlim_max);
+    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const auto needed = rlim_t(kOfRun + kOfRank * ranks);
+  if (limit.rlim_cur < needed)
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format("this process may open {} files (ulimit -Hn), and a run of {} needs {}; raise the limit "
+                    "(limits.conf, or docker run --ulimit nofile=)",
+                    limit.rlim_cur, count_of(ranks, "rank"), needed));
 }
 
 /// Whether process_vm_readv works between processes of one user: a container's seccomp filter or Yama may
@@ -270,6 +293,7 @@ std::string find_mpirun(const JobSpec& job) {
 
 void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ranks_here, Preflight& result) {
   const int ranks = job.mesh().world_size();
+  check_descriptors(ranks_here.value_or(ranks));
   check_shared_memory(ranks_here.value_or(ranks));
   // What other nodes have is not seen from here.
   const SharesHere here{.own = double(ranks_here.value_or(ranks)) / double(ranks),
