@@ -45,6 +45,9 @@ SessionFolders::Folder SessionFolders::make(const std::string& parent) {
       throw Error(ErrorCode::kPreflight,
                   fmt::format("cannot make a scratch folder in {}: {}", parent, std::strerror(errno)));
     if (const int fd = lock_of(path); fd >= 0) return {path, fd};
+    const int why = errno;
+    ::rmdir(path.c_str());
+    errno = why;
   }
   throw Error(ErrorCode::kPreflight,
               fmt::format("cannot lock a scratch folder in {}: {}", parent, std::strerror(errno)));

@@ -3,6 +3,7 @@
 // of text.
 // Method: every width of a terminal; made-up steps with saves, an evaluation and a restart.
 #include "runtime/observe/progress_line.h"
+#include "runtime/observe/step_pace.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -86,4 +87,19 @@ TEST_CASE("curves and bars of text") {
   CHECK(bar(0.53125, 4) == "██▏ ");
   CHECK(bar(1, 4) == "████");
   CHECK(bar(NAN, 2) == "  ");
+}
+
+TEST_CASE("the pace is the mean of the newest steps of the newest attempt") {
+  StepPace pace;
+  CHECK(std::isnan(pace.mean_s()));
+  pace.step(1, 100);
+  CHECK(std::isnan(pace.mean_s()));
+  for (int i = 1; i <= 300; ++i) pace.step(1, 100 + i);
+  CHECK(pace.mean_s() == 1);
+  pace.step(1, 400 + 201);  // one of 201 s in 200
+  CHECK(pace.mean_s() == 2);
+  pace.step(2, 700);  // the ranks were started again
+  CHECK(std::isnan(pace.mean_s()));
+  pace.step(2, 703);
+  CHECK(pace.mean_s() == 3);
 }

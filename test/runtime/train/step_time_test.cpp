@@ -36,3 +36,23 @@ TEST_CASE("a step's time runs from step end to step end", "[step_time]") {
     CHECK(sum <= step_s + tolerance::kClockTextS);
   }
 }
+
+TEST_CASE("each step has its speed, and the last one is evaluated", "[step_time]") {
+  const TemporaryFolder dir;
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.data.val = job.data.train;
+  job.eval.every_steps = 2;
+  job.schedule.total_steps = 5;
+  job.observability.log_every_steps = 4;
+  job.observability.rank_metrics_every_steps = 0;
+  const ThreadRun run = run_on_threads(job, {.dir = dir.path(), .max_steps = 5});
+  REQUIRE(run.lines.size() == 5);
+  for (int64_t step = 1; step <= 5; ++step) {
+    const auto j = Json::parse(run.lines[size_t(step - 1)]);
+    CAPTURE(step, run.lines[size_t(step - 1)]);
+    CHECK(j["step_s"].get<double>() > 0);
+    CHECK(j["tokens_per_s"].get<double>() > 0);
+    CHECK(j.contains("ranks") == (step == 1 || step >= 4));
+    CHECK(j.contains("val_loss") == (step == 2 || step >= 4));
+  }
+}

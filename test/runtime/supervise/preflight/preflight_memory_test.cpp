@@ -149,3 +149,14 @@ TEST_CASE("a job too large for this machine is refused before its data is looked
     CHECK(exit_status(error.code()) == 4);
   }
 }
+
+TEST_CASE("copies give way to a lack of room, first one of two, where the job lets them") {
+  MemoryNeed need{.total = 16, .copies = 6, .saving = 1};
+  CHECK(need.needed(0) == 16);  // not known
+  CHECK(need.needed(16) == 16);
+  CHECK(need.needed(15) == 13);  // one copy
+  CHECK(need.needed(12) == 11);  // none, and a buffer to save through
+  CHECK((need.fits(11) && !need.fits(10)));
+  need.copies_give_way = false;
+  CHECK((need.needed(12) == 16 && !need.fits(15)));
+}

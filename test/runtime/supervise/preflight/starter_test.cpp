@@ -128,3 +128,20 @@ TEST_CASE("the model that is proposed grows with the machine") {
   CHECK(proposed_preset(gpus(1, 16)) != "llama3-8b");
   CHECK(proposed_preset(gpus(8, 80)) == "llama3-8b");
 }
+
+TEST_CASE("rate, batch and length follow from the model and from the tokens there are") {
+  const StarterScale small = starter_scale(4'000'000, 0), few = starter_scale(4'000'000, 10'000),
+                     large = starter_scale(124'000'000, 0);
+  CHECK((small.lr == "3e-3" && small.step_tokens == 2048 && small.total_tokens == 2'000'000));
+  CHECK((few.total_tokens == 40'000 && few.step_tokens == 256));  // four passes, in no fewer than 100 steps
+  CHECK((large.lr == "6e-4" && large.total_tokens == 2'400'000'000 && large.warmup_tokens == 48'000'000));
+  // Few tokens and many ranks still make a batch that can be cut.
+  const FoundTokens tokens{.path = "t.idx", .tokens = 100'000, .vocab_size = 50257};
+  for (const int data : {1, 2, 8}) {
+    const std::string text =
+        starter_text({.preset = "gpt2-124m", .tokens = tokens, .mesh = StarterMesh{.data = data}}, "");
+    INFO(text);
+    CHECK(parsed(text).ok());
+    CHECK_THAT(text, Contains("It reads the 100.0 k tokens of t.idx 4") && !Contains("\"cuda\""));
+  }
+}
