@@ -8,6 +8,7 @@
 #include "runtime/observe/checkpoint_repair.h"
 #include "runtime/run/record/run_directory.h"
 #include "test/ckpt/state_fixture.h"
+#include "test/support/hand_clock.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
 
@@ -112,6 +113,25 @@ TEST_CASE("a place in an object store needs a bucket, a prefix and credentials")
   CHECK_THROWS_WITH(to("s3://bucket"), Contains("give s3://bucket/prefix"));
   CHECK_THROWS_WITH(to("s3:///prefix"), Contains("give s3://bucket/prefix"));
   CHECK_THROWS_WITH(to("s3://bucket/prefix"), Contains("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
+}
+
+TEST_CASE("a store that does not answer is named within seconds, with what to check") {
+  PowerLossFileSystem fs;
+  save(fs, "/a", make_state(1, 7), 1);
+  HandClock clock;
+  const double begin_s = clock.now_s;
+  const auto environment = [](const std::string& name) {
+    return std::string(name.starts_with("AWS_ENDPOINT_URL") ? "http://127.0.0.1:1"
+                       : name.starts_with("AWS_")           ? "x"
+                                                            : "");
+  };
+  // The words without curl's header are others.
+  CHECK_THROWS_WITH(
+      copy_checkpoint(fs, clock, {.path = "/a", .to = "s3://bucket/prefix", .environment = environment}),
+      Contains("s3://bucket/prefix: ") &&
+              Contains("check AWS_ENDPOINT_URL, the credentials and the network") ||
+          Contains("curl"));
+  CHECK(clock.now_s - begin_s < 10);
 }
 
 TEST_CASE("the checkpoints of a run that is going are left to its supervisor") {
