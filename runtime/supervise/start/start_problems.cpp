@@ -21,16 +21,19 @@
 namespace trainctl {
 namespace {
 
-/// Without making it: the nearest folder above that is there has to take new names.
-void check_folder(FileSystem& fs, const std::string& path) {
+/// Without making it: the nearest folder above that is there has to take new names. `field`: of the job.
+void check_folder(FileSystem& fs, const std::string& path, const char* field) {
   std::filesystem::path nearest = absolute_path(path);
   while (!fs.exists(nearest.string()) && nearest != nearest.root_path()) nearest = nearest.parent_path();
   const std::string there = nearest.string();
-  if (!fs.is_directory(there))
-    throw Error(ErrorCode::kPreflight, fmt::format("{} cannot be made: {} is no folder", path, there));
-  if (::access(there.c_str(), W_OK | X_OK) != 0)
+  const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::kPreflight,
-                fmt::format("{} cannot be written to: {}: {}", path, there, std::strerror(errno)));
+                fmt::format("{} cannot be made or written to: {} {}; choose another folder with -s {}=DIR",
+                            path, there, why, field));
+  };
+  if (!fs.is_directory(there)) refuse("is no folder");
+  if (::access(there.c_str(), W_OK | X_OK) != 0)
+    refuse(fmt::format("gives no right to it ({})", std::strerror(errno)));
 }
 
 bool is_one_machine(const JobSpec& job, FileSystem& fs) {
@@ -77,9 +80,11 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
       if (job.eval.every_steps > 0) check_validation_size(*validation, job);
     });
   if (place == StartsAt::elsewhere) return found;
-  look("observability.run_dir", "E0607", [&] { check_folder(fs, job.observability.run_dir); });
-  if (!job.checkpoint.dir.empty())
-    look("checkpoint.dir", "E0607", [&] { check_folder(fs, job.checkpoint.dir); });
+  const std::pair<const char*, std::string> folders[] = {{"observability.run_dir", job.observability.run_dir},
+                                                         {"checkpoint.dir", job.checkpoint.dir}};
+  for (const auto& [field, path] : folders)
+    if (!path.empty())
+      look(field, "E0607", [&, field = field, &path = path] { check_folder(fs, path, field); });
   look("launcher.mpirun", "E0708", [&] { find_mpirun(job); });
   if (place == StartsAt::here && found.empty() && is_one_machine(job, fs))
     look("model", "E0402", [&] {
