@@ -46,9 +46,22 @@ uint64_t bytes_below(const std::string& path) {
   return bytes;
 }
 
+/// A run is recorded as ended a moment before its supervisor is gone.
+void await_end(FileSystem& fs, const RunDirectory& run) {
+  constexpr double kLongestS = 10, kPauseS = 0.05;
+  Clock& clock = real_clock();
+  const double until_s = clock.monotonic_s() + kLongestS;
+  while (supervisor_state(fs, run) != SupervisorState::none && clock.monotonic_s() < until_s) {
+    const auto status = read_status(fs, run.status());
+    if (!status || !status->ended()) return;
+    clock.sleep_s(kPauseS);
+  }
+}
+
 /// Why the run must stay now, one sentence.
 Problem in_use(FileSystem& fs, const RunDirectory& run) {
   const std::string id = folder_name(run);
+  await_end(fs, run);
   if (supervisor_state(fs, run) != SupervisorState::none)
     return Problem(fmt::format("run {} is running; stop it first: trainctl stop {}", id, id));
   if (const auto record = read_slurm_record(fs, run))
