@@ -30,7 +30,7 @@ const std::vector<Preset>& presets() {
       {"llama-tiny", Family::llama, "Llama in miniature, for tests", 229952,
        R"({"hidden_size": 64, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "ffn_size": 192,
            "vocab_size": 256, "max_seq_len": 32, "position": {"theta": 10000}, "tie_embeddings": false})"},
-      {"llama-4m", Family::llama, "Llama for half an hour on a CPU", 4000000,
+      {"llama-4m", Family::llama, "Llama for ten minutes on a CPU", 4000000,
        R"({"hidden_size": 256, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "ffn_size": 704,
            "vocab_size": 2048, "max_seq_len": 256, "position": {"theta": 10000}, "tie_embeddings": false})"},
       {"llama3-1b", Family::llama, "Llama 3.2 1B", 1235814400,
