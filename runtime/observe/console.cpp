@@ -18,11 +18,14 @@ constexpr double kRedrawS = 0.1;
 
 TerminalConsole::TerminalConsole(Options options)
     : options_(std::move(options)), goodput_(options_.begun_unix_s) {
-  if (!options_.write)
-    options_.write = [](const std::string& text) {
+  if (options_.write) return;
+  errors_ = std::make_unique<FileWorker>();
+  options_.write = [this](const std::string& text) {
+    errors_->ask([text] {
       std::fwrite(text.data(), 1, text.size(), stderr);
       std::fflush(stderr);
-    };
+    });
+  };
 }
 
 TerminalConsole::~TerminalConsole() { clear(); }
@@ -49,6 +52,7 @@ void TerminalConsole::note(const std::string& text) {
 }
 
 void TerminalConsole::draw_progress() {
+  if (errors_ && errors_->hangs()) return;
   options_.write("\r" + progress_ + "\033[K");
   progress_shown_ = true;
 }

@@ -3,8 +3,10 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "runtime/base/file_worker.h"
 #include "runtime/base/units.h"
 #include "runtime/observe/progress_line.h"
 #include "runtime/observe/step_pace.h"
@@ -37,6 +39,8 @@ class TerminalConsole final : public Console {
   void draw_progress();
   void line(const std::string& text);
   Options options_;
+  std::unique_ptr<FileWorker>
+      errors_;  ///< writes to stderr: a terminal that is held, or a file, is not waited for
   bool progress_shown_ = false;
   int rows_ = 0;
   StepPace pace_;

@@ -70,10 +70,14 @@ class TerminationSignal {
   int fd_ = -1;
 };
 
-/// The agent's log, its standard output.
+/// The agent's log, its standard output. It does not wait for the file.
 class AgentLog {
  public:
-  void say(const std::string& line) { fmt::print("{} {}\n", utc_text(real_clock().unix_s()), line); }
+  explicit AgentLog(FileWorker& files) : files_(files) {}
+  void say(const std::string& line) {
+    files_.begin(
+        [text = fmt::format("{} {}\n", utc_text(real_clock().unix_s()), line)] { fmt::print("{}", text); });
+  }
   /// Says a problem once, however often it happens again.
   void complain(const std::string& problem) {
     if (last_problem_ != problem) say(problem);
@@ -82,6 +86,7 @@ class AgentLog {
   void forget_problem() { last_problem_.clear(); }
 
  private:
+  FileWorker& files_;
   std::string last_problem_;
 };
 
@@ -93,12 +98,12 @@ class Agent {
         state_({}, clock_.monotonic_s()),
         machine_({.run_directory = options.run_directory,
                   .host = host_name(),
-                  .memory_for =
-                      [this](uint64_t epoch, const wire::StartOrder& order) { return memory_for(epoch, order); }},
+                  .memory_for = [this](uint64_t epoch,
+                                       const wire::StartOrder& order) { return memory_for(epoch, order); }},
                  clock_, [this](Message&& message) { tell(std::move(message)); }),
         pieces_(options.run_directory, options.name),
         node_(options_),
-        link_(options.run_directory, options.connect) {
+        link_(options.run_directory, options.connect, files_) {
     if (node_.job_problem().exists()) log_.say(node_.job_problem().text());
   }
 
@@ -345,7 +350,8 @@ class Agent {
   const AgentOptions options_;
   Clock& clock_ = real_clock();
   TerminationSignal termination_;  // before all that starts threads
-  AgentLog log_;
+  FileWorker files_;
+  AgentLog log_{files_};
   AgentState state_;
   LocalMachine machine_;
   HeldPieces pieces_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/run/wire/supervisor_file.h"
 
@@ -13,11 +14,16 @@ constexpr size_t kMostWaitingBytes = 8u << 20;
 
 }  // namespace
 
-SupervisorLink::SupervisorLink(std::string run_directory, std::string connect)
-    : run_directory_(std::move(run_directory)), connect_(std::move(connect)) {}
+SupervisorLink::SupervisorLink(std::string run_directory, std::string connect, FileWorker& files)
+    : run_directory_(std::move(run_directory)), connect_(std::move(connect)), files_(files) {}
 
 void SupervisorLink::dial() {
-  const auto file = SupervisorFile::from_json(real_file_system().read_text(supervisor_file(run_directory_)));
+  const std::string path = supervisor_file(run_directory_);
+  if (!file_.valid()) file_ = files_.begin([path] { return real_file_system().read_text(path); });
+  const std::chrono::duration<double> patience(FileWorker::kPatienceS);
+  if (!file_.valid() || file_.wait_for(patience) != std::future_status::ready)
+    throw Error(ErrorCode::kIo, fmt::format("{} cannot be read: its file system does not answer", path));
+  const auto file = SupervisorFile::from_json(file_.get());
   token_ = file.token;
   stream_ = std::make_unique<Stream>(connect_to(connect_.empty() ? file.address : connect_, kDialLimitS));
   stream_->greeted();

@@ -3,10 +3,12 @@
 #pragma once
 #include <poll.h>
 
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "runtime/base/file_worker.h"
 #include "runtime/run/wire/stream.h"
 
 namespace trainctl {
@@ -14,9 +16,10 @@ namespace trainctl {
 class SupervisorLink {
  public:
   /// `connect`: the address to dial; "": the one in supervisor.json.
-  SupervisorLink(std::string run_directory, std::string connect);
+  SupervisorLink(std::string run_directory, std::string connect, FileWorker& files);
 
-  /// Connects to the supervisor in supervisor.json. Error: there is none, or it does not answer in time.
+  /// Connects to the supervisor in supervisor.json. Error: there is none, or it or the file system does not
+  /// answer in time.
   void dial();
   /// Closes the connection.
   void drop() { stream_.reset(); }
@@ -45,6 +48,9 @@ class SupervisorLink {
 
  private:
   const std::string run_directory_, connect_;
+  FileWorker& files_;
+  /// What supervisor.json says, as it was asked for last: an answer may come later than its dial.
+  std::future<std::string> file_;
   std::string token_;
   std::unique_ptr<Stream> stream_;
 };

@@ -1,6 +1,10 @@
 // A request to stop a run, as a file in its directory. `trainctl stop` writes it when the supervisor runs on
 // another machine, where a signal cannot reach it. One thread per StopRequests.
 #pragma once
+#include <atomic>
+#include <memory>
+
+#include "runtime/base/file_worker.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/train/control/control.h"
 
@@ -13,15 +17,19 @@ void request_stop(FileSystem& fs, const RunDirectory& run, StopLevel level);
 class StopRequests {
  public:
   /// Removes a request that was meant for an earlier supervisor.
-  StopRequests(FileSystem& fs, Clock& clock, const RunDirectory& run);
-  /// The highest level requested so far. Reads the file at most once a second. A request cannot be withdrawn.
+  StopRequests(FileSystem& fs, Clock& clock, const RunDirectory& run, FileWorker& files);
+  /// The highest level requested so far. Has the file read at most once a second. A request cannot be
+  /// withdrawn.
   StopLevel read();
 
  private:
   FileSystem& fs_;
   Clock& clock_;
   const RunDirectory run_;
-  StopLevel level_ = StopLevel::none;
+  FileWorker& files_;
+  /// Also of the work of files_, which may end later than this object.
+  const std::shared_ptr<std::atomic<StopLevel>> level_ =
+      std::make_shared<std::atomic<StopLevel>>(StopLevel::none);
   double looked_s_ = 0;
 };
 

@@ -14,7 +14,6 @@
 namespace trainctl {
 namespace {
 
-constexpr double kTraceLookEveryS = 0.5;
 /// After a failure: each is a line on the console.
 constexpr double kLookAgainS = 10;
 constexpr const char* kRequest = "trace.request";
@@ -99,7 +98,7 @@ std::optional<TraceRequest> TraceRequests::take() {
   const bool has_come = std::find(names.begin(), names.end(), kRequest) != names.end();
   const std::string text = has_come ? fs_.read_text(run_.file(kRequest)) : "";
   if (has_come) fs_.remove_file(run_.file(kRequest));
-  next_look_s_ = now_s + kTraceLookEveryS;
+  next_look_s_ = now_s + kLookEveryS;
   if (!has_come) return std::nullopt;
   if (!TraceLock::is_held(run_)) return std::nullopt;
   return read_record<TraceRequest>(text, run_.file(kRequest));

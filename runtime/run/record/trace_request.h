@@ -117,6 +117,7 @@ class TraceInquiry {
 /// The supervisor's side.
 class TraceRequests {
  public:
+  static constexpr double kLookEveryS = 0.5;
   TraceRequests(FileSystem& fs, Clock& clock, const RunDirectory& run) : fs_(fs), clock_(clock), run_(run) {}
   /// Takes the request that has come, if its command still waits. Looks at most twice a second, and again
   /// 10 s after a failure. Error(kIo): the folder cannot be read, or the request is damaged; that is removed.

@@ -12,6 +12,7 @@
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/run/wire/protocol.h"
+#include "runtime/supervise/attempt/attempt_files.h"
 #include "runtime/supervise/attempt/attempt_saves.h"
 #include "runtime/supervise/attempt/attempt_trace.h"
 #include "runtime/supervise/attempt/start_order.h"
@@ -27,8 +28,6 @@ constexpr double kLookAheadS = 0.3;
 constexpr double kLookIntervalS = 0.1;
 /// For processes that outlive their attempt.
 constexpr double kEndLimitS = 6;
-/// What is kept of the launcher's output in memory; the log file has all of it.
-constexpr size_t kLauncherTextBytes = 64 * 1024;
 
 using wire::Kind;
 using wire::Message;
@@ -40,7 +39,6 @@ class Attempt {
       : options_(with_nodes(std::move(options), fleet)),
         fleet_(fleet),
         run_(run),
-        fs_(fs),
         clock_(clock),
         log_(log),
         signals_(signals),
@@ -55,7 +53,7 @@ class Attempt {
                     }}),
         trace_(fs, clock, log, run, trace_of()),
         steps_(steps_of(options_, log)),
-        launcher_log_(run.file("logs/mpirun.log")),
+        files_(fs, run, log.files()),
         gone_(options_.nodes.size(), false),
         lost_(options_.nodes.size(), false) {}
   ~Attempt() {
@@ -72,7 +70,8 @@ class Attempt {
          .lost = [this](int node, const NodeLoss& loss) { on_node_lost(node, loss); },
          .paused = [this](double seconds) { log_.paused(seconds, run_.path); },
          .start_failed = options_.hooks.start_failed,
-         .message = [this](int node, Message&& message) { on_message(node, std::move(message)); }});
+         .message = [this](int node, Message&& message) { on_message(node, std::move(message)); },
+         .is_recorded = [this] { return log_.is_written(); }});
     options_.attach ? attach() : start();
     read_signals();
     while (!supervision_.over()) turn();
@@ -140,9 +139,9 @@ class Attempt {
     options_.file.shared_memory_folder = options_.shared_memory_folder;
     for (const AttemptOptions::Node& node : options_.nodes)
       options_.file.nodes.push_back({fleet_.name(node.node), node.first, node.count});
-    fs_.replace_text(run_.attempt(), options_.file.to_json());
-    launcher_log_.append(fmt::format("--- {} attempt {}: {}", utc_text(clock_.unix_s()), options_.file.epoch,
-                                     shell_text({options_.line.argv, {}})));
+    files_.record(options_.file);
+    files_.log(fmt::format("--- {} attempt {}: {}", utc_text(clock_.unix_s()), options_.file.epoch,
+                           shell_text({options_.line.argv, {}})));
     for (size_t i = 0; i < options_.nodes.size(); ++i) {
       send(int(i), {.kind = Kind::start, .payload = start_order(options_, fleet_, i).to_json()});
       if (!fleet_.hello(options_.nodes[i].node))
@@ -334,7 +333,7 @@ class Attempt {
     try {
       take(index, std::move(m));
     } catch (const Error& error) {
-      launcher_log_.append(fmt::format("{}: {}", fleet_.name(fleet_node), error.what()));
+      files_.log(fmt::format("{}: {}", fleet_.name(fleet_node), error.what()));
     }
   }
 
@@ -347,7 +346,7 @@ class Attempt {
       case Kind::times: return on_times(index, m.payload);
       case Kind::answered: return saves_.answered_before(protocol::decode_down(m.payload));
       case Kind::rank_lost:
-        return supervision_.lost(m.rank, read_crash_record(fs_, run_.path, m.rank, options_.file.epoch),
+        return supervision_.lost(m.rank, files_.crash_record(m.rank, options_.file.epoch),
                                  clock_.monotonic_s());
       case Kind::exited: return on_exit(index, m.rank, int(m.number));
       case Kind::output: return on_output(index, m);
@@ -385,25 +384,19 @@ class Attempt {
   void on_exit(int index, int rank, int status) {
     const double now_s = clock_.monotonic_s();
     if (rank >= 0)
-      return supervision_.exited(rank, status, read_crash_record(fs_, run_.path, rank, options_.file.epoch),
-                                 now_s);
+      return supervision_.exited(rank, status, files_.crash_record(rank, options_.file.epoch), now_s);
     // A rank that failed before it could connect has left nothing but its record.
     for (int r = 0; r < options_.limits.ranks; ++r)
       if (supervision_.ranks()[size_t(r)].phase == RankView::absent)
-        if (const auto record = read_crash_record(fs_, run_.path, r, options_.file.epoch))
+        if (const auto record = files_.crash_record(r, options_.file.epoch))
           supervision_.lost(r, record, now_s);
     supervision_.launcher_ended(status, now_s, index);
   }
 
   void on_output(int index, const Message& m) {
-    launcher_text_ += m.payload;
-    if (launcher_text_.size() > kLauncherTextBytes)
-      launcher_text_.erase(0, launcher_text_.size() - kLauncherTextBytes);
-    std::string text = m.payload.ends_with('\n') ? m.payload.substr(0, m.payload.size() - 1) : m.payload;
-    if (options_.nodes.size() > 1)
-      text = fmt::format("[{}] {}", fleet_.name(options_.nodes[size_t(index)].node), text);
-    launcher_log_.append(text);
-    supervision_.launcher_output(launcher_text_);
+    const bool many = options_.nodes.size() > 1;
+    supervision_.launcher_output(
+        files_.log_output(m.payload, many ? fleet_.name(options_.nodes[size_t(index)].node) : ""));
   }
 
   void on_all_present() {
@@ -473,7 +466,6 @@ class Attempt {
                      return index >= 0 && fleet_.hello(node) ? index : -1;
                    }};
   const RunDirectory& run_;
-  FileSystem& fs_;
   Clock& clock_;
   RunLog& log_;
   StopSignals& signals_;
@@ -482,8 +474,7 @@ class Attempt {
   AttemptSaves saves_;
   AttemptTrace trace_;
   StepAssembly steps_;
-  Journal launcher_log_;
-  std::string launcher_text_;
+  AttemptFiles files_;
   double looked_s_ = 0;
   bool regrouped_ = false, all_present_ = false;
   std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost

@@ -19,16 +19,29 @@ AttemptTrace::AttemptTrace(FileSystem& fs, Clock& clock, RunLog& log, const RunD
       log_(log),
       run_(run),
       attempt_(std::move(attempt)),
-      requests_(fs, clock, run),
+      requests_(std::make_shared<TraceRequests>(fs, clock, run)),
       questions_(int64_t(attempt_.epoch) << 32) {}
 
 void AttemptTrace::turn(bool is_running) {
   try {
-    if (const auto request = is_running ? requests_.take() : std::nullopt) begin(*request);
+    look(is_running);
+  } catch (const RunTaken&) {
+    throw;
   } catch (const Error& error) {
     log_.console().note(fmt::format("   a request to trace was lost: {}", error.what()));
   }
   if (session_) go_on();
+}
+
+void AttemptTrace::look(bool is_running) {
+  FileWorker& files = log_.files();
+  if (is_running && !files.hangs() && clock_.monotonic_s() - looked_s_ >= TraceRequests::kLookEveryS) {
+    looked_s_ = clock_.monotonic_s();
+    files.ask([requests = requests_, come = come_] {
+      if (const auto request = requests->take()) *come = request;
+    });
+  }
+  if (files.is_idle() && *come_) begin(*std::exchange(*come_, std::nullopt));
 }
 
 void AttemptTrace::begin(const TraceRequest& request) {
@@ -76,7 +89,11 @@ void AttemptTrace::publish() {
   answer.monotonic_s = clock_.monotonic_s();
   answer.unix_s = clock_.unix_s();
   try {
-    if (!requests_.answer(answer)) session_.reset();
+    const auto is_awaited =
+        log_.files().ask([requests = requests_, answer] { return requests->answer(answer); });
+    if (!is_awaited.value_or(true)) session_.reset();
+  } catch (const RunTaken&) {
+    throw;
   } catch (const Error& error) {
     log_.console().note(fmt::format("   a request to trace has no answer: {}", error.what()));
     session_.reset();
@@ -101,6 +118,7 @@ void AttemptTrace::handed_in(int rank, const TraceResult& result) {
 }
 
 void AttemptTrace::end(const std::string& why) {
+  if (!session_ && log_.files().is_idle() && *come_) begin(*std::exchange(*come_, std::nullopt));
   if (!session_) return;
   session_->attempt_ended(why);
   go_on();

@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ class AttemptTrace {
     int node = 0;
     double sent_s = 0;
   };
+  void look(bool is_running);
   void begin(const TraceRequest& request);
   void go_on();
   void publish();
@@ -48,7 +50,10 @@ class AttemptTrace {
   RunLog& log_;
   const RunDirectory run_;
   const Attempt attempt_;
-  TraceRequests requests_;
+  // Of the thread that writes the run's files, but while it is idle.
+  const std::shared_ptr<TraceRequests> requests_;
+  const std::shared_ptr<std::optional<TraceRequest>> come_ = std::make_shared<std::optional<TraceRequest>>();
+  double looked_s_ = -1e9;
   std::optional<TraceSession> session_;
   std::map<int64_t, Question> asked_;
   int64_t questions_;  ///< the number of the newest; those of another epoch are not answers to these

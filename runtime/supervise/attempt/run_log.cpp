@@ -14,6 +14,10 @@ namespace trainctl {
 namespace {
 
 constexpr double kStatusIntervalS = 1.0;
+/// A busy file system answers sooner.
+constexpr double kQuietS = 5;
+/// For the last records of a run.
+constexpr double kSyncS = 30;
 /// Of each of the two files with the numbers of every rank.
 constexpr int64_t kMostRankMetricsBytes = 64 << 20;
 
@@ -28,22 +32,26 @@ RunState state_of(const Supervision& supervision) {
 
 }  // namespace
 
+RunLog::Written::Written(const RunDirectory& run)
+    : metrics(std::make_unique<Journal>(run.metrics())),
+      rank_metrics(run.file("metrics.ranks.jsonl"), run.file("metrics.ranks.1.jsonl"), kMostRankMetricsBytes),
+      events(run.events()),
+      curves(run.path) {}
+
 RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console)
     : fs_(fs),
       clock_(clock),
       run_(run),
       console_(console),
-      metrics_(run.metrics()),
-      rank_metrics_(run.file("metrics.ranks.jsonl"), run.file("metrics.ranks.1.jsonl"),
-                    kMostRankMetricsBytes),
-      events_(run.events()),
-      curves_(run.path),
+      written_files_(std::make_shared<Written>(run)),
       summary_(clock.unix_s()) {
   status_.directory = run.path;
 }
 
 void RunLog::event(EventKind kind, const std::string& json) {
-  events_.append(event_line(clock_.unix_s(), kind, json));
+  files_.ask([files = written_files_, line = event_line(clock_.unix_s(), kind, json)] {
+    files->events.append(line);
+  });
   check_journals();
 }
 
@@ -105,9 +113,6 @@ void RunLog::save_interval(const SaveInterval& now) {
 }
 
 void RunLog::step(const StepRecord& record) {
-  metrics_->append(record.json);
-  if (!record.ranks.empty()) rank_metrics_.append(record.ranks);
-  check_journals();
   status_.step = record.step;
   status_.step_unix_s = clock_.unix_s();
   status_.last_step_json = record.json;
@@ -119,7 +124,14 @@ void RunLog::step(const StepRecord& record) {
   }
   copies_made(line);
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
-  curves_.step(line, clock_.unix_s());
+  // The numbers of every rank are many, and nothing depends on them.
+  const std::string ranks = files_.hangs() ? "" : record.ranks;
+  files_.ask([files = written_files_, json = record.json, ranks, line, unix_s = clock_.unix_s()] {
+    files->metrics->append(json);
+    if (!ranks.empty()) files->rank_metrics.append(ranks);
+    files->curves.step(line, unix_s);
+  });
+  check_journals();
   summary_.step(line, clock_.unix_s());
   console_.step(line, record.log, clock_.unix_s());
   for (const SlowRanks::Notice& notice : slow_.step(line, clock_.unix_s())) {
@@ -154,7 +166,8 @@ void RunLog::saved(const SaveOutcome& outcome, double seconds) {
 }
 
 void RunLog::saved_before(const SaveOutcome& outcome) {
-  const std::vector<std::string> lines = lines_of(fs_, run_.events());
+  const auto lines = files_.ask([&fs = fs_, path = run_.events()] { return lines_of(fs, path); })
+                         .value_or(std::vector<std::string>{});
   // Of this attempt: one before it may have saved that step, too.
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const Json event = try_parse_json(*line);
@@ -179,7 +192,27 @@ void RunLog::publishing_hangs(const std::string& text) {
   console_.note(" ! " + text);
 }
 
+void RunLog::reopen_metrics() {
+  files_.ask([files = written_files_, path = run_.metrics()] {
+    files->metrics = std::make_unique<Journal>(path);
+    files->curves.begin_next();
+  });
+  slow_.forget();
+  failed_copy_ = failed_second_copy_ = -1;
+}
+
+/// Says once that the records wait; with the answer the event is written, too.
+void RunLog::check_answers() {
+  if (!files_.hangs()) told_silence_ = false;
+  if (files_.quiet_s() < kQuietS || std::exchange(told_silence_, true)) return;
+  publishing_hangs(
+      fmt::format("{} has not answered for {:.0f} s; the ranks go on, and what is recorded of them "
+                  "waits in memory",
+                  run_.path, files_.quiet_s()));
+}
+
 void RunLog::update(const Supervision& supervision, bool now) {
+  check_answers();
   if (!now && clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
   status_.state = state_of(supervision);
   const bool many = supervision.ranks().size() > kMostRanksInStatus;
@@ -210,29 +243,45 @@ void RunLog::waiting(const std::string& why) {
 }
 
 void RunLog::write(bool with_ranks) {
+  if (!files_.hangs()) post_status(with_ranks);
+}
+
+void RunLog::post_status(bool with_ranks) {
   written_s_ = clock_.monotonic_s();
   status_.updated_unix_s = clock_.unix_s();
-  try {
-    if (nodes_) status_.nodes = nodes_();
-    write_status(fs_, run_.status(), status_, with_ranks);
-    replace_view(fs_, run_.prometheus(), prometheus_text(status_));
-  } catch (const std::exception&) {
-    // A view only; the journals tell of a broken disk.
-  }
+  if (nodes_) status_.nodes = nodes_();
+  files_.ask([&fs = fs_, run = run_, status = status_, with_ranks] {
+    try {
+      write_status(fs, run.status(), status, with_ranks);
+      replace_view(fs, run.prometheus(), prometheus_text(status));
+    } catch (const std::exception&) {
+      // A view only; the journals tell of a broken disk.
+    }
+  });
 }
 
 void RunLog::finish() {
-  write(true);
-  metrics_->sync();
-  events_.sync();
+  post_status(true);
+  files_.ask([files = written_files_] {
+    files->metrics->sync();
+    files->events.sync();
+  });
+  if (!files_.finish(kSyncS))
+    console_.note(fmt::format(" ! the run's records are incomplete: {} has not answered for {:.0f} s",
+                              run_.path, files_.quiet_s()));
   check_journals();
 }
 
+void RunLog::await_files() {
+  while (!files_.finish(kSyncS)) check_answers();
+}
+
 void RunLog::check_journals() {
-  if (told_journal_error_ || (metrics_->error().is_none() && events_.error().is_none())) return;
+  if (told_journal_error_ || !files_.is_idle()) return;
+  const Problem error = written_files_->error();
+  if (error.is_none()) return;
   told_journal_error_ = true;
-  console_.note(" ! the run's records are incomplete: " +
-                (metrics_->error().is_none() ? events_.error() : metrics_->error()).text());
+  console_.note(" ! the run's records are incomplete: " + error.text());
 }
 
 }  // namespace trainctl

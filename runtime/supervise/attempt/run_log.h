@@ -1,21 +1,23 @@
 // RunLog writes what happens in a run to metrics.jsonl, events.jsonl, status.json and the console, and what
-// TensorBoard and Prometheus read. One thread.
+// TensorBoard and Prometheus read. One thread, which waits for no file longer than FileWorker does.
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "runtime/base/file_worker.h"
 #include "runtime/base/record.h"
 #include "runtime/run/record/console.h"
-#include "runtime/run/views/event_file.h"
 #include "runtime/run/record/events.h"
 #include "runtime/run/record/journal.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/record/run_status.h"
-#include "runtime/run/saves/save_collector.h"
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/run/record/step_assembly.h"
 #include "runtime/run/record/summary.h"
+#include "runtime/run/saves/save_collector.h"
+#include "runtime/run/views/event_file.h"
 #include "runtime/supervise/decide/supervision.h"
 
 namespace trainctl {
@@ -63,10 +65,13 @@ class RunLog {
   /// Writes status.json and makes the journals durable.
   void finish();
   /// Opens metrics.jsonl again. Call it after the file was replaced (supersede_metrics).
-  void reopen_metrics() {
-    metrics_.emplace(run_.metrics()), slow_.forget(), curves_.begin_next();
-    failed_copy_ = failed_second_copy_ = -1;
-  }
+  void reopen_metrics();
+  /// The thread that writes these files, for whatever else of the run's files a loop needs.
+  FileWorker& files() { return files_; }
+  /// Whether all of it is in the files.
+  bool is_written() const { return files_.is_complete(); }
+  /// Waits until all that was to be written is written: before the records are read or put aside.
+  void await_files();
   /// The step of the last failed save, -1: none failed; and why it failed.
   int64_t save_failed_step() const { return save_failed_step_; }
   const std::string& save_failure() const { return save_failure_; }
@@ -83,15 +88,24 @@ class RunLog {
   void copy_failed(const std::string& tier, int64_t step, int rank, const std::string& reason);
   void copies_made(const StepLine& line);
   void write(bool with_ranks);
+  void post_status(bool with_ranks);
   void check_journals();
+  void check_answers();
+  /// What the thread of files_ writes; it alone touches them.
+  struct Written {
+    explicit Written(const RunDirectory& run);
+    std::unique_ptr<Journal> metrics;
+    BoundedJournal rank_metrics;
+    Journal events;
+    event_file::EventFiles curves;
+    Problem error() const { return metrics->error().exists() ? metrics->error() : events.error(); }
+  };
   FileSystem& fs_;
   Clock& clock_;
   const RunDirectory run_;
   Console& console_;
-  std::optional<Journal> metrics_;
-  BoundedJournal rank_metrics_;
-  Journal events_;
-  event_file::EventFiles curves_;
+  const std::shared_ptr<Written> written_files_;
+  FileWorker files_;
   RunStatus status_;
   RunSummary summary_;
   SlowRanks slow_;
@@ -102,7 +116,7 @@ class RunLog {
   double written_s_ = -1e9, ranks_written_s_ = -1e9;
   /// The step whose copy failed and was reported; -1: copies are made since.
   int64_t failed_copy_ = -1, failed_second_copy_ = -1;
-  bool told_journal_error_ = false, told_memory_off_ = false;
+  bool told_journal_error_ = false, told_memory_off_ = false, told_silence_ = false;
 };
 
 }  // namespace trainctl

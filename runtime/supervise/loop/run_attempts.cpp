@@ -165,6 +165,7 @@ void RunAttempts::run(AttemptOptions options, StopSignals& signals) {
   const AttemptResult result = run_attempt(std::move(options), parts_.fleet.fleet(), run_.directory, run_.fs,
                                            run_.clock, run_.log, signals);
   run_.lock.must_hold();
+  run_.log.await_files();
   parts_.fleet.listen();
   ended(result, by_pmix);
 }

@@ -53,8 +53,9 @@ double stop_unix_s(const EndOfTime& end, double begin_unix_s) {
   return std::max(begin_of_last_save_unix_s(end), half_unix_s);
 }
 
-OtherStops::OtherStops(const SlurmTies& ties, FileSystem& fs, Clock& clock, const RunDirectory& run)
-    : ties_(ties), clock_(clock), requests_(fs, clock, run), begin_unix_s_(clock.unix_s()) {}
+OtherStops::OtherStops(const SlurmTies& ties, FileSystem& fs, Clock& clock, const RunDirectory& run,
+                       FileWorker& files)
+    : ties_(ties), clock_(clock), requests_(fs, clock, run, files), begin_unix_s_(clock.unix_s()) {}
 
 StopLevel OtherStops::read(const RunPace& pace, Console& console) {
   if (ties_.end_unix_s && !time_is_up_) {

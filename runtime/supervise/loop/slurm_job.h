@@ -40,7 +40,7 @@ double stop_unix_s(const EndOfTime& end, double begin_unix_s);
 /// Stop requests that are not signals: the end of the job's time, and `trainctl stop` on another machine.
 class OtherStops {
  public:
-  OtherStops(const SlurmTies& ties, FileSystem& fs, Clock& clock, const RunDirectory& run);
+  OtherStops(const SlurmTies& ties, FileSystem& fs, Clock& clock, const RunDirectory& run, FileWorker& files);
   StopLevel read(const RunPace& pace, Console& console);
   bool time_is_up() const { return time_is_up_; }
 

@@ -21,7 +21,7 @@ struct SupervisedRun {
         last_step(plan.max_steps > 0 ? std::min(plan.max_steps, plan.job.job.schedule.total_steps)
                                      : plan.job.job.schedule.total_steps),
         log(fs, clock, run, console),
-        lock(plan.lock, clock) {
+        lock(plan.lock, clock, log.files()) {
     const JobSpec& job = plan.job.job;
     RunStatus& status = log.status();
     status.run_id = plan.run_id;

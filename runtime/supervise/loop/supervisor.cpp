@@ -45,7 +45,7 @@ class Supervisor {
         end_(plan, run, fs, console, run_.log),
         checkpoints_(plan, run_.directory, fs, clock, run_.log, run_.lock),
         recovery_(recovery_options(plan), clock.monotonic_s()),
-        other_stops_(plan.slurm, fs, clock, run),
+        other_stops_(plan.slurm, fs, clock, run, run_.log.files()),
         source_(plan, run, fs, run_.log),
         fleet_(run_, recovery_),
         attempts_(run_, {recovery_, source_, checkpoints_, fleet_, end_}) {

@@ -201,7 +201,7 @@ void Fleet::greet(Connection& c, const Message& message) {
   node.heard_s = node.greeted_s = clock_.monotonic_s();
   node.problem.clear();
   node.start_interval_s = 1;
-  node.taken = 0;
+  node.taken = node.settled = 0;
   node.orders.clear();
   const bool keep = hello.epoch && options_.attach_to == hello.epoch;
   node.clock_offset_s = hello.unix_s - clock_.unix_s();
@@ -356,6 +356,7 @@ void Fleet::serve() {
     await_room(c);
     read_from(c);
   }
+  measure_pause();  // what was read may have taken time
   tick();
   std::erase_if(connections_, [](const auto& c) { return !c.second->stream->open() && c.second->node < 0; });
 }
@@ -382,7 +383,11 @@ void Fleet::tick() {
     if (c->node < 0 && c->stream->open() && now_s - c->since_s > kHelloLimitS) close(*c, "no hello");
   if (now_s - beat_s_ >= std::min(0.25, options_.silence_s / 4)) {
     beat_s_ = now_s;
-    for (int i = 0; i < size(); ++i) send(i, {.kind = Kind::beat, .sequence = nodes_[size_t(i)].settled()});
+    const bool is_recorded = !handler_.is_recorded || handler_.is_recorded();
+    for (int i = 0; i < size(); ++i) {
+      if (is_recorded) nodes_[size_t(i)].settle();
+      send(i, {.kind = Kind::beat, .sequence = nodes_[size_t(i)].settled});
+    }
     watch_starters();
   }
 }

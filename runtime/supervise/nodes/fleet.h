@@ -62,6 +62,9 @@ class Fleet {
     /// The agent could not be started, or was refused.
     std::function<void(int node, const std::string& why)> start_failed;
     std::function<void(int node, wire::Message&&)> message;
+    /// Whether what the messages so far have caused would survive this process; agents keep them until then.
+    /// Empty: it would.
+    std::function<bool()> is_recorded;
   };
   /// Listens and writes the run's supervisor.json. Error(kPreflight).
   Fleet(Options options, Clock& clock);
@@ -142,7 +145,8 @@ class Fleet {
     uint64_t taken = 0;  ///< sequence number of the last handled message
     std::optional<uint64_t> kept_from;  ///< of let_keep
     /// The last message that the agent need not keep.
-    uint64_t settled() const { return kept_from ? std::min(taken, *kept_from - 1) : taken; }
+    uint64_t settled = 0;  ///< what the agent may forget
+    void settle() { settled = kept_from ? std::min(taken, *kept_from - 1) : taken; }
     std::unique_ptr<ChildProcess> starter;
     std::string starter_text;
   };

@@ -39,7 +39,8 @@ struct Supervisor {
 
 TEST_CASE("a link dials the supervisor of the moment", "[supervisor_link]") {
   const test::TemporaryFolder run;
-  SupervisorLink link(run.path(), "");
+  FileWorker files;
+  SupervisorLink link(run.path(), "", files);
   CHECK_THROWS_AS(link.dial(), Error);  // there is no supervisor.json
   CHECK_FALSE(link.is_up());
   Supervisor first(run.path(), "first");
@@ -62,7 +63,8 @@ TEST_CASE("a given address comes before that of supervisor.json, but not its tok
   const test::TemporaryFolder run;
   Supervisor relay(run.path(), "relay");
   Supervisor supervisor(run.path(), "supervisor");
-  SupervisorLink link(run.path(), relay.address);
+  FileWorker files;
+  SupervisorLink link(run.path(), relay.address, files);
   link.dial();
   relay.accept();
   CHECK(link.token() == "supervisor");
@@ -72,7 +74,8 @@ TEST_CASE("bytes are heard before their message is complete, and the end after t
           "[supervisor_link]") {
   const test::TemporaryFolder run;
   Supervisor supervisor(run.path(), "token");
-  SupervisorLink link(run.path(), "");
+  FileWorker files;
+  SupervisorLink link(run.path(), "", files);
   CHECK_FALSE(link.has_ended());
   CHECK(link.read().messages.empty());
   link.dial();
@@ -101,7 +104,8 @@ TEST_CASE("bytes are heard before their message is complete, and the end after t
 TEST_CASE("a supervisor that does not read fills the link", "[supervisor_link]") {
   const test::TemporaryFolder run;
   Supervisor supervisor(run.path(), "token");
-  SupervisorLink link(run.path(), "");
+  FileWorker files;
+  SupervisorLink link(run.path(), "", files);
   CHECK_FALSE(link.is_full());
   link.dial();
   const auto peer = supervisor.accept();

@@ -2,7 +2,12 @@
 //       several ranks cause comes once.
 // Method: the records of one supervisor after another in the same run directory, also of one that died
 //         between the rename and its record.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <sstream>
 
 #include "runtime/base/json.h"
 #include "runtime/observe/console.h"
@@ -133,4 +138,32 @@ TEST_CASE("the status has the newest step that is whole in memory, as the ranks 
   CHECK(second_copies_after(R"({"step":5,"partner_step":4,"partner_nodes":3})").first == 4);
   CHECK(second_copies_after(R"({"step":6})") == std::pair<int64_t, int>(4, 3));
   CHECK(second_copies_after(R"({"step":7,"partner_step":-1})").first == -1);
+}
+
+TEST_CASE("records wait in memory for a file system that does not answer, and none is lost") {
+  Logged logged;
+  // A pipe that is full is a file that does not take what is written until somebody reads.
+  REQUIRE(::mkfifo(logged.run.events().c_str(), 0600) == 0);
+  const int disk = ::open(logged.run.events().c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  const std::string page(4096, '\n');
+  while (::write(disk, page.data(), page.size()) > 0) {
+  }
+  std::string text;
+  {
+    RunLog log = logged.open();
+    for (int step = 1; step <= 500; ++step)
+      log.event(EventKind::checkpoint, fmt::format(R"({{"step":{}}})", step));
+    CHECK_FALSE(log.is_written());
+    char bytes[4096];
+    while (!log.is_written())
+      if (const ssize_t n = ::read(disk, bytes, sizeof bytes); n > 0) text.append(bytes, size_t(n));
+    for (ssize_t n; (n = ::read(disk, bytes, sizeof bytes)) > 0;) text.append(bytes, size_t(n));
+  }
+  ::close(disk);
+  int64_t last = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (const Json event = try_parse_json(line); event.is_object())
+      CHECK(event.at("step").get<int64_t>() == ++last);
+  CHECK(last == 500);
 }

@@ -16,7 +16,9 @@ TEST_CASE("a supervisor lets an agent forget what it has handled, but for what i
   Fleet fleet({.run_directory = dir.path(), .nodes = {"a"}, .listen = "unix:" + dir.path() + "/supervisor"},
               clock);
   int handled = 0;
-  fleet.set_handler({.message = [&](int, Message&& message) { handled += message.kind == Kind::rank; }});
+  bool is_recorded = true;
+  fleet.set_handler({.message = [&](int, Message&& message) { handled += message.kind == Kind::rank; },
+                     .is_recorded = [&] { return is_recorded; }});
   test::Peer agent(dir.path());
   const auto until = [&](const std::function<bool()>& holds) {
     return test::eventually([&] { return fleet.serve(), agent.read(), holds(); });
@@ -39,4 +41,11 @@ TEST_CASE("a supervisor lets an agent forget what it has handled, but for what i
   CHECK(forgets_up_to() == 3);
   fleet.let_keep(0, std::nullopt);
   CHECK(forgets_up_to() == 3);
+  // Nor does an agent forget what is not in the records yet.
+  is_recorded = false;
+  agent.send(Message{.kind = Kind::rank, .epoch = 1, .rank = 0, .sequence = 4, .payload = "x"});
+  REQUIRE(until([&] { return handled == 4; }));
+  CHECK(forgets_up_to() == 3);
+  is_recorded = true;
+  CHECK(forgets_up_to() == 4);
 }
