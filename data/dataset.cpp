@@ -64,6 +64,14 @@ class MixedDataset final : public Dataset {
     for (const auto& s : sources_) n += s->token_count();
     return n;
   }
+  std::vector<std::string> files() const override {
+    std::vector<std::string> all;
+    for (const auto& source : sources_) {
+      const std::vector<std::string> paths = source->files();
+      all.insert(all.end(), paths.begin(), paths.end());
+    }
+    return all;
+  }
   std::string fingerprints_json() const override {
     auto list = Json::array();
     for (size_t i = 0; i < sources_.size(); ++i)

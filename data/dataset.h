@@ -71,6 +71,8 @@ class Dataset {
   /// 0..n-1.
   virtual uint64_t samples_per_epoch() const = 0;
   virtual uint64_t token_count() const = 0;
+  /// Of all sources, in their order.
+  virtual std::vector<std::string> files() const = 0;
   /// A JSON array with {"name", "path", "format", "tokens", "fingerprint"} for each source. Checkpoints
   /// contain it.
   virtual std::string fingerprints_json() const = 0;

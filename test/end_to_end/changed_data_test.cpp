@@ -24,9 +24,13 @@ struct Disturbed {
   TemporaryFolder dir;
   std::string tokens = dir / "tokens.bin", val = dir / "val.bin", whole;
 
-  Disturbed() {
+  /// `bytes`: the least that the tokens have.
+  explicit Disturbed(size_t bytes = 0) {
     const std::string golden = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/llama-tiny/tokens.bin";
     for (const std::string& path : {tokens, val}) stdfs::copy_file(golden, path);
+    std::string longer;
+    for (const std::string part = read_file(golden); longer.size() < bytes;) longer += part;
+    if (bytes > 0) write_file(tokens, longer);
     std::string spec = tiny_spec("tiny");
     spec.replace(spec.find(golden), golden.size(), tokens);
     write_file(dir / "job.json", spec);
@@ -89,8 +93,8 @@ TEST_CASE("data that change under a run end it with their name", "[fault]") {
       {"cut", [&] { stdfs::resize_file(bench.tokens, 4096); }, SIGCONT, bench.tokens},
       {"written", [&] { write_file(bench.tokens, kept); }, SIGCONT, bench.tokens},
       {"replaced", replaced(bench.tokens), SIGKILL,
-       bench.tokens + ") is not the file that the run began with"},
-      {"val", replaced(bench.val), SIGKILL, bench.val + ") is not the file that the run began with"},
+       bench.tokens + " is not the file that the run began with"},
+      {"val", replaced(bench.val), SIGKILL, bench.val + " is not the file that the run began with"},
   };
   for (const Change& change : changes) {
     CAPTURE(change.name);
@@ -101,4 +105,33 @@ TEST_CASE("data that change under a run end it with their name", "[fault]") {
     for (const std::string& path : {bench.tokens, bench.val}) write_file(path, kept);
     bench.require_resumes(change.name);
   }
+}
+
+TEST_CASE("a change in the middle of a large file is found before the next attempt", "[fault]") {
+  // Of a file this large the first and last MiB are compared when it is opened.
+  const Disturbed bench(3 << 20);
+  const std::string kept = read_file(bench.tokens);
+  const auto rewritten = [&](size_t changed) {
+    return [&, changed] {
+      REQUIRE(eventually(60, [&] {
+        const std::string record = run_of(bench.dir.path(), "middle") + "/data.files.json";
+        return stdfs::exists(record) && read_file(record).find(bench.tokens) != std::string::npos;
+      }));
+      std::string bytes = kept;
+      bytes[bytes.size() / 2] ^= char(changed);
+      write_file(bench.tokens + ".new", bytes);
+      stdfs::rename(bench.tokens + ".new", bench.tokens);
+    };
+  };
+  const Outcome same = bench.change("middle", rewritten(0), SIGKILL);
+  INFO(same.err);
+  CHECK(same.status == 0);
+  CHECK_THAT(same.err, Contains(bench.tokens + " was written to since the run began"));
+  stdfs::remove_all(run_of(bench.dir.path(), "middle"));
+  const Outcome other = bench.change("middle", rewritten(1), SIGKILL);
+  INFO(other.err);
+  CHECK(other.status == 6);
+  CHECK_THAT(other.err, Contains(bench.tokens + " is not the file that the run began with: digest"));
+  write_file(bench.tokens, kept);
+  bench.require_resumes("middle");
 }

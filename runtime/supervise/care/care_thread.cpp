@@ -1,9 +1,6 @@
 #include "runtime/supervise/care/care_thread.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -15,6 +12,7 @@
 #include "ckpt/counting_file_system.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/supervise/care/low_priority.h"
 
 namespace trainctl {
 namespace {
@@ -22,14 +20,6 @@ namespace {
 /// Of one request to the store; what fails longer is tried again by the caretaker.
 constexpr ckpt::RetryLimits kRetries{.deadline_s = 20};
 constexpr double kLongestWaitS = 60, kAskIntervalS = 0.1;
-
-/// The calling thread yields cores and disk to all others. Where the system refuses that, nothing changes.
-void take_lowest_priority() {
-  constexpr int kWhoProcess = 1, kBestEffort = 2, kLowest = 7;
-  const auto self = pid_t(::syscall(SYS_gettid));
-  ::setpriority(PRIO_PROCESS, id_t(self), 19);
-  ::syscall(SYS_ioprio_set, kWhoProcess, self, kBestEffort << 13 | kLowest);
-}
 
 using Lock = std::unique_lock<std::mutex>;
 

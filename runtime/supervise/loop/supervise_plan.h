@@ -28,6 +28,7 @@ struct SupervisePlan {
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;
   double val_bytes_per_token = 0;  ///< as in Preflight
+  std::vector<std::string> data_files;  ///< as in Preflight
   std::string numerics;     ///< Backend::numerics of the devices, see run_numerics
   std::string change_json;  ///< fields of an event for changes that affect the numbers from here on; "": none
   std::vector<std::pair<EventKind, std::string>> events;  ///< from before there was a supervisor

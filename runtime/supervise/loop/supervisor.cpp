@@ -13,6 +13,7 @@
 #include "runtime/run/wire/environment.h"
 #include "runtime/supervise/decide/widths.h"
 #include "runtime/supervise/loop/run_attempts.h"
+#include "runtime/supervise/loop/run_data.h"
 #include "runtime/supervise/loop/run_quarantine.h"
 #include "runtime/supervise/loop/wait_notice.h"
 
@@ -46,6 +47,7 @@ class Supervisor {
         checkpoints_(plan, run_.directory, fs, clock, run_.log, run_.lock),
         recovery_(recovery_options(plan), clock.monotonic_s()),
         other_stops_(plan.slurm, fs, clock, run, run_.log.files()),
+        data_(run_),
         source_(plan, run, fs, run_.log),
         fleet_(run_, recovery_),
         attempts_(run_, {recovery_, source_, checkpoints_, fleet_, end_}) {
@@ -95,7 +97,10 @@ class Supervisor {
     if (!run_.plan.change_json.empty()) run_.log.event(EventKind::change, run_.plan.change_json);
     for (const auto& [kind, fields] : run_.plan.events) run_.log.event(kind, fields);
     if (finished) return conclude_finished(signals);
-    if (left == RunFleet::Left::ranks) attempts_.attach(signals);
+    if (left == RunFleet::Left::ranks) {
+      data_.begin();
+      attempts_.attach(signals);
+    }
     return decide(signals);
   }
 
@@ -105,7 +110,7 @@ class Supervisor {
       recovery_.stop(signals.read());
       const Decision decision = recovery_.next(run_.clock.monotonic_s());
       if (const auto* start = std::get_if<StartAttempt>(&decision)) {
-        if (is_writable(signals)) attempts_.begin(*start, signals);
+        if (is_writable(signals) && has_its_data(signals)) attempts_.begin(*start, signals);
       } else if (const auto* find = std::get_if<FindCheckpoint>(&decision)) {
         find_source(*find, signals);
       } else if (const auto* wait = std::get_if<Wait>(&decision)) {
@@ -151,6 +156,17 @@ class Supervisor {
           problem.text()));
     await_news({run_.clock.monotonic_s() + kRoomIntervalS, ""}, signals);
     return false;
+  }
+
+  /// Error(kData): the data are others than those of the run. False: a stop is asked for.
+  bool has_its_data(StopSignals& signals) {
+    const bool is_same = data_.is_same([&] {
+      run_.lock.turn();
+      fleet_.fleet().serve();
+      return signals.read() == StopLevel::none;
+    });
+    data_.begin();
+    return is_same;
   }
 
   void await_news(const Wait& wait, const StopSignals& signals) {
@@ -217,6 +233,7 @@ class Supervisor {
   RunCheckpoints checkpoints_;
   Recovery recovery_;
   OtherStops other_stops_;
+  RunData data_;
   RunSource source_;
   RunFleet fleet_;
   RunAttempts attempts_;

@@ -278,6 +278,10 @@ void check_data(const JobSpec& job, Preflight& result) {
   const auto val = job.data.val.empty() ? nullptr : data::open_dataset(dataset_options(job, true));
   if (val) result.val_tokens = val->token_count();
   result.data_json = data::data_record(*train, val.get());
+  result.data_files = train->files();
+  if (val)
+    for (const std::string& path : val->files()) result.data_files.push_back(path);
+  if (job.data.tokenizer.is_file()) result.data_files.push_back(job.data.tokenizer.path());
   result.val_bytes_per_token = bytes_per_token(job.data.val);
 }
 

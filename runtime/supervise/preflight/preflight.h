@@ -18,6 +18,7 @@ struct Preflight {
   std::string mpirun;                ///< full path
   bool cross_memory_attach = false;  ///< processes of one user may read each other's memory
   std::string data_json;             ///< see data/data_record.h
+  std::vector<std::string> data_files;  ///< token files, and the tokenizer's
   uint64_t train_tokens = 0, val_tokens = 0;
   double val_bytes_per_token = 0;    ///< of the validation text; 0: its sidecars do not say it
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
@@ -52,7 +53,7 @@ void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ra
 Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs,
                                  std::optional<int> ranks_here = std::nullopt, int second_ranks_here = 0);
 
-/// Checks only the data; sets data_json, train_tokens and val_tokens of `result`.
+/// Checks only the data; sets the fields of `result` about them.
 void check_data(const JobSpec& job, Preflight& result);
 
 /// Makes `directory` if it is missing and checks that a file can be made in it. Error(kPreflight).
