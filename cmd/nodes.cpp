@@ -8,6 +8,7 @@
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/slurm/cluster_name.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -26,8 +27,8 @@ void lift(QuarantineFile& file, const std::string& place) {
   std::vector<std::string> places;
   file.update([&](QuarantineList& list) {
     for (const QuarantineEntry& entry : list.entries()) {
-      found = found || entry.place() == place || entry.node == place;
-      places.push_back(entry.place());
+      found = found || list.is_meant(entry, place);
+      places.push_back(list.is_meant(entry, entry.place()) ? entry.place() : entry.place_with_cluster());
     }
     if (found) list.lift(place, this_user(), real_clock().unix_s());
   });
@@ -44,7 +45,7 @@ int nodes(const NodesOptions& options, const Context& context) {
     throw Error(ErrorCode::kUsage,
                 "there is no home folder for the list of quarantined nodes; name one with --list FILE "
                 "or $TRAINCTL_QUARANTINE");
-  QuarantineFile file(real_file_system(), real_clock(), path);
+  QuarantineFile file(real_file_system(), real_clock(), path, this_cluster());
   if (!options.lift.empty()) {
     lift(file, options.lift);
     if (!context.quiet() && !context.json) fmt::print("{} may be used again\n", options.lift);

@@ -14,6 +14,7 @@
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/slurm/cluster_name.h"
 #include "test/support/json_schema.h"
 #include "test/support/temporary_folder.h"
 
@@ -407,7 +408,7 @@ TEST_CASE("nodes lists what is in quarantine, and lifts it", "[cmd]") {
   const TemporaryFolder folder;
   const std::string list = folder / "quarantine.json";
   CHECK(run({"nodes", "--list", list}).out == fmt::format("no node is in quarantine ({})\n", list));
-  QuarantineFile file(real_file_system(), real_clock(), list);
+  QuarantineFile file(real_file_system(), real_clock(), list, this_cluster());
   const double now_s = real_clock().unix_s();
   file.update([&](QuarantineList& entries) {
     entries.add("n1", 2, {.kind = NodeEvidence::slow, .run = "r", .cause = "slow", .unix_s = now_s}, {}, now_s);

@@ -36,8 +36,8 @@ std::string QuarantineEntry::place() const { return gpu < 0 ? node : fmt::format
 
 QuarantineEntry& QuarantineList::entry_of(const std::string& node, int gpu) {
   for (QuarantineEntry& e : entries_)
-    if (e.node == node && e.gpu == gpu) return e;
-  entries_.push_back({.node = node, .gpu = gpu});
+    if (e.node == node && e.cluster == cluster_ && e.gpu == gpu) return e;
+  entries_.push_back({.node = node, .cluster = cluster_, .gpu = gpu});
   return entries_.back();
 }
 
@@ -63,7 +63,7 @@ bool QuarantineList::add(const std::string& node, int gpu, const NodeEvidence& e
 bool QuarantineList::lift(const std::string& place, const std::string& by, double now_s) {
   bool any = false;
   for (QuarantineEntry& e : entries_) {
-    if (e.place() != place && e.node != place) continue;
+    if (!is_meant(e, place)) continue;
     any = any || e.is_out(now_s);
     e.out_until_s = std::min(e.out_until_s, now_s);
     e.lifted_s = now_s;
@@ -72,10 +72,15 @@ bool QuarantineList::lift(const std::string& place, const std::string& by, doubl
   return any;
 }
 
+bool QuarantineList::is_meant(const QuarantineEntry& e, const std::string& place) const {
+  if (is_here(e) && (e.place() == place || e.node == place)) return true;
+  return !e.cluster.empty() && (e.place_with_cluster() == place || e.cluster + "/" + e.node == place);
+}
+
 bool QuarantineList::only_by(const std::string& node, const std::string& run, double now_s) const {
   bool out = false;
   for (const QuarantineEntry& entry : entries_) {
-    if (entry.node != node || !entry.is_out(now_s)) continue;
+    if (entry.node != node || !is_here(entry) || !entry.is_out(now_s)) continue;
     out = true;
     for (const NodeEvidence& e : entry.evidence)
       if (e.run != run || e.kind != NodeEvidence::failure) return false;
@@ -86,7 +91,7 @@ bool QuarantineList::only_by(const std::string& node, const std::string& run, do
 std::vector<std::string> QuarantineList::nodes_out(double now_s) const {
   std::vector<std::string> names;
   for (const QuarantineEntry& e : entries_)
-    if (e.is_out(now_s)) names.push_back(e.node);
+    if (is_here(e) && e.is_out(now_s)) names.push_back(e.node);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
@@ -94,7 +99,7 @@ std::vector<std::string> QuarantineList::nodes_out(double now_s) const {
 
 std::string QuarantineList::why_out(const std::string& node, double now_s) const {
   for (const QuarantineEntry& e : entries_) {
-    if (e.node != node || !e.is_out(now_s)) continue;
+    if (e.node != node || !is_here(e) || !e.is_out(now_s)) continue;
     std::string text =
         fmt::format("in quarantine for another {}, {} x", short_duration(e.out_until_s - now_s), e.count);
     if (!e.evidence.empty())
@@ -126,7 +131,8 @@ std::string QuarantineList::describe(double now_s) const {
   for (const QuarantineEntry& e : entries_) {
     const NodeEvidence* last = e.evidence.empty() ? nullptr : &e.evidence.back();
     text +=
-        fmt::format("{:<20} {:<28} {:>3} x   {}\n", e.place(), state_text(e, now_s), e.count,
+        fmt::format("{:<20} {:<28} {:>3} x   {}\n", is_here(e) ? e.place() : e.place_with_cluster(),
+                    state_text(e, now_s), e.count,
                     last ? fmt::format("{} ago, run {} attempt {}: {}", short_duration(now_s - last->unix_s),
                                        last->run, last->epoch, last->cause)
                          : "");

@@ -1,5 +1,5 @@
 // Quarantine: a list of nodes and GPUs that runs must not use, with the evidence against them. The list
-// outlives the run.
+// outlives the run, and is of one cluster: the same names elsewhere are other machines.
 //
 //   clear --failures within a window, a failed probe, slow--> out --cool-down over, or lifted--> clear
 //                                                              (each time out doubles the next cool-down)
@@ -51,7 +51,7 @@ struct Words<NodeEvidence::Kind> {
 };
 
 struct QuarantineEntry {
-  std::string node;
+  std::string node, cluster;           ///< cluster "": not known; counts everywhere
   int gpu = -1;                        ///< -1: the node as a whole
   std::vector<NodeEvidence> evidence;  ///< the newest 16, oldest first
   int count = 0;                       ///< all pieces of evidence so far
@@ -62,8 +62,11 @@ struct QuarantineEntry {
   bool is_out(double now_s) const { return now_s < out_until_s; }
   /// "node3" or "node3:gpu2", the argument of --lift.
   std::string place() const;
+  /// "hpc/node3", the argument for a node of another cluster than this one's.
+  std::string place_with_cluster() const { return cluster.empty() ? place() : cluster + "/" + place(); }
   static void fields(auto& f, auto& r) {
     f("node", r.node);
+    f.when(!r.cluster.empty(), "cluster", r.cluster);
     f("gpu", r.gpu);
     f("count", r.count);
     f("times_out", r.times_out);
@@ -77,12 +80,14 @@ struct QuarantineEntry {
 
 class QuarantineList {
  public:
+  /// The cluster whose nodes the names in all calls below are.
+  void set_cluster(std::string cluster) { cluster_ = std::move(cluster); }
   /// Adds evidence against a node (gpu -1) or one of its GPUs. Returns true if this puts it out, false if it
   /// is out already or the evidence is not enough.
   bool add(const std::string& node, int gpu, const NodeEvidence& evidence, const QuarantineRules& rules,
            double now_s);
   /// Clears a node with all its GPUs ("node3"), or one GPU ("node3:gpu2"), so that earlier evidence no longer
-  /// counts. Returns false if the place was not out.
+  /// counts; one of another cluster by "hpc/node3". Returns false if the place was not out.
   bool lift(const std::string& place, const std::string& by, double now_s);
   /// Nodes that must not be used now, sorted; a node whose GPU is out is one of them.
   std::vector<std::string> nodes_out(double now_s) const;
@@ -91,6 +96,8 @@ class QuarantineList {
   /// "in quarantine for another 23h, 3 x, last 12m ago in run a: rank 1 was killed by SIGSEGV"; "": it is
   /// not.
   std::string why_out(const std::string& node, double now_s) const;
+  /// Whether lift(place) is about this entry.
+  bool is_meant(const QuarantineEntry& entry, const std::string& place) const;
   const std::vector<QuarantineEntry>& entries() const { return entries_; }
 
   std::string to_json() const;
@@ -106,13 +113,16 @@ class QuarantineList {
  private:
   static constexpr int kVersion = 1;
   QuarantineEntry& entry_of(const std::string& node, int gpu);
+  bool is_here(const QuarantineEntry& e) const { return e.cluster.empty() || e.cluster == cluster_; }
+  std::string cluster_;
   std::vector<QuarantineEntry> entries_;
 };
 
 /// The list as a file. Not thread-safe. A missing file is an empty list.
 class QuarantineFile {
  public:
-  QuarantineFile(FileSystem& fs, Clock& clock, std::string path);
+  /// `cluster`: of the names in the lists that it reads and updates.
+  QuarantineFile(FileSystem& fs, Clock& clock, std::string path, std::string cluster);
   const std::string& path() const { return path_; }
   /// Error(kUsage) if the file is not a list, Error(kIo) if it cannot be read.
   QuarantineList read() const;
@@ -123,7 +133,7 @@ class QuarantineFile {
  private:
   FileSystem& fs_;
   Clock& clock_;
-  const std::string path_;
+  const std::string path_, cluster_;
 };
 
 /// The path of the list: `shared` (the path in a job spec) if it is not ""; otherwise $TRAINCTL_QUARANTINE;

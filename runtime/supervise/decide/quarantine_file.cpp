@@ -66,13 +66,15 @@ std::string from_environment(const char* name) {
 
 }  // namespace
 
-QuarantineFile::QuarantineFile(FileSystem& fs, Clock& clock, std::string path)
-    : fs_(fs), clock_(clock), path_(std::move(path)) {}
+QuarantineFile::QuarantineFile(FileSystem& fs, Clock& clock, std::string path, std::string cluster)
+    : fs_(fs), clock_(clock), path_(std::move(path)), cluster_(std::move(cluster)) {}
 
 QuarantineList QuarantineFile::read() const {
-  if (!fs_.exists(path_)) return {};
+  QuarantineList list;
   try {
-    return QuarantineList::from_json(fs_.read_text(path_));
+    if (fs_.exists(path_)) list = QuarantineList::from_json(fs_.read_text(path_));
+    list.set_cluster(cluster_);
+    return list;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUsage) throw;
     throw Error(ErrorCode::kUsage,

@@ -6,6 +6,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/slurm/cluster_name.h"
 
 namespace trainctl {
 
@@ -14,7 +15,7 @@ void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Re
   try {
     const std::string path = quarantine_path("");
     if (path.empty()) return;
-    const QuarantineList list = QuarantineFile(fs, clock, path).read();
+    const QuarantineList list = QuarantineFile(fs, clock, path, this_cluster()).read();
     const double now_s = clock.unix_s();
     for (const std::string& name : list.nodes_out(now_s))
       for (const ClusterNode& node : plan.nodes.nodes)
@@ -37,7 +38,7 @@ void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Re
                                                     {"cause", node.failures.back().why},
                                                     {"failures", int64_t(node.failures.size())}}));
     try {
-      QuarantineFile(fs, clock, quarantine_path("")).update([&](QuarantineList& list) {
+      QuarantineFile(fs, clock, quarantine_path(""), this_cluster()).update([&](QuarantineList& list) {
         for (const NodeFailure& failure : node.failures) {
           const bool is_last = &failure == &node.failures.back();
           const auto attempts_ago = uint64_t(recovery.attempts() - failure.attempt);

@@ -150,4 +150,14 @@ std::vector<std::string> SlurmCommands::known_of(const std::vector<std::string>&
   return both;
 }
 
+std::string SlurmCommands::cluster_name() const {
+  std::istringstream lines(must({"scontrol", "show", "config"}, limits_.query_s));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key, equals, name;
+    if (words >> key >> equals >> name && key == "ClusterName") return name;
+  }
+  return "";
+}
+
 }  // namespace trainctl

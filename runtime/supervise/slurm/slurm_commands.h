@@ -47,6 +47,8 @@ class SlurmCommands {
   std::vector<std::pair<std::string, std::string>> states_of(const std::vector<std::string>& nodes) const;
   /// Cancels this user's waiting jobs with that name (the rest of a chain).
   void cancel_waiting(const std::string& job_name) const;
+  /// ClusterName of the site's configuration; "" if it has none.
+  std::string cluster_name() const;
   /// Those of `nodes` that Slurm knows. sbatch refuses other names in --exclude.
   std::vector<std::string> known_of(const std::vector<std::string>& nodes) const;
 

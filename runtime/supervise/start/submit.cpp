@@ -12,6 +12,7 @@
 #include "runtime/supervise/decide/quarantine.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/supervise/preflight/storage.h"
+#include "runtime/supervise/slurm/cluster_name.h"
 #include "runtime/supervise/slurm/slurm_commands.h"
 #include "runtime/supervise/start/start.h"
 
@@ -25,7 +26,8 @@ constexpr const char* kScript = "job.sh";
 std::vector<std::string> nodes_to_exclude(FileSystem& fs, Clock& clock) {
   const std::string path = quarantine_path("");
   if (path.empty()) return {};
-  const std::vector<std::string> out = QuarantineFile(fs, clock, path).read().nodes_out(clock.unix_s());
+  const std::vector<std::string> out =
+      QuarantineFile(fs, clock, path, this_cluster()).read().nodes_out(clock.unix_s());
   return SlurmCommands::present() ? SlurmCommands().known_of(out) : out;
 }
 

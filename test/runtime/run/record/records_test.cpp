@@ -317,7 +317,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<protocol::Hello>({});
   check_round_trip<protocol::Event>({});
   check_round_trip<NodeEvidence>({});
-  check_round_trip<QuarantineEntry>({});
+  check_round_trip<QuarantineEntry>({"cluster"});
   check_round_trip<LineageEntry>({"numerics", "batch_lr_rule"});
   check_round_trip<data::Sidecar>({"trainctl_tokens"});
   check_round_trip<StartEvent>({"tier", "ranks", "from_step", "checkpoint", "numerics", "superseded_steps"});

@@ -138,14 +138,14 @@ TEST_CASE("writers beside each other lose no entry") {
   std::vector<std::thread> writers;
   for (int w = 0; w < kWriters; ++w)
     writers.emplace_back([&, w] {
-      QuarantineFile file(real_file_system(), real_clock(), path);
+      QuarantineFile file(real_file_system(), real_clock(), path, "here");
       for (int i = 0; i < kEach; ++i)
         file.update([&](QuarantineList& list) {
           list.add(fmt::format("n{}-{}", w, i), -1, evidence(NodeEvidence::slow, 1), kRules, 1);
         });
     });
   for (std::thread& writer : writers) writer.join();
-  const QuarantineList list = QuarantineFile(real_file_system(), real_clock(), path).read();
+  const QuarantineList list = QuarantineFile(real_file_system(), real_clock(), path, "here").read();
   CHECK(list.entries().size() == kWriters * kEach);
   CHECK(list.nodes_out(2).size() == kWriters * kEach);
 }
@@ -154,7 +154,7 @@ TEST_CASE("a lock that is held is an error after five seconds, and a change that
   const TemporaryFolder dir;
   const std::string path = dir.path() + "/quarantine.json";
   HandClock clock;
-  QuarantineFile file(real_file_system(), clock, path);
+  QuarantineFile file(real_file_system(), clock, path, "here");
   file.update([](QuarantineList& list) { list.add("n1", -1, evidence(NodeEvidence::slow, 1), kRules, 1); });
   const int fd = ::open((path + ".lock").c_str(), O_RDWR | O_CLOEXEC);
   REQUIRE(::flock(fd, LOCK_EX | LOCK_NB) == 0);
@@ -209,4 +209,35 @@ TEST_CASE("a node is out by one run alone where all evidence against it is of th
   CHECK_FALSE(list.only_by("n2", "r", 6));
   CHECK_FALSE(list.only_by("n3", "r", 6));
   CHECK_FALSE(list.only_by("n4", "r", 6));
+}
+
+TEST_CASE("a node is out in its own cluster alone, and can be lifted from another") {
+  const TemporaryFolder dir;
+  const std::string path = dir.path() + "/quarantine.json";
+  const auto of = [&](const char* cluster) {
+    return QuarantineFile(real_file_system(), real_clock(), path, cluster);
+  };
+  of("north").update(
+      [](QuarantineList& list) { list.add("node1", 2, evidence(NodeEvidence::slow, 1), kRules, 1); });
+  CHECK(of("north").read().nodes_out(2) == std::vector<std::string>{"node1"});
+  CHECK(of("south").read().nodes_out(2).empty());
+  CHECK(of("south").read().why_out("node1", 2).empty());
+  CHECK_FALSE(of("south").read().only_by("node1", "run", 2));
+  CHECK(of("north").read().describe(2).find("node1:gpu2 ") == 0);
+  CHECK(of("south").read().describe(2).find("north/node1:gpu2 ") == 0);
+  // Evidence of the other cluster is about another machine.
+  of("south").update(
+      [](QuarantineList& list) { list.add("node1", 2, evidence(NodeEvidence::slow, 1), kRules, 1); });
+  of("south").update([](QuarantineList& list) { CHECK(list.lift("node1", "a person", 2)); });
+  CHECK(of("north").read().nodes_out(3) == std::vector<std::string>{"node1"});
+  of("south").update([](QuarantineList& list) { CHECK(list.lift("north/node1", "a person", 3)); });
+  CHECK(of("north").read().nodes_out(4).empty());
+}
+
+TEST_CASE("an entry of a list from before clusters were named counts everywhere") {
+  QuarantineList list = QuarantineList::from_json(
+      R"({"v":1,"entries":[{"node":"n1","gpu":-1,"count":1,"times_out":1,"out_since_s":1,"out_until_s":9,
+          "lifted_s":0,"lifted_by":"","evidence":[]}]})");
+  list.set_cluster("north");
+  CHECK(list.nodes_out(2) == std::vector<std::string>{"n1"});
 }
