@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -19,8 +20,14 @@
 namespace trainctl {
 namespace {
 
+std::atomic<void (*)(const std::string&)> g_no_descriptor = nullptr;
+
 [[noreturn]] void fail(const char* what, const std::string& path) {
-  throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)));
+  const int reason = errno;
+  const std::string text = fmt::format("cannot {} {}: {}", what, path, std::strerror(reason));
+  if (const auto handler = g_no_descriptor.load(); handler && (reason == EMFILE || reason == ENFILE))
+    handler(text);
+  throw Error(ErrorCode::kIo, text);
 }
 
 /// Blocks of this size, at offsets and addresses that it divides, suit every device.
@@ -331,6 +338,8 @@ void FileSystem::replace_text(const std::string& path, const std::string& text) 
   rename(temporary, path);
   sync_directory(parent_of(path));
 }
+
+void set_no_descriptor_handler(void (*handler)(const std::string& what)) { g_no_descriptor = handler; }
 
 FileSystem& real_file_system() {
   static PosixFileSystem instance;

@@ -73,6 +73,10 @@ class FileSystem {
 /// The file system of this machine; lives as long as the program.
 FileSystem& real_file_system();
 
+/// `handler` is called, as std::set_new_handler's is for memory, where a call of real_file_system() gets no
+/// descriptor (EMFILE, ENFILE), with its message; if it returns, the call fails as any other. Null: none.
+void set_no_descriptor_handler(void (*handler)(const std::string& what));
+
 /// The result of try_lock: a lock, one that another opening of the file holds, or a file system without locks.
 enum class LockState { taken, held, unsupported };
 struct LockAttempt {

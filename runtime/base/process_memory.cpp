@@ -1,6 +1,7 @@
 #include "runtime/base/process_memory.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -129,6 +130,18 @@ std::string out_of_memory_text() {
     text += ", its limit on address space being " + memory_text(double(limit.rlim_cur)) + " (ulimit -v)";
   return text + "; make the job smaller (fewer or shorter sequences a micro-batch, a smaller model, more ranks on other machines), or use a "
                 "machine with more memory";
+}
+
+std::string out_of_descriptors_text(const std::string& what) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  int open = 0;
+  for (int fd = 0; fd < int(std::min<rlim_t>(limit.rlim_cur, 1 << 16)); ++fd)
+    open += ::fcntl(fd, F_GETFD) != -1;
+  return fmt::format(
+      "descriptors ran out: {}; this process had {} open and may have {} (ulimit -n), or the machine has no "
+      "more",
+      what, open, uint64_t(limit.rlim_cur));
 }
 
 }  // namespace trainctl

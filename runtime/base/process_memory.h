@@ -45,5 +45,8 @@ SystemMemory system_memory();
 /// The message for a std::bad_alloc, one sentence: the peak memory of this process, its address-space limit
 /// (ulimit -v) if one is set, and what to do.
 std::string out_of_memory_text();
+/// The same where `what` failed because there are no more descriptors: how many this process has, and its
+/// limit (ulimit -n).
+std::string out_of_descriptors_text(const std::string& what);
 
 }  // namespace trainctl

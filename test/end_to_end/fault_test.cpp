@@ -448,3 +448,27 @@ TEST_CASE("a rank that gets no more memory ends as such and is started again", "
   CHECK(losses_of(run) == losses_of(bench.whole));
   CHECK(run_trainctl(bench.dir.path(), {"inspect-ckpt", run, "--diff", bench.whole}).status == 0);
 }
+
+TEST_CASE("a rank that gets no more descriptors ends as such and is started again", "[fault]") {
+  FaultBench bench;
+  auto child = bench.start("full", 3, {"-s", "fault_tolerance.max_restarts=2"});
+  const std::string run = run_of(bench.dir.path(), "full");
+  const pid_t rank = rank_pids(run, 4).at(0);
+  // What it keeps to say so with is the last that it may have: the next file is one too many.
+  REQUIRE(::kill(rank, SIGSTOP) == 0);
+  REQUIRE(eventually(60, [&] { return rank_stopped(rank); }));
+  rlim_t most = 0;
+  for (const auto& fd : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", rank)))
+    if (std::filesystem::read_symlink(fd.path()) == "/dev/null")
+      most = std::max<rlim_t>(most, std::stoull(fd.path().filename()) + 1);
+  const rlimit limit{.rlim_cur = most, .rlim_max = most};
+  REQUIRE(::prlimit(rank, RLIMIT_NOFILE, &limit, nullptr) == 0);
+  REQUIRE(::kill(rank, SIGCONT) == 0);
+  const Outcome o = child->wait(60);
+  INFO(o.err);
+  CHECK(o.status == 0);
+  REQUIRE(events_of(run, "failure").size() == 1);
+  CHECK(events_of(run, "failure").front()["cause"].text().find("descriptors ran out") != std::string::npos);
+  CHECK(losses_of(run) == losses_of(bench.whole));
+  CHECK(run_trainctl(bench.dir.path(), {"inspect-ckpt", run, "--diff", bench.whole}).status == 0);
+}

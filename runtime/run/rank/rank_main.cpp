@@ -5,12 +5,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -97,31 +99,45 @@ void redirect_to_log(const RunDirectory& run, int rank, uint64_t epoch) {
   fail(fs, run, record);
 }
 
-/// For a rank that gets no more memory.
-struct OutOfMemory {
+/// For a rank that gets no more memory, or no more descriptors. It ends with that cause, and is started again
+/// where its state is: a new process may have what this one has not.
+struct Exhaustion {
   FileSystem* fs = nullptr;
   RunDirectory run;
   CrashRecord record;
-  /// Given back first, so that there is memory to say it. Larger than what malloc keeps for itself.
-  std::unique_ptr<char[]> reserve = std::make_unique<char[]>(kReserveBytes);
+  /// Given back first, so that there is something to say it with. Larger than what malloc keeps for itself.
+  std::unique_ptr<char[]> memory = std::make_unique<char[]>(kReserveBytes);
+  std::array<int, 4> descriptors;
   static constexpr size_t kReserveBytes = size_t(4) << 20;
+  Exhaustion(FileSystem& f, RunDirectory r, CrashRecord c) : fs(&f), run(std::move(r)), record(std::move(c)) {
+    for (int& fd : descriptors) fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  }
 };
-OutOfMemory* g_out_of_memory = nullptr;
+Exhaustion* g_exhaustion = nullptr;
 
-/// Whichever thread asks for memory in vain: the rank ends with that cause, and is started again where its
-/// state is.
-void end_out_of_memory() {
+/// Whichever thread asked in vain. Returns in the thread that is ending already.
+void end_exhausted(ErrorCode code, const std::function<std::string()>& why) {
   static std::atomic<bool> is_ending{false};
   static thread_local bool ends_here = false;
-  if (ends_here) throw std::bad_alloc();
+  if (ends_here) return;
   if (is_ending.exchange(true))
     while (true) ::pause();
   ends_here = true;
-  g_out_of_memory->reserve.reset();
-  CrashRecord record = g_out_of_memory->record;
-  record.code = ErrorCode::kPlan;
-  record.message = out_of_memory_text();
-  fail(*g_out_of_memory->fs, g_out_of_memory->run, record);
+  g_exhaustion->memory.reset();
+  CrashRecord record = g_exhaustion->record;
+  record.code = code;
+  record.message = why();
+  for (const int fd : g_exhaustion->descriptors) ::close(fd);
+  fail(*g_exhaustion->fs, g_exhaustion->run, record);
+}
+
+void end_out_of_memory() {
+  end_exhausted(ErrorCode::kPlan, out_of_memory_text);
+  throw std::bad_alloc();
+}
+
+void end_out_of_descriptors(const std::string& what) {
+  end_exhausted(ErrorCode::kIo, [&] { return out_of_descriptors_text(what); });
 }
 
 /// `limit_s`: the longest wait for another node.
@@ -255,9 +271,10 @@ int rank_main(const std::string& run_directory) {
   const auto stop = StopAt::parse(variable(kStopAtVariable));
   if (stop && stop->rank == rank && attempt.epoch == 1) stop_at(*stop);
   const CrashRecord record{.rank = rank, .epoch = attempt.epoch};
-  OutOfMemory out_of_memory{.fs = &fs, .run = directory, .record = record};
-  g_out_of_memory = &out_of_memory;
+  Exhaustion exhaustion(fs, directory, record);
+  g_exhaustion = &exhaustion;
   std::set_new_handler(end_out_of_memory);
+  set_no_descriptor_handler(end_out_of_descriptors);
   std::unique_ptr<Control> control;
   try {
     run(fs, directory, attempt, record, control);
