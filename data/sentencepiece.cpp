@@ -1,5 +1,5 @@
-// SentencePiece models. Models of train_sentencepiece restore every byte; other models behave as the
-// library does.
+// SentencePiece models. Models of train_sentencepiece restore every byte; the ids of other models are those
+// that the library makes of the whole text.
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
@@ -22,16 +22,97 @@ constexpr size_t kLongestTrainingLine = 4000;
 constexpr size_t kEncodePart = 1 << 11;
 
 /// Length of the longest start of `text` that the library does not change, and then of the part that must
-/// be encoded as bytes.
-std::pair<size_t, size_t> plain_then_bytes(std::string_view text) {
+/// be encoded as bytes. `with_mark`: a U+2581 is one of those.
+std::pair<size_t, size_t> plain_then_bytes(std::string_view text, bool with_mark) {
   size_t plain = 0;
   while (plain < text.size()) {
     const size_t n = character_length(text.substr(plain));
     if (n == 0 || text[plain] == '\0') return {plain, 1};
-    if (n == 3 && text.substr(plain, 3) == kSpaceMark) return {plain, 3};
+    if (with_mark && n == 3 && text.substr(plain, 3) == kSpaceMark) return {plain, 3};
     plain += n;
   }
   return {plain, 0};
+}
+
+/// The bytes of a character, as a number that no other has. `text` is UTF-8 and not empty; a U+2581 counts as
+/// the space that it stands for.
+uint32_t character_of(std::string_view text, size_t* length) {
+  *length = std::max<size_t>(1, character_length(text));
+  if (text.substr(0, *length) == kSpaceMark) return ' ';
+  uint32_t bytes = 0;
+  for (const char c : text.substr(0, *length)) bytes = bytes << 8 | uint8_t(c);
+  return bytes;
+}
+
+/// Which two characters stand next to each other in some piece. Between two others a text can be cut: no
+/// piece spans the cut, so that the merges on either side are those of the whole text. A pair may wrongly
+/// count as one of a piece, which costs a cut.
+class PairsOfPieces {
+ public:
+  void add(std::string_view piece) {
+    for (size_t at = 0, n = 0; at < piece.size();) {
+      const uint32_t first = character_of(piece.substr(at), &n);
+      at += n;
+      if (at < piece.size()) seen_[place(first, character_of(piece.substr(at), &n))] = true;
+    }
+  }
+  /// The length of a first part of about `limit` bytes; all of `text` if it cannot be cut.
+  size_t first_part(std::string_view text, size_t limit) const {
+    if (text.size() <= limit) return text.size();
+    size_t best = 0, n = 0;
+    uint32_t before = character_of(text, &n);
+    for (size_t at = n; at < text.size() && (at <= limit || best == 0); at += n) {
+      const uint32_t here = character_of(text.substr(at), &n);
+      if (!seen_[place(before, here)]) best = at;
+      before = here;
+    }
+    return best > 0 ? best : text.size();
+  }
+
+ private:
+  static constexpr size_t kPlaces = size_t(1) << 22;
+  static size_t place(uint32_t first, uint32_t second) {
+    return size_t((first * 0x9E3779B97F4A7C15ull ^ second * 0xC2B2AE3D27D4EB4Full) >> 20) % kPlaces;
+  }
+  std::vector<bool> seen_ = std::vector<bool>(kPlaces);
+};
+
+/// A number of a protobuf message in base 128; moves `text` behind it.
+uint64_t take_number(std::string_view& text) {
+  uint64_t value = 0;
+  for (int shift = 0; !text.empty() && shift < 64; shift += 7) {
+    const auto byte = uint8_t(text.front());
+    text.remove_prefix(1);
+    value |= uint64_t(byte & 0x7f) << shift;
+    if (byte < 0x80) break;
+  }
+  return value;
+}
+
+/// Whether the pieces are made by merges (TrainerSpec.model_type, field 3 of field 2 of
+/// sentencepiece_model.proto, is BPE): then a part of a text is encoded as it would be within the whole. The
+/// best path of a unigram model depends on sums over the whole text.
+bool is_made_by_merges(std::string_view message, bool in_trainer_spec = false) {
+  constexpr uint64_t kTrainerSpec = 2, kModelType = 3, kBpe = 2;
+  while (!message.empty()) {
+    const uint64_t tag = take_number(message), field = tag >> 3;
+    size_t length = 0;
+    switch (tag & 7) {
+      case 0: {
+        const uint64_t value = take_number(message);
+        if (in_trainer_spec && field == kModelType) return value == kBpe;
+        continue;
+      }
+      case 1: length = 8; break;
+      case 2: length = size_t(take_number(message)); break;
+      case 5: length = 4; break;
+      default: return false;
+    }
+    length = std::min(length, message.size());
+    if (!in_trainer_spec && field == kTrainerSpec) return is_made_by_merges(message.substr(0, length), true);
+    message.remove_prefix(length);
+  }
+  return false;
 }
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -49,8 +130,11 @@ class SentencePieceTokenizer final : public Tokenizer {
       const std::string probe = "  two  spaces \n\n\t\xef\xac\x81 end ";  // U+FB01 would be normalised to "fi"
       lossless_ = decode(encode(probe)) == probe;
     }
-    in_parts_ = lossless_ && encode("a\nb").size() > encode("a\n").size() && processor_.PieceToId("\n") > 0 &&
-                !processor_.IsUnknown(processor_.PieceToId("\n"));
+    is_own_ = lossless_ && processor_.unk_id() == 0 && processor_.eos_id() == 1 && processor_.bos_id() < 0 &&
+              processor_.pad_id() < 0;
+    in_parts_ = lossless_ && is_made_by_merges(model);
+    for (int id = 0; in_parts_ && id < processor_.GetPieceSize(); ++id)
+      if (!processor_.IsByte(id) && !processor_.IsControl(id)) pairs_.add(processor_.IdToPiece(id));
   }
 
   std::string name() const override { return "sentencepiece"; }
@@ -58,6 +142,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t end_of_text() const override { return processor_.eos_id(); }
   std::string end_of_text_name() const override { return processor_.IdToPiece(processor_.eos_id()); }
   bool encodes_in_parts() const override { return in_parts_; }
+  size_t first_part(std::string_view text, size_t limit) const override {
+    return in_parts_ ? pairs_.first_part(text, limit) : text.size();
+  }
   bool adds_space() const override {
     const std::vector<int32_t> ids = encode("a");
     return !ids.empty() && processor_.IdToPiece(ids[0]).starts_with(kSpaceMark);
@@ -70,9 +157,9 @@ class SentencePieceTokenizer final : public Tokenizer {
       return ids;
     }
     while (!text.empty()) {
-      const auto [plain, as_bytes] = plain_then_bytes(text);
+      const auto [plain, as_bytes] = plain_then_bytes(text, is_own_);
       for (std::string_view rest = text.substr(0, plain); !rest.empty();) {
-        const size_t n = in_parts_ ? cut_text(rest, kEncodePart) : rest.size();
+        const size_t n = first_part(rest, kEncodePart);
         encode_plain(rest.substr(0, n), ids);
         rest.remove_prefix(n);
       }
@@ -117,8 +204,10 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor processor_;
   std::array<int32_t, 256> bytes_;  // id of each byte, -1 without
-  bool lossless_ = false;           // decode(encode(text)) == text for every text
+  bool lossless_ = false;           // it changes nothing of a text, but for what is encoded as bytes
+  bool is_own_ = false;             // of train_sentencepiece: decode(encode(text)) == text for every text
   bool in_parts_ = false;
+  PairsOfPieces pairs_;
 };
 
 /// The lines of a stream of texts, for the library's trainer.
@@ -140,7 +229,8 @@ class Lines final : public sentencepiece::SentenceIterator {
       const bool newline_follows = n == line.size() && n < text_.size();
       line = line.substr(0, n);
       text_.remove_prefix(n + newline_follows);
-      if (plain_then_bytes(line).second != 0 || line.empty()) continue;  // what is encoded as bytes needs no pieces
+      if (plain_then_bytes(line, true).second != 0 || line.empty())
+        continue;  // what is encoded as bytes needs no pieces
       line_ = line;
       return;
     }
