@@ -113,7 +113,6 @@ class EncodeAll {
       state_.last_faulty = *job.path;
       ++state_.faulty_count;
       if (state_.faulty.size() < kShownFaulty) state_.faulty.push_back({*job.path, job.of_rows, {}});
-      if (options_.warn) options_.warn(fmt::format("{} {}", *job.path, fault_text(faults, job.of_rows)));
     }
     if (state_.faulty.back().path == *job.path) state_.faulty.back().faults.add(faults);
   }

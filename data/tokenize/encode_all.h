@@ -41,8 +41,6 @@ struct EncodingOptions {
   double record_every_s = 10;  ///< how often the state is made durable; more often in the beginning
   /// Called from time to time with the bytes of the input files, and of text, that are done.
   std::function<void(uint64_t stored_bytes, uint64_t text_bytes)> progress;
-  /// Called at once for a file with bytes that are not text.
-  std::function<void(const std::string& text)> warn;
 };
 
 /// The files do not depend on the number of threads, nor on where the work was interrupted. `record` is

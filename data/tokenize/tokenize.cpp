@@ -230,8 +230,7 @@ class Tokenizing {
         .cuts_files = cuts_files,
         .threads = thread_count(options_.threads),
         .record_every_s = options_.record_every_s,
-        .progress = [this](uint64_t stored, uint64_t text) { report(kTokenizing, stored, text); },
-        .warn = [this](const std::string& text) { note("warning: " + text); }};
+        .progress = [this](uint64_t stored, uint64_t text) { report(kTokenizing, stored, text); }};
     encode_all(inputs_, options, corpus_, *tokenizer_, sets, state,
                [&](const EncodingState&) { record(attempt); });
     finish(attempt, sets);

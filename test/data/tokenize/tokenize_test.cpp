@@ -145,12 +145,11 @@ TEST_CASE("bytes that are no text are named once a file, and tokenized as they a
   CHECK(decoded(folder / "t") == all);
   CHECK(result.faulty_files == 4);
   REQUIRE(result.warnings.size() == 4);
-  REQUIRE(notes.size() == 4);
+  CHECK(notes.empty());  // the result has them
   for (size_t i = 1; i < files.size(); ++i) {
     const auto& [name, text, warning] = files[i];
     CHECK(result.warnings[i - 1].path == folder / name);
     CHECK_THAT(result.warnings[i - 1].text, Contains(warning));
-    CHECK_THAT(notes[i - 1], Contains("warning: " + folder.path() + "/" + name));
   }
 }
 
