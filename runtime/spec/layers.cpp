@@ -272,9 +272,14 @@ void apply_override(Value& tree, const std::string& path, const std::string& tex
   }
   Value value = override_value(path, text, place, r);
   for (const Alternatives& pair : alternatives()) {
-    if (value.kind == Kind::null) break;
-    if (path == pair.first) erase_path(tree, pair.second);
-    if (path == pair.second) erase_path(tree, pair.first);
+    if (value.kind == Kind::null || (path != pair.first && path != pair.second)) continue;
+    const std::string other = path == pair.first ? pair.second : pair.first;
+    if (has_value(tree, other))
+      r.report_at(place,
+                  {.code = "W0101",
+                   .message = fmt::format("{} takes the place of {}, which is given, too", path, other),
+                   .help = {fmt::format("remove {} if it should never count", other)}});
+    erase_path(tree, other);
   }
   if (Value* parent = make_parent(tree, keys, place, r))
     set_child(*parent, keys.back(), std::move(value), place);

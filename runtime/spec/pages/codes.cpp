@@ -309,6 +309,11 @@ const std::vector<CodePage> kOperation = {
     {"E0708", "No mpirun", "launcher.mpirun is no executable that is found.",
      R"("launcher": {"mpirun": "/opt/none/mpirun"})",
      "Install OpenMPI (openmpi-bin), or give the full path of its mpirun."},
+    {"W0101", "One override replaces another field",
+     "A length can be given in tokens or in steps. An override of one replaces the other, which a file or an "
+     "override before it gives.",
+     R"(-s schedule.total_steps=10, and "total_tokens" in the file)",
+     "This is what counts; take the other out where it should never count."},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
      R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
     {"W0502", "Validation data is never used",

@@ -115,10 +115,16 @@ const std::vector<Broken> kOverrides = {
     {{"parallelism.reduction=nccl"}, {"E0203 `parallelism.reduction` cannot be \"nccl\""}},
     {{"parallelism.zero_stage=4"}, {"E0202 `parallelism.zero_stage` = 4 is out of range"}},
     {{"batch.global_sequences=15"}, {"E0307 15 sequences cannot be cut into 2 lanes of micro-batches of 2"}},
-    {{"batch.global_tokens=500"}, {"E0236 a step must hold whole sequences: batch.global_tokens is not a multiple of data.seq_len"}},
-    {{"batch.global_tokens=2M", "batch.micro_sequences=3"}, {"E0307 62500 sequences cannot be cut into 2 lanes of micro-batches of 3"}},
+    {{"batch.global_tokens=500"}, {
+     "W0101 batch.global_tokens takes the place of batch.global_sequences, which is given, too",
+     "E0236 a step must hold whole sequences: batch.global_tokens is not a multiple of data.seq_len"}},
+    {{"batch.global_tokens=2M", "batch.micro_sequences=3"}, {
+     "W0101 batch.global_tokens takes the place of batch.global_sequences, which is given, too",
+     "E0307 62500 sequences cannot be cut into 2 lanes of micro-batches of 3"}},
     {{"batch.micro_sequences=-1"}, {"E0202 `batch.micro_sequences` = -1 is out of range"}},
-    {{"batch.global_tokens=10m"}, {"E0205 `batch.global_tokens` is not a quantity: \"10m\" has an unknown unit; use k, K, M, B, G, T, Ki, Mi, Gi"}},
+    {{"batch.global_tokens=10m"}, {
+     "W0101 batch.global_tokens takes the place of batch.global_sequences, which is given, too",
+     "E0205 `batch.global_tokens` is not a quantity: \"10m\" has an unknown unit; use k, K, M, B, G, T, Ki, Mi, Gi"}},
     {{"model.preset=llama3-8"}, {"E0209 there is no preset `llama3-8`"}},
     {{"model.family=gpt2"}, {"E0210 preset llama-tiny is not of this family"}},
     {{"model.norm=layernorm"}, {"E0210 `model.norm` does not fit the family llama"}},
