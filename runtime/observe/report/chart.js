@@ -8,15 +8,15 @@ const axisWords = (value) => view.axis === 'time' ? duration(value) + ' after th
 /// The column of a table of curves that is the horizontal axis.
 const axisColumn = (columns) => columns[view.axis === 'time' ? 't' : view.axis] || null;
 
-/// A mean over neighbours on both sides that weighs near ones most; gaps stay gaps.
+/// A mean over neighbours on both sides, fewer of them towards the ends, where the curve keeps its first and last
+/// value; gaps stay gaps.
 function smoothed(values) {
-  const keep = Math.min(0.95, Math.max(0.5, 1 - 12 / values.length));
-  const one = (list) => {
-    let mean = null;
-    return list.map((value) => known(value) ? (mean = mean === null ? value : keep * mean + (1 - keep) * value) : null);
-  };
-  const there = one(values), back = one(values.slice().reverse()).reverse();
-  return values.map((value, i) => known(value) ? (there[i] + back[i]) / 2 : null);
+  const most = Math.min(20, Math.max(2, Math.round(values.length / 24)));
+  return values.map((value, i) => {
+    if (!known(value)) return null;
+    const half = Math.min(most, i, values.length - 1 - i), near = values.slice(i - half, i + half + 1).filter(known);
+    return near.reduce((sum, v) => sum + v, 0) / near.length;
+  });
 }
 
 function nearest(xs, x) {

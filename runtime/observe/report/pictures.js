@@ -26,6 +26,7 @@ class HeatMap {
     this.plot.style.height = tall + 'px';
     this.node = el('figure', { class: 'card wide' },
       el('figcaption', {}, el('h3', {}, 'Time of each rank, against the median of its stage'),
+        grid.steps[1] > grid.steps[0] + 1 ? el('span', { class: 'muted' }, `the worst step of each ${grid.steps[1] - grid.steps[0]}`) : null,
         el('span', { class: 'legend' }, 'faster', el('span', { class: 'ramp' }), 'slower, 1.6 × or more'), this.now), this.plot);
     this.cell = null;
     this.plot.addEventListener('pointermove', (event) => this.point(event));

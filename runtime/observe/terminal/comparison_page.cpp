@@ -141,6 +141,8 @@ double at(const OrderedJson& object, const char* key, const char* inner = nullpt
 struct NumberRow {
   const char* name;
   std::string (*text)(const OrderedJson& run);
+  /// What the better of two runs has more of, negative where it has less; null: neither is better.
+  double (*merit)(const OrderedJson& run) = nullptr;
 };
 std::string or_dash(double value, std::string (*text)(double)) {
   return std::isnan(value) ? "-" : text(value);
@@ -155,23 +157,28 @@ const NumberRow kNumbers[] = {
     {"loss",
      [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "loss", "value"), [](double v) { return fmt::format("{:.4f}", v); });
-     }},
+     },
+     [](const OrderedJson& run) { return -at(run["summary"], "loss", "value"); }},
     {"best val loss",
      [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "best_val_loss", "value"),
                       [](double v) { return fmt::format("{:.4f}", v); });
-     }},
+     },
+     [](const OrderedJson& run) { return -at(run["summary"], "best_val_loss", "value"); }},
     {"tokens/s",
-     [](const OrderedJson& run) { return or_dash(at(run["summary"], "tokens_per_s"), short_number); }},
+     [](const OrderedJson& run) { return or_dash(at(run["summary"], "tokens_per_s"), short_number); },
+     [](const OrderedJson& run) { return at(run["summary"], "tokens_per_s"); }},
     {"mfu",
      [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "mfu"), [](double v) { return fmt::format("{:.1f} %", v * 100); });
-     }},
+     },
+     [](const OrderedJson& run) { return at(run["summary"], "mfu"); }},
     {"goodput",
      [](const OrderedJson& run) {
        return or_dash(at(run["summary"], "goodput"),
                       [](double v) { return fmt::format("{:.1f} %", v * 100); });
-     }},
+     },
+     [](const OrderedJson& run) { return at(run["summary"], "goodput"); }},
     {"duration",
      [](const OrderedJson& run) { return or_dash(at(run["summary"], "duration_s"), short_duration); }},
     {"attempts", [](const OrderedJson& run) { return run.at("attempts").dump(); }},
@@ -205,6 +212,15 @@ OrderedJson data_of(const std::vector<const RunData*>& runs, double now_unix_s) 
 
 namespace {
 
+/// The run that is better than all others in a number; -1: there is none.
+int best_of(const NumberRow& row, const OrderedJson& runs) {
+  std::vector<std::pair<double, int>> merits;
+  for (size_t i = 0; row.merit && i < runs.size(); ++i)
+    if (const double merit = row.merit(runs[i]); std::isfinite(merit)) merits.emplace_back(merit, int(i));
+  std::sort(merits.rbegin(), merits.rend());
+  return merits.size() < 2 || merits[0].first == merits[1].first ? -1 : merits[0].second;
+}
+
 /// A row for each number and a column for each run; on a narrow terminal a line for each number.
 std::vector<std::string> number_lines(const OrderedJson& data, const std::vector<std::string>& names,
                                       int room) {
@@ -218,6 +234,7 @@ std::vector<std::string> number_lines(const OrderedJson& data, const std::vector
   for (const NumberRow& row : kNumbers) {
     rows.push_back({row.name});
     for (const OrderedJson& run : data["runs"]) rows.back().push_back(row.text(run));
+    if (const int best = best_of(row, data["runs"]); best >= 0) rows.back()[size_t(best) + 1] += " ✓";
     for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], columns_of(rows.back()[i]));
   }
   const int wide = std::accumulate(widths.begin(), widths.end(), 2 * int(names.size()));
