@@ -1,10 +1,11 @@
-// Goal: a run outlives any number of random failures without a person, with the bits of an undisturbed run,
-//       and its events say where its time went.
+// Goal: a run outlives any number of random failures without a person, with the bits of an undisturbed run;
+//       each verdict names a failure that struck, where it struck, and events say where the time went.
 // Method: failures of random kinds strike random nodes at random steps, also while the run recovers; lost
 //         nodes come back later. Then the run is asked to stop, and a run on one node goes to the same step.
 //         TRAINCTL_TEST_SEED repeats a history of failures, TRAINCTL_CHAOS_FAILURES sets how many there are.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <map>
 #include <random>
 
+#include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
 #include "test/cluster/cluster_run.h"
 #include "test/cluster/ledger.h"
@@ -27,6 +29,32 @@ namespace {
 uint64_t number_from(const char* variable, uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+/// A failure that was caused, and whether a verdict has named it.
+struct Strike {
+  std::string kind, node;
+  double unix_s = 0;
+  bool is_named = false;
+  /// Whether a verdict with this cause is about it.
+  bool explains(const std::string& cause) const {
+    const auto has = [&](const std::string& words) { return cause.find(words) != std::string::npos; };
+    const bool is_of_rank = has(" on " + node + ")") || has(" on " + node + " ");
+    // On a busy machine the signal of its end may be known too late for the verdict.
+    if (kind == "rank killed") return is_of_rank && (has("SIGKILL") || has("ended without a word"));
+    if (kind == "rank stopped") return is_of_rank && has("stopped");
+    // It had not ordered the start of these ranks yet.
+    if (kind == "supervisor killed") return has("its ranks are gone");
+    return cause.starts_with(node + " was lost");
+  }
+};
+
+/// From a strike to its verdict, also on a busy machine.
+constexpr double kLongestVerdictS = 60;
+
+/// A rank that the system did not run for a second is silent, too; one that was stopped is named as that.
+bool is_of_busy_machine(const std::string& cause) {
+  return cause.find(" sent no heartbeat for ") != std::string::npos && cause.find("SIGSTOP") == std::string::npos;
 }
 
 /// Failures of random kinds, one after another.
@@ -49,8 +77,9 @@ class Chaos {
     // Some kinds need a rank or a node that is there.
     for (int tries = 0; tries < 200; ++tries) {
       const auto& [kind, strike] = kinds[below(kinds.size())];
+      struck_ = {.kind = kind, .node = "", .unix_s = trainctl::real_clock().unix_s()};
       if (!strike()) continue;
-      ++counts_[kind];
+      strikes_.push_back(struck_);
       return;
     }
     FAIL("no failure was possible\n" << run_.story());
@@ -69,9 +98,37 @@ class Chaos {
       }
   }
 
-  std::string text() const {
+  /// Verdicts that name no failure that struck before them, or one that another verdict has named.
+  std::string unexplained(const std::vector<Json>& events) {
     std::string text;
-    for (const auto& [kind, count] : counts_) text += "  " + kind + ": " + std::to_string(count) + "\n";
+    for (const Json& event : events) {
+      if (event.at("kind") != "failure") continue;
+      const std::string cause = event.at("cause").get<std::string>();
+      const double at_s = event.at("t").get<double>();
+      const auto named = std::find_if(strikes_.begin(), strikes_.end(), [&](const Strike& strike) {
+        const double after_s = at_s - strike.unix_s;
+        return !strike.is_named && after_s > 0 && after_s < kLongestVerdictS && strike.explains(cause);
+      });
+      if (named != strikes_.end())
+        named->is_named = true;
+      else if (is_of_busy_machine(cause))
+        ++busy_;
+      else
+        text += cause + "\n";
+    }
+    return text;
+  }
+
+  std::string text() const {
+    std::map<std::string, std::pair<int, int>> counts;
+    for (const Strike& strike : strikes_) {
+      ++counts[strike.kind].first;
+      counts[strike.kind].second += strike.is_named;
+    }
+    std::string text;
+    for (const auto& [kind, count] : counts)
+      text += "  " + kind + ": " + std::to_string(count.first) + ", in a verdict " +
+              std::to_string(count.second) + "\n";
     return text;
   }
 
@@ -100,13 +157,19 @@ class Chaos {
     return present;
   }
 
+  int any_node() {
+    const int node = int(below(size_t(nodes_.count())));
+    struck_.node = "node" + std::to_string(node);
+    return node;
+  }
+
   bool signal_rank(int number) {
-    const std::vector<pid_t> ranks = run_.ranks(int(below(size_t(nodes_.count()))));
+    const std::vector<pid_t> ranks = run_.ranks(any_node());
     return !ranks.empty() && ::kill(ranks[below(ranks.size())], number) == 0;
   }
 
   bool kill_agent() {
-    const auto agent = run_.agent(int(below(size_t(nodes_.count()))));
+    const auto agent = run_.agent(any_node());
     return agent && ::kill(*agent, SIGKILL) == 0;
   }
 
@@ -114,6 +177,7 @@ class Chaos {
   bool lose(const std::function<void(int)>& how, std::map<int, int>* lost) {
     const int node = 1 + int(below(size_t(nodes_.count() - 1)));
     if (off_.size() + cut_.size() >= 2 || off_.contains(node) || cut_.contains(node)) return false;
+    struck_.node = "node" + std::to_string(node);
     how(node);
     (*lost)[node] = 1 + int(below(3));
     return true;
@@ -129,7 +193,9 @@ class Chaos {
   ClusterRun& run_;
   std::mt19937_64 random_;
   std::map<int, int> off_, cut_;  ///< node -> failures until it returns
-  std::map<std::string, int> counts_;
+  Strike struck_;
+  std::vector<Strike> strikes_;
+  int busy_ = 0;
 };
 
 void survive(const std::string& start, uint64_t failures, uint64_t seed) {
@@ -158,6 +224,7 @@ void survive(const std::string& start, uint64_t failures, uint64_t seed) {
   REQUIRE(outcome.status == 75);
   run.check_nothing_left();
 
+  CHECK(chaos.unexplained(run.events()) == "");
   const Ledger ledger = ledger_of(run.events());
   std::cout << start << ", " << failures << " failures, TRAINCTL_TEST_SEED=" << seed << ", " << run.step()
             << " steps\n" << chaos.text() << ledger.text();
