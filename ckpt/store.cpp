@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ckpt/contest.h"
 #include "ckpt/manifest.h"
