@@ -8,9 +8,10 @@ set -eu
 trainctl=$1 source=$2 frozen_s=34
 folder=$(mktemp -d)
 mkdir "$folder/mount"
-run=''
+run='' thawing=''
 clean_up() {
   fsfreeze -u "$folder/mount" 2>/dev/null || true
+  [ -z "$thawing" ] || kill "$thawing" 2>/dev/null || true
   [ -z "$run" ] || { kill -INT "$run" 2>/dev/null && wait "$run"; } || true
   umount "$folder/mount" 2>/dev/null || true
   mountpoint -q "$folder/mount" || rm -rf "$folder"
@@ -35,6 +36,9 @@ cd "$folder"
 "$trainctl" launch job.json -s observability.run_dir="$folder/mount" >"$folder/said" 2>&1 &
 run=$!
 tail -F --pid "$run" "$folder/mount/r/metrics.jsonl" 2>/dev/null | grep -m 1 '"step":20,' >/dev/null
+# Also if this script is killed meanwhile: what is frozen cannot be unmounted or removed.
+(sleep $((frozen_s + 20)); fsfreeze -u "$folder/mount" || true) >/dev/null 2>&1 &
+thawing=$!
 fsfreeze -f "$folder/mount"
 sleep "$frozen_s"
 fsfreeze -u "$folder/mount"
