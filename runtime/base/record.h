@@ -14,8 +14,8 @@
 //
 // RecordOf<T>::fields is the list of a type that cannot hold it. A field is a record, an enum with Words, a
 // type that is read from a text (TextForm) or that Json converts (numbers, bools, texts, pairs, what has a
-// JsonForm), a vector of these, or JSON in a text: f("lineage",
-// as_json(r.lineage_json)). A number that is not finite is null, and null is read as NaN; as_kind says which
+// JsonForm), a vector of these, JSON in a text: f("lineage", as_json(r.lineage_json)), or a record in a text
+// in the JSON: f("json", as_text(r.line)). A number that is not finite is null, and null is read as NaN; as_kind says which
 // of them it is. Pure; safe from any thread.
 #pragma once
 #include <fmt/format.h>
@@ -103,6 +103,10 @@ class RecordWriter {
     static_assert(std::is_same_v<J, Json>, "the order of its keys would be lost");
     return try_parse_json(json.text);
   }
+  template <typename Record>
+  static J json_of(const RecordText<Record>& text) {
+    return J(dump_json(RecordWriter<OrderedJson>::json_of(text.record)));
+  }
   template <typename Double>
   static J json_of(const NumberKind<Double>& kind) {
     return J(std::isnan(kind.value) ? "nan" : kind.value > 0 ? "inf" : "-inf");
@@ -182,6 +186,10 @@ class RecordReader {
   template <typename Text>
   static void read(const J& json, JsonText<Text>& value) {
     value.text = dump_json(json);
+  }
+  template <typename Record>
+  static void read(const J& json, RecordText<Record>& text) {
+    RecordReader<Json>::read(parse_json(json.template get<std::string>()), text.record);
   }
   template <typename Double>
   static void read(const J& json, NumberKind<Double>& kind) {

@@ -36,6 +36,16 @@ JsonText<Text> as_json(Text& text) {
   return {text};
 }
 
+/// A field that holds a record as the text of its JSON, with the keys in the order of its fields.
+template <typename Record>
+struct RecordText {
+  Record& record;
+};
+template <typename Record>
+RecordText<Record> as_text(Record& record) {
+  return {record};
+}
+
 /// "nan", "inf" or "-inf": of a number that is not finite, in a field of its own.
 ///   f("loss", r.loss), f.when(!std::isfinite(r.loss), "loss_kind", as_kind(r.loss));
 template <typename Double>

@@ -204,7 +204,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
   if (s.state == RunState::submitted && !supervised)
     return fmt::format("run        {} · submitted to Slurm {} ago, not started yet\nfiles      {}\nnext       {}\n",
                        s.run_id, short_duration(age_s), s.directory, "trainctl stop " + s.run_id);
-  const StepLine last = with_times(step_view(s.last_step_json), view.timed_step);
+  const StepLine last = with_times(s.last_step, view.timed_step);
   const auto number = [](double value, const char* format) {
     return std::isnan(value) ? std::string("-") : fmt::format(fmt::runtime(format), value);
   };
@@ -328,7 +328,7 @@ Diagnosis diagnose(const RunStatus& s, SupervisorState supervisor, double now) {
   if (s.state == RunState::waiting && supervisor == SupervisorState::alive &&
       now - s.updated_unix_s <= kStaleS)
     return waiting_for_nodes(std::move(d), s);
-  const double step_s = step_view(s.last_step_json).step_s, usual_s = std::isnan(step_s) ? 0 : step_s;
+  const double step_s = s.last_step.step_s, usual_s = std::isnan(step_s) ? 0 : step_s;
   const double quiet_s = now - std::max(s.step_unix_s, s.started_unix_s);
   d.advice = fmt::format("wait for the supervisor (limit {}), or trainctl stop {} --now and trainctl resume {}",
                          short_duration(s.step_timeout_s), s.run_id, s.run_id);

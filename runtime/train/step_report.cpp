@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 #include "kernels/device.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/train/schedule.h"
 
 namespace trainctl {
 
@@ -34,26 +36,18 @@ StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankR
   if (options.gpu >= 0) gpu_watch_ = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
 }
 
-void StepReporter::report(const StepResult& result) {
-  const ReportsDue due =
-      reports_due(job_.observability, result.step, result.last, rank_.world.size());
-  if (due.times) control_.report_times(result.step, with_readings(result.times));
+void StepReporter::report(StepLine line, const RankTimes& times, int64_t last) {
+  const ReportsDue due = reports_due(job_.observability, line.step, last, rank_.world.size());
+  if (due.times) control_.report_times(line.step, with_readings(times));
   if (rank_.world.rank() != 0) return;
-  const StepNumbers numbers{.unix_s = real_clock().unix_s(),
-                            .epoch = options_.epoch,
-                            .step = result.step,
-                            .tokens = result.tokens,
-                            .loss = result.scalars.loss,
-                            .grad_norm = result.scalars.grad_norm,
-                            .lr = learning_rate(job_.schedule, result.step - 1),
-                            .val_loss = result.val_loss,
-                            .skipped = result.skipped,
-                            .skipped_total = result.skipped_total,
-                            .staged_step = result.scalars.staged_step,
-                            .partner_step = result.scalars.partner_step,
-                            .nodes = int(options_.nodes.size())};
+  // Milliseconds: what is finer says nothing about a step.
+  line.unix_s = std::round(real_clock().unix_s() * 1e3) / 1e3;
+  line.attempt = options_.epoch;
+  line.lr = learning_rate(job_.schedule, line.step - 1);
+  // Each node holds the copies of one other.
+  if (line.partner_step.value_or(-1) >= 0) line.partner_nodes = int(options_.nodes.size());
   // A peak that was measured on busy cores: a step that beats it shows that it is higher.
-  const double reached = double(job_.tokens_per_step()) * flops_.causal / std::max(1e-9, result.times.step_s);
+  const double reached = double(job_.tokens_per_step()) * flops_.causal / std::max(1e-9, times.step_s);
   if (rank_.backend.is_host() && peak_flops_per_s_ > 0)
     peak_flops_per_s_ = std::max(peak_flops_per_s_, reached);
   const StepWork work{.tokens = job_.tokens_per_step(),
@@ -62,8 +56,7 @@ void StepReporter::report(const StepResult& result) {
                       .peak_flops_per_s = peak_flops_per_s_,
                       .stages = rank_.mesh.pp};
   // Where no times of the other ranks come, this rank's own: each step waits for all of them.
-  StepReport report{.step = result.step,
-                    .json = step_line_text(with_speed(line_of(numbers), work, result.times.step_s)),
+  StepReport report{.line = with_speed(std::move(line), work, times.step_s),
                     .log = due.log,
                     .work = std::nullopt,
                     .each_rank = due.ranks};

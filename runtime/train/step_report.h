@@ -2,14 +2,12 @@
 // So a rank sends a few hundred bytes, however many ranks there are.
 #pragma once
 #include <memory>
-#include <optional>
 
 #include "runtime/model/flops.h"
 #include "runtime/train/control/control.h"
 #include "runtime/train/measure/gpu_watch.h"
 #include "runtime/train/measure/metrics.h"
 #include "runtime/train/rank_resources.h"
-#include "runtime/train/step_update.h"
 
 namespace trainctl {
 
@@ -25,22 +23,15 @@ struct ReportsDue {
 };
 ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last, int ranks);
 
-struct StepResult {
-  int64_t step = 0, last = 0, tokens = 0;
-  StepScalars scalars;
-  std::optional<double> val_loss;
-  bool skipped = false;
-  int64_t skipped_total = 0;
-  RankTimes times;
-};
-
 class StepReporter {
  public:
   /// Finds the peak FLOP/s of the run's devices. Collective.
   StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank, Control& control);
 
-  /// Waits for no other rank.
-  void report(const StepResult& result);
+  /// Completes `line`, which has what the training knows of the step, and reports it. Waits for no other rank.
+  ///   times  this rank's
+  ///   last   the run's last step
+  void report(StepLine line, const RankTimes& times, int64_t last);
 
  private:
   RankTimes with_readings(RankTimes times) const;

@@ -31,31 +31,33 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
         begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
   rank.comms.sum(sums);
   StepScalars s;
-  s.loss = sums.loss.value() / double(job.tokens_per_step());
-  s.grad_norm = std::sqrt(sums.squares.value());
+  s.line.loss = sums.loss.value() / double(job.tokens_per_step());
+  s.line.grad_norm = std::sqrt(sums.squares.value());
   s.stop = sums.stop;
   s.saves = sums.saves;
   s.due = sums.due;
   s.trace = sums.trace;
-  if (saver.newest_staged() >= 0) s.staged_step = sums.not_copied ? -1 : saver.newest_staged();
+  if (saver.newest_staged() >= 0) s.line.staged_step = sums.not_copied ? -1 : saver.newest_staged();
+  // Of the two copies that were begun last.
   if (begun[0] >= 0)
-    s.partner_step = !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;
+    s.line.partner_step =
+        !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;
   return s;
 }
 
-StepFate apply_or_skip(const JobSpec& job, const StepScalars& s, TrainingState& state, RankResources& rank,
+StepFate apply_or_skip(const JobSpec& job, const StepLine& line, TrainingState& state, RankResources& rank,
                        Control& control, Saver& saver) {
   BadSteps& bad_steps = state.bad_steps;
   const int64_t step = state.step;
-  const StepFate fate = fate_of_step(s.loss, s.grad_norm, bad_steps, job.fault_tolerance.skip_bad_steps);
+  const StepFate fate = fate_of_step(line.loss, line.grad_norm, bad_steps, job.fault_tolerance.skip_bad_steps);
   if (fate == StepFate::apply) {
     saver.state_changes();
-    rank.params->step(adamw_step(job, step, bad_steps.total, s.grad_norm));
+    rank.params->step(adamw_step(job, step, bad_steps.total, line.grad_norm));
     bad_steps = after_step(bad_steps, fate);
-    state.last_loss = s.loss;
+    state.last_loss = line.loss;
     return fate;
   }
-  const std::string what = what_is_bad(s.loss, s.grad_norm);
+  const std::string what = what_is_bad(line.loss, line.grad_norm);
   const double lr = learning_rate(job.schedule, step);
   if (fate == StepFate::stop)
     throw Error(ErrorCode::kDiverged,

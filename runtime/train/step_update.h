@@ -16,17 +16,11 @@ namespace trainctl {
 
 /// Equal on every rank.
 struct StepScalars {
-  double loss = 0, grad_norm = 0;
+  StepLine line;        ///< has loss, grad_norm, staged_step and partner_step
   bool stop = false;    ///< a stop was requested
   SavesUnderWay saves;  ///< of any rank
   SaveSet due;          ///< where to save after this step, as rank 0 decides
   TraceOffer trace;     ///< the orders to trace that ranks could begin
-  /// The newest state of which every rank has its part in memory, from the copies that were begun; -1: some
-  /// rank's copy failed. nullopt: none was begun in this attempt.
-  std::optional<int64_t> staged_step;
-  /// The newest state of which every rank has its second copy on another node, of the two that were begun
-  /// last; -1: neither is whole. nullopt: none was begun in this attempt.
-  std::optional<int64_t> partner_step;
 };
 
 /// What this rank alone knows: SaveDecider::due, StepTracer::offered.
@@ -62,9 +56,10 @@ StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& c
                              const OwnScalars& own);
 
 /// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in `state`.
-/// Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the event "step_skipped".
-StepFate apply_or_skip(const JobSpec& job, const StepScalars& scalars, TrainingState& state,
-                       RankResources& rank, Control& control, Saver& saver);
+/// `line`: of StepScalars. Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the
+/// event "step_skipped".
+StepFate apply_or_skip(const JobSpec& job, const StepLine& line, TrainingState& state, RankResources& rank,
+                       Control& control, Saver& saver);
 
 /// The optimizer's factors for 0-based step `step`, after `skipped` skipped steps, which do not count for the
 /// bias correction.

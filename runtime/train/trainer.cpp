@@ -318,7 +318,7 @@ struct Trainer::Impl {
       save_gradients(world, fs, options.gradients_dir, description(), rank.tables.params, rank.state());
     exchange();
     const RecordSpan phase = activity.during(RunPhase::optimizer, now.step + 1);
-    fate = apply_or_skip(job, scalars, now, rank, control, *saver);
+    fate = apply_or_skip(job, scalars.line, now, rank, control, *saver);
     return fate == StepFate::apply;
   }
 
@@ -363,21 +363,18 @@ struct Trainer::Impl {
     calendar->stepped(step_clock.times().step_s);
     ++now.step;
     record_memory();
-    std::optional<double> val_loss;
+    StepLine line = scalars.line;
     if (validation && is_evaluated(job, now.step)) {
       const RecordSpan phase = activity.during(RunPhase::evaluating, now.step);
-      val_loss = evaluate(job, *validation, rank, *executor, activity);
+      line.val_loss = evaluate(job, *validation, rank, *executor, activity);
     }
     step_clock.evaluated(clock.monotonic_s());
     const RecordSpan phase = activity.during(RunPhase::reporting, now.step);
-    reporter->report({.step = now.step,
-                      .last = last,
-                      .tokens = now.start.tokens_at(job, now.step),
-                      .scalars = scalars,
-                      .val_loss = val_loss,
-                      .skipped = fate == StepFate::skip,
-                      .skipped_total = now.bad_steps.total,
-                      .times = step_clock.times()});
+    line.step = now.step;
+    line.tokens = now.start.tokens_at(job, now.step);
+    line.skipped = fate == StepFate::skip;
+    line.skipped_steps = now.bad_steps.total;
+    reporter->report(std::move(line), step_clock.times(), last);
     return scalars.stop;
   }
 

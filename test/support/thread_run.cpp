@@ -1,5 +1,6 @@
 #include "test/support/thread_run.h"
 
+#include <cmath>
 #include <exception>
 #include <fstream>
 #include <mutex>
@@ -34,13 +35,13 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   const std::string checkpoints = options.dir + "/ckpt";
   ThreadRun result;
   const auto on_report = [&](const StepRecord& report) {
-    const auto j = Json::parse(report.json);
-    result.lines.push_back(report.json);
+    const StepLine& line = report.line;
+    result.lines.push_back(step_line_text(line));
     if (options.rank_lines && !report.ranks.empty()) options.rank_lines->push_back(report.ranks);
     if (options.on_report) options.on_report();
-    result.losses.push_back(j["loss"].is_null() ? NAN : j["loss"].get<double>());
-    result.grad_norms.push_back(j["grad_norm"].is_null() ? NAN : j["grad_norm"].get<double>());
-    if (j.contains("val_loss")) result.val_losses.push_back(j["val_loss"].get<double>());
+    result.losses.push_back(std::isfinite(line.loss) ? line.loss : NAN);
+    result.grad_norms.push_back(std::isfinite(line.grad_norm) ? line.grad_norm : NAN);
+    if (line.val_loss) result.val_losses.push_back(*line.val_loss);
   };
   auto controls = make_thread_control(size, fs, checkpoints, 3, on_report, options.on_event, options.trace);
   auto worlds = parallel::make_thread_world(size, options.deadline_s);

@@ -72,12 +72,6 @@ OrderedJson evaluations(const std::vector<StepRow>& all, double begin_unix_s, si
 
 }  // namespace
 
-double StepRow::phase_or_zero(double Phases::*phase) const {
-  for (size_t i = 0; i < kPhases.size(); ++i)
-    if (kPhases[i].second == phase) return std::isfinite(phases[i]) ? phases[i] : 0;
-  return 0;
-}
-
 StepRow row_of(std::string_view text) { return row_of(step_view(text)); }
 
 StepRow row_of(const StepLine& line) {
@@ -94,8 +88,7 @@ StepRow row_of(const StepLine& line) {
               .step_s = line.step_s,
               .tokens_per_s = line.tokens_per_s,
               .mfu = line.mfu};
-  if (line.phases)
-    for (size_t i = 0; i < kPhases.size(); ++i) row.phases[i] = (*line.phases).*kPhases[i].second;
+  if (line.phases) row.phases = *line.phases;
   if (const Spread<double>* compute = line.compute()) {
     row.compute_median_s = compute->median;
     row.compute_max_s = compute->max;
@@ -182,9 +175,9 @@ OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most)
     return r.compute_max_rank < 0 ? OrderedJson() : OrderedJson(r.compute_max_rank);
   });
   value("peak_memory_bytes", &StepRow::peak_memory_bytes, 6);
-  for (size_t i = 0; i < kPhases.size(); ++i)
-    add(columns, (std::string(kPhases[i].first) + "_s").c_str(), rows, shown,
-        [i](const StepRow& r) { return number(r.phases[i], 4); });
+  for (const auto& [name, phase] : kPhases)
+    add(columns, (std::string(name) + "_s").c_str(), rows, shown,
+        [phase = phase](const StepRow& r) { return number(r.phases.*phase, 4); });
   OrderedJson result{{"steps", rows.size()}, {"columns", std::move(columns)}};
   if (OrderedJson val = evaluations(rows, begin_unix_s, most); !val["step"].empty())
     result["evaluations"] = val;

@@ -26,7 +26,8 @@ inline constexpr std::array<std::pair<const char*, double Phases::*>, 8> kPhases
      {"evaluation", &Phases::evaluation_s},
      {"checkpoint", &Phases::checkpoint_s}}};
 
-/// One step. Numbers that its line does not have are NaN.
+/// What curves show of a step's line. Numbers that the line does not have are NaN. A report holds a row of
+/// every step of a run: it has a fifth of the size of a StepLine, which holds the summaries of ranks and GPUs.
 struct StepRow {
   static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
   int64_t step = 0;
@@ -37,14 +38,11 @@ struct StepRow {
   double step_s = kAbsent, tokens_per_s = kAbsent, mfu = kAbsent;
   double compute_median_s = kAbsent, compute_max_s = kAbsent, peak_memory_bytes = kAbsent;
   int compute_max_rank = -1;
-  std::array<double, kPhases.size()> phases = filled();
-  static std::array<double, kPhases.size()> filled() {
-    std::array<double, kPhases.size()> values;
-    values.fill(kAbsent);
-    return values;
-  }
+  Phases phases = Phases::none();
   /// Of an evaluation or a save; 0 where the line does not say it.
-  double phase_or_zero(double Phases::*phase) const;
+  double phase_or_zero(double Phases::*phase) const {
+    return std::isfinite(phases.*phase) ? phases.*phase : 0;
+  }
 };
 
 /// The row of a line; its step is 0 if the text is no line of metrics.jsonl.

@@ -28,7 +28,7 @@ std::string csv_row(const std::string& run, const StepRow& r) {
                      int(r.skipped), known(r.compute_median_s), known(r.compute_max_s),
                      r.compute_max_rank < 0 ? "" : std::to_string(r.compute_max_rank),
                      known(r.peak_memory_bytes));
-  for (const double seconds : r.phases) row += "," + known(seconds);
+  for (const auto& [name, phase] : kPhases) row += "," + known(r.phases.*phase);
   return row + "\n";
 }
 

@@ -24,7 +24,7 @@ void take_status(ListedRun& run, const RunStatus& s) {
   run.step = s.step;
   run.total_steps = s.total_steps;
   run.saved_step = s.saved_step;
-  run.loss = step_view(s.last_step_json).loss;
+  run.loss = s.last_step.loss;
   run.updated_unix_s = s.updated_unix_s;
 }
 

@@ -27,18 +27,18 @@ double mean_step_s(const std::vector<StepRow>& rows) {
 /// Means over the newest steps whose lines say their parts.
 std::vector<std::pair<const char*, double>> mean_phases(const std::vector<StepRow>& rows) {
   std::vector<std::pair<const char*, double>> phases;
-  for (size_t i = 0; i < report::kPhases.size(); ++i) {
+  for (const auto& [name, phase] : report::kPhases) {
     double sum = 0;
     int steps = 0;
     bool known = false;
     for (size_t r = rows.size(); r-- > 0 && rows.size() - r <= kMeanOver;) {
-      if (!std::isfinite(rows[r].phases[0])) continue;
+      if (!std::isfinite(rows[r].phases.forward_s)) continue;
       ++steps;
-      if (!std::isfinite(rows[r].phases[i])) continue;
-      sum += rows[r].phases[i];
+      if (!std::isfinite(rows[r].phases.*phase)) continue;
+      sum += rows[r].phases.*phase;
       known = true;
     }
-    if (known) phases.emplace_back(report::kPhases[i].first, sum / steps);
+    if (known) phases.emplace_back(name, sum / steps);
   }
   return phases;
 }
@@ -61,8 +61,7 @@ void take_rows(const std::vector<StepRow>& rows, TopFrame& frame) {
 TopFrame top_frame(const RunData& run, report::RankColumn ranks, double now_unix_s) {
   TopFrame frame{.id = run.id, .supervised = run.supervised, .now_unix_s = now_unix_s};
   if (run.status) frame.status = *run.status;
-  frame.last =
-      with_times(run.status ? step_view(run.status->last_step_json) : StepLine{}, run.steps.newest_timed());
+  frame.last = with_times(frame.status.last_step, run.steps.newest_timed());
   const std::vector<StepRow>& rows = run.steps.rows();
   take_rows(rows, frame);
   const bool goes_on = run.supervised && run.status && !run.status->ended();

@@ -38,7 +38,7 @@ std::string RunStatus::to_json(bool with_ranks) const {
   RecordWriter writer(j);
   fields_but_ranks(writer, *this);
   j["ranks"] = with_ranks ? ranks_json(ranks) : Json::array();
-  if (!j["last_step"].is_object()) j["last_step"] = Json::object();
+  if (last_step.step == 0) j["last_step"] = Json::object();
   return dump_json(j);
 }
 

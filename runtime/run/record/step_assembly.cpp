@@ -11,17 +11,16 @@ namespace trainctl {
 
 StepRecord record_of(const StepReport& report, std::span<const RankTimes> ranks,
                      std::span<const NodeRanks> nodes) {
-  StepRecord record{.step = report.step, .json = report.json, .log = report.log, .ranks = ""};
+  StepRecord record{.line = report.line, .log = report.log, .ranks = ""};
   if (!report.work || ranks.empty()) return record;
-  const StepLine line = with_ranks(step_view(report.json), *report.work, ranks, nodes);
-  record.json = step_line_text(line);
-  if (report.each_rank) record.ranks = rank_numbers_json(line.attempt, line.step, ranks);
+  record.line = with_ranks(std::move(record.line), *report.work, ranks, nodes);
+  if (report.each_rank) record.ranks = rank_numbers_json(record.line.attempt, record.line.step, ranks);
   return record;
 }
 
 void StepAssembly::report(const StepReport& report, uint64_t sequence, double now_s) {
-  if (report.step <= taken_) return;
-  Step& step = steps_[report.step];
+  if (report.line.step <= taken_) return;
+  Step& step = steps_[report.line.step];
   if (step.report) return;  // it was sent again
   step.report = report;
   step.sequence = sequence;
@@ -70,8 +69,8 @@ StepRecord StepAssembly::take_first() {
   while (!steps_.begin()->second.report) steps_.erase(steps_.begin());
   const Step step = std::move(steps_.begin()->second);
   steps_.erase(steps_.begin());
-  ENSURE(step.report && step.report->step > taken_);  // steps only rise
-  taken_ = step.report->step;
+  ENSURE(step.report && step.report->line.step > taken_);  // steps only rise
+  taken_ = step.report->line.step;
   return record_of(*step.report, step.times, options_.nodes);
 }
 

@@ -15,8 +15,7 @@ namespace trainctl {
 
 /// What is recorded of a step.
 struct StepRecord {
-  int64_t step = 0;   ///< completed steps, from 1
-  std::string json;   ///< a line of metrics.jsonl
+  StepLine line;      ///< for metrics.jsonl
   bool log = true;    ///< the console's table shows it
   std::string ranks;  ///< a line of metrics.ranks.jsonl; "": none of this step
 };

@@ -138,8 +138,7 @@ void add_nodes(Page& page, const RunStatus& s) {
 std::string prometheus_text(const RunStatus& s) {
   Page page(s.run_id);
   add_state(page, s);
-  const StepLine line = step_view(s.last_step_json);
-  if (line.step > 0) add_step(page, line);
+  if (s.last_step.step > 0) add_step(page, s.last_step);
   add_checkpoints(page, s);
   add_nodes(page, s);
   return page.take();

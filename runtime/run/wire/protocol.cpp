@@ -16,9 +16,9 @@
 template <>
 struct trainctl::RecordOf<trainctl::StepReport> {
   static void fields(auto& f, auto& r) {
-    f("step", r.step);
+    f.written("step", r.line.step);
     f("log", r.log);
-    f("json", r.json);
+    f("json", as_text(r.line));
     f.maybe("work", r.work);
     f.when(r.each_rank, "each_rank", r.each_rank);
   }

@@ -422,7 +422,7 @@ class Attempt {
   void record(const std::vector<StepRecord>& records) {
     for (const StepRecord& record : records) {
       log_.step(record);
-      if (options_.hooks.progressed) options_.hooks.progressed(record.step);
+      if (options_.hooks.progressed) options_.hooks.progressed(record.line.step);
     }
     fleet_.let_keep(options_.nodes.front().node, steps_.oldest_sequence());
   }
@@ -440,7 +440,7 @@ class Attempt {
     if (up.hello) return on_hello(*up.hello);
     supervision_.heard(rank, now_s);
     if (up.step) {
-      supervision_.progressed(up.step->step, now_s);
+      supervision_.progressed(up.step->line.step, now_s);
       steps_.report(*up.step, sequence, now_s);
       record(steps_.take(now_s));
     } else if (up.times) {

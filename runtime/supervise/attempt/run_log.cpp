@@ -113,10 +113,10 @@ void RunLog::save_interval(const SaveInterval& now) {
 }
 
 void RunLog::step(const StepRecord& record) {
-  status_.step = record.step;
+  const StepLine& line = record.line;
+  status_.step = line.step;
   status_.step_unix_s = clock_.unix_s();
-  status_.last_step_json = record.json;
-  const StepLine line = step_view(record.json);
+  status_.last_step = line;
   if (line.staged_step) status_.staged_step = *line.staged_step;
   if (line.partner_step) {
     status_.partner_step = *line.partner_step;
@@ -126,8 +126,8 @@ void RunLog::step(const StepRecord& record) {
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
   // The numbers of every rank are many, and nothing depends on them.
   const std::string ranks = files_.hangs() ? "" : record.ranks;
-  files_.ask([files = written_files_, json = record.json, ranks, line, unix_s = clock_.unix_s()] {
-    files->metrics->append(json);
+  files_.ask([files = written_files_, ranks, line, unix_s = clock_.unix_s()] {
+    files->metrics->append(step_line_text(line));
     if (!ranks.empty()) files->rank_metrics.append(ranks);
     files->curves.step(line, unix_s);
   });

@@ -27,8 +27,7 @@ enum class StopLevel { none = 0, save_and_stop = 1, now = 2 };
 /// One training step as rank 0 of the run reports it. With the times of the ranks it becomes a line of
 /// metrics.jsonl (runtime/run/record/step_assembly.h).
 struct StepReport {
-  int64_t step = 0;              ///< completed steps, from 1
-  std::string json;              ///< a StepLine without numbers of ranks
+  StepLine line;                 ///< without numbers of ranks
   bool log = true;               ///< the console's table shows it
   std::optional<StepWork> work;  ///< every rank reports its times of this step; nullopt: none does
   bool each_rank = false;        ///< they also become a line of metrics.ranks.jsonl

@@ -45,25 +45,6 @@ Phases phases_of(std::span<const RankTimes> ranks) {
 
 }  // namespace
 
-StepLine line_of(const StepNumbers& n) {
-  // Milliseconds: what is finer says nothing about a step.
-  StepLine line{.unix_s = std::round(n.unix_s * 1e3) / 1e3,
-                .attempt = n.epoch,
-                .step = n.step,
-                .tokens = n.tokens,
-                .loss = n.loss,
-                .grad_norm = n.grad_norm,
-                .lr = n.lr,
-                .val_loss = n.val_loss,
-                .skipped = n.skipped,
-                .skipped_steps = n.skipped_total,
-                .staged_step = n.staged_step,
-                .partner_step = n.partner_step};
-  // Each node holds the copies of one other.
-  if (n.partner_step.value_or(-1) >= 0) line.partner_nodes = n.nodes;
-  return line;
-}
-
 StepLine with_speed(StepLine line, const StepWork& work, double step_s) {
   line.step_s = std::max(1e-9, step_s);
   line.tokens_per_s = double(work.tokens) / line.step_s;

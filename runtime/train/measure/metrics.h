@@ -1,26 +1,13 @@
-// The numbers of one step and their JSON: a line of metrics.jsonl. Rank 0 makes the line without the numbers
-// that differ between ranks; the supervisor adds these (with_ranks), for which every rank sends its own.
+// What completes a StepLine: the speed of the step, and the numbers of its ranks, which the supervisor adds
+// because every rank sends its own.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 
 #include "runtime/train/measure/rank_spread.h"
 
 namespace trainctl {
-
-struct StepNumbers {
-  double unix_s = StepLine::kAbsent;  ///< as in StepLine
-  uint64_t epoch = 0;                 ///< of the attempt; 0: not known
-  int64_t step = 0, tokens = 0;
-  double loss = 0, grad_norm = 0, lr = 0;
-  std::optional<double> val_loss;
-  bool skipped = false;        ///< the step was skipped: parameters were not updated
-  int64_t skipped_total = 0;   ///< skipped steps so far, including this one
-  std::optional<int64_t> staged_step, partner_step;  ///< as in StepLine
-  int nodes = 0;               ///< of the attempt; 0: one machine
-};
 
 /// What the ranks of a run compute together in a step, and by how many stages.
 struct StepWork {
@@ -30,8 +17,6 @@ struct StepWork {
   int stages = 1;               ///< pipeline stages; each has the same number of consecutive ranks
 };
 
-/// A StepLine without the numbers of ranks.
-StepLine line_of(const StepNumbers& numbers);
 /// The line with the speed of a step that took `step_s`.
 StepLine with_speed(StepLine line, const StepWork& work, double step_s);
 

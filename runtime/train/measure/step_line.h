@@ -1,5 +1,6 @@
-// StepLine: a line of metrics.jsonl. Rank 0 begins it, the supervisor adds the numbers of ranks, and every
-// view of a run reads it; its fields are listed here, once.
+// StepLine: the numbers of a step, from the sums over the ranks to the page. The ranks' sums begin it, rank 0
+// completes and reports it, the supervisor adds the numbers of ranks and records it as a line of
+// metrics.jsonl, and every view of a run reads it; its fields are listed here, once.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -88,8 +89,11 @@ struct GpuSpread {
 /// Seconds of each part of a step, as means over the ranks.
 struct Phases {
   double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0;
-  double data_s = std::numeric_limits<double>::quiet_NaN();
+  double data_s = kNaN;
   double reporting_s = 0, evaluation_s = 0, checkpoint_s = 0;
+  /// None of them is known.
+  static constexpr Phases none() { return {kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN}; }
+  static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   static void fields(auto& f, auto& r) {
     f.later("forward_s", r.forward_s);
     f.later("backward_s", r.backward_s);

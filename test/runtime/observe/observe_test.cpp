@@ -190,7 +190,7 @@ RunStatus healthy() {
   s.started_unix_s = 1000;
   s.updated_unix_s = 2000;
   s.step_unix_s = 1999;
-  s.last_step_json = R"({"loss":2.5,"step":40,"step_s":1.5,"tokens_per_s":1000})";
+  s.last_step = {.step = 40, .loss = 2.5, .step_s = 1.5, .tokens_per_s = 1000};
   for (int rank = 0; rank < 4; ++rank)
     s.ranks.push_back({.rank = rank, .pid = 100 + rank, .phase = RankPhase::present, .host = "h",
                        .activity = Activity{.phase = RunPhase::forward, .step = 41, .micro_batch = 1, .virtual_stage = 0},
@@ -209,7 +209,7 @@ TEST_CASE("speed stays on the line of progress and in the status between the ste
   console.step({.step = 2, .loss = 1}, false, 11);
   CHECK(text.find("1 k tok/s  mfu 25.0 %") != std::string::npos);
   RunStatus s = healthy();
-  s.last_step_json = R"({"loss":2.5,"step":41})";
+  s.last_step = {.step = 41, .loss = 2.5};
   CHECK(render_status(s, SupervisorState::alive, 2000).find("speed      - tokens/s") != std::string::npos);
   const StepLine timed = step_view(R"({"step":40,"step_s":1.5,"tokens_per_s":1000})");
   CHECK(

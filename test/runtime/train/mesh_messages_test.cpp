@@ -129,21 +129,21 @@ Sent report_of(int rank, int nodes) {
   const std::string times = protocol::encode({.times = protocol::Times{kStep, long_times()}});
   if (rank != 0) return {1, times.size()};
   constexpr double kThird = 1.0 / 3;
-  const StepNumbers numbers{.unix_s = 1795479708.261,
-                            .epoch = 99,
-                            .step = kStep,
-                            .tokens = kStep * kStep,
-                            .loss = kThird,
-                            .grad_norm = kThird,
-                            .lr = kThird,
-                            .val_loss = kThird,
-                            .skipped = true,
-                            .skipped_total = kStep,
-                            .staged_step = kStep,
-                            .partner_step = kStep,
-                            .nodes = nodes};
+  const StepLine line{.unix_s = 1795479708.261,
+                      .attempt = 99,
+                      .step = kStep,
+                      .tokens = kStep * kStep,
+                      .loss = kThird,
+                      .grad_norm = kThird,
+                      .lr = kThird,
+                      .val_loss = kThird,
+                      .skipped = true,
+                      .skipped_steps = kStep,
+                      .staged_step = kStep,
+                      .partner_step = kStep,
+                      .partner_nodes = nodes};
   const std::string report = protocol::encode(
-      {.step = StepReport{kStep, step_line_text(line_of(numbers)), true,
+      {.step = StepReport{line, true,
                           StepWork{kStep * kStep, kThird * 1e12, kThird * 1e12, kThird * 1e20, 64}, true}});
   return {2, times.size() + report.size()};
 }

@@ -2,6 +2,7 @@
 // Method: whole runs on rank threads whose report of a step takes a while; only lower bounds of times are asserted.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "runtime/base/json.h"
@@ -29,6 +30,8 @@ TEST_CASE("a step's time runs from step end to step end", "[step_time]") {
     if (i == 0) CHECK(reporting_s == 0);
     else CHECK(reporting_s >= report_s);
     CHECK(step_s >= reporting_s);
+    const double unix_s = j["t"];
+    CHECK(unix_s == std::round(unix_s * 1e3) / 1e3);  // no finer than milliseconds
     CHECK(j["tokens_per_s"].get<double>() == Approx(double(job.tokens_per_step()) / step_s));
     double sum = 0;
     for (const char* phase : {"forward_s", "backward_s", "communication_s", "optimizer_s", "data_s", "reporting_s"})

@@ -36,7 +36,7 @@ void make_run(const std::string& folder, double created_unix_s) {
 RunStatus status_of(RunState state, int64_t step, double updated_unix_s, int exit_code = -1) {
   RunStatus s{.run_id = "r", .state = state, .exit_code = exit_code, .step = step, .total_steps = 100};
   s.updated_unix_s = updated_unix_s;
-  s.last_step_json = step_line_text({.step = step, .loss = 2.5});
+  s.last_step = {.step = step, .loss = 2.5};
   s.ranks.resize(4);
   return s;
 }

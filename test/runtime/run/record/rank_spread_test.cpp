@@ -43,7 +43,7 @@ std::vector<NodeRanks> nodes_of_ranks(int ranks, int each) {
 void slow_down(RankTimes& t, double factor) { t.step_s = t.compute_s() * factor + t.communication_s; }
 
 std::string step_line(const std::vector<RankTimes>& ranks, std::vector<NodeRanks> nodes, int64_t step = 1) {
-  return step_line_text(with_ranks(line_of({.step = step}), {.tokens = 1000, .stages = 2}, ranks, nodes));
+  return step_line_text(with_ranks({.step = step}, {.tokens = 1000, .stages = 2}, ranks, nodes));
 }
 
 }  // namespace
@@ -137,7 +137,7 @@ TEST_CASE("a step's line is read as it was written") {
   CHECK(step_view(text).compute()->max_node == "node2");
   CHECK(step_view(text).ranks->outliers.at(0).ranks == std::vector<int>{5});
   const std::string lost = step_line_text(
-      line_of({.step = 8, .loss = NAN, .grad_norm = INFINITY, .val_loss = -INFINITY}));
+      {.step = 8, .loss = NAN, .grad_norm = INFINITY, .lr = 0, .val_loss = -INFINITY});
   CHECK(lost == R"({"v":1,"step":8,"loss":null,"loss_kind":"nan","grad_norm":null,"grad_norm_kind":"inf",)"
                 R"("lr":0.0,"tokens":0,"val_loss":null,"val_loss_kind":"-inf"})");
   CHECK(step_line_text(step_view(lost)) == lost);
@@ -145,7 +145,7 @@ TEST_CASE("a step's line is read as it was written") {
   // When, and in which attempt: lines of older versions do not say it.
   CHECK(std::isnan(step_view(lost).unix_s));
   CHECK(step_view(lost).attempt == 0);
-  const std::string dated = step_line_text(line_of({.unix_s = 1795479708.26154, .epoch = 3, .step = 8}));
+  const std::string dated = step_line_text({.unix_s = 1795479708.262, .attempt = 3, .step = 8});
   CHECK(dated.starts_with(R"({"v":1,"t":1795479708.262,"attempt":3,"step":8,)"));
   CHECK(step_line_text(step_view(dated)) == dated);
 }

@@ -80,6 +80,9 @@ struct Filler {
   void fill(BoolText<Bool>& text) {
     text.value = true;
   }
+  /// Of a number that is finite.
+  template <typename Double>
+  void fill(NumberKind<Double>&) {}
 };
 
 /// `may_lack`: fields that older versions did not write, and those that are only written.
@@ -195,6 +198,13 @@ wire::StartOrder start_order() {
           .session_folder = "/tmp/s",
           .shared_memory_folder = "/dev/shm/s"};
 }
+const StepLine kLine{.unix_s = 3.5,
+                     .attempt = 3,
+                     .step = 41,
+                     .tokens = 4096,
+                     .loss = 1.25,
+                     .grad_norm = INFINITY,
+                     .lr = 0.001};
 RunStatus status() {
   RunStatus s{.run_id = "calm-7F3K",
               .directory = "/runs/calm",
@@ -209,7 +219,7 @@ RunStatus status() {
               .step_unix_s = 3.5,
               .heartbeat_s = 0.5,
               .step_timeout_s = 60,
-              .last_step_json = R"({"loss":1.25,"step":41})",
+              .last_step = kLine,
               .lineage_json = "[]",
               .reason = "rank 1 died",
               .advice = "trainctl stop calm"};
@@ -246,7 +256,7 @@ std::vector<protocol::Up> up_messages() {
                               .numerics = "cpu"};
   return {{.hello = Hello{"t0", "h0", 2, 77}},
           {.beat = Beat{*crash().activity}},
-          {.step = StepReport{41, R"({"step":41})", true}},
+          {.step = StepReport{kLine, true}},
           {.event = Event{EventKind::save_retry, R"({"step":41})"}},
           {.shard = Shard{3, 40, 6, {}, {{"w", ckpt::Role::first_moment, DType::bf16, {4, 2}}}, state, "no space", 0.5}},
           {.done = true}};

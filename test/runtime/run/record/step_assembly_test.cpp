@@ -20,8 +20,7 @@ constexpr StepWork kWork{
     .tokens = 1000, .flops_per_token_causal = 3, .flops_per_token_full = 4, .peak_flops_per_s = 1e5};
 
 StepReport report_of(int64_t step, bool with_times = true) {
-  return {.step = step,
-          .json = step_line_text(line_of({.epoch = 2, .step = step, .tokens = 1000 * step, .loss = 2.5})),
+  return {.line = {.attempt = 2, .step = step, .tokens = 1000 * step, .loss = 2.5},
           .log = true,
           .work = with_times ? std::optional(kWork) : std::nullopt,
           .each_rank = step % 2 == 0};
@@ -30,9 +29,11 @@ StepReport report_of(int64_t step, bool with_times = true) {
 /// Rank r takes (r + 1) seconds, all of them in the forward pass.
 RankTimes times_of(int rank) { return {.forward_s = rank + 1.0, .step_s = rank + 1.0, .peak_bytes = 1e9}; }
 
+std::string text_of(const StepRecord& record) { return step_line_text(record.line); }
+
 std::vector<int64_t> steps_of(const std::vector<StepRecord>& records) {
   std::vector<int64_t> steps;
-  for (const StepRecord& record : records) steps.push_back(record.step);
+  for (const StepRecord& record : records) steps.push_back(record.line.step);
   return steps;
 }
 
@@ -57,8 +58,8 @@ TEST_CASE("a step's record has the numbers of all ranks, whatever comes first", 
     REQUIRE(steps_of(records) == std::vector<int64_t>{4});
     CHECK_FALSE(steps.oldest_sequence());
     CHECK(steps.take_all().empty());
-    if (first.empty()) first = records[0].json;
-    CHECK(records[0].json == first);
+    if (first.empty()) first = text_of(records[0]);
+    CHECK(text_of(records[0]) == first);
   } while (std::next_permutation(order.begin(), order.end()));
   const auto line = Json::parse(first);
   CHECK(line["loss"] == 2.5);
@@ -99,8 +100,7 @@ TEST_CASE("steps are recorded in order, and those that nobody times at once", "[
     REQUIRE(records.size() == size_t(kSteps));
     for (int64_t step = 1; step <= kSteps; ++step) {
       const StepRecord& record = records[size_t(step) - 1];
-      const auto line = Json::parse(record.json);
-      CHECK(record.step == step);
+      const auto line = Json::parse(text_of(record));
       CHECK(line["step"] == step);
       CHECK(line.contains("ranks") == (step % 3 != 0));
       if (line.contains("ranks")) CHECK(line["ranks"]["count"] == kRanks);
@@ -123,11 +123,11 @@ TEST_CASE("a rank that says nothing holds a step up for a while, and is missing 
   const auto records = steps.take(3);
   REQUIRE(steps_of(records) == std::vector<int64_t>{1, 2});
   CHECK(steps.oldest_sequence() == 13);
-  const auto late = Json::parse(records[0].json);
+  const auto late = Json::parse(text_of(records[0]));
   CHECK(late["ranks"]["count"] == 3);
   CHECK(late["step_s"] == 4);
   CHECK(late["phases"]["forward_s"].get<double>() == Approx((1 + 2 + 4) / 3.0));
-  CHECK(Json::parse(records[1].json)["ranks"]["count"] == 4);
+  CHECK(Json::parse(text_of(records[1]))["ranks"]["count"] == 4);
   const auto each = Json::parse(records[1].ranks);
   CHECK(each["forward_s"].size() == 4);
   // What comes after the record does not count, and the end of the attempt waits for nobody.
@@ -147,7 +147,7 @@ TEST_CASE("a rank that says nothing holds a step up for a while, and is missing 
   // And of none: the line as rank 0 made it.
   other.report(report_of(4), 2, 0);
   const StepRecord bare = other.take_all().at(0);
-  CHECK(bare.json == report_of(4).json);
+  CHECK(text_of(bare) == step_line_text(report_of(4).line));
   CHECK(bare.ranks.empty());
 }
 
@@ -177,8 +177,8 @@ TEST_CASE("what waits is bounded, on either side", "[step_assembly]") {
   std::iota(all.begin(), all.end(), 1);
   CHECK(steps_of(records) == all);
   // The newest have kept their numbers.
-  CHECK_FALSE(Json::parse(records[0].json).contains("ranks"));
-  CHECK(Json::parse(records.back().json)["ranks"]["count"] == 2);
+  CHECK_FALSE(Json::parse(text_of(records[0])).contains("ranks"));
+  CHECK(Json::parse(text_of(records.back()))["ranks"]["count"] == 2);
 
   StepAssembly deaf({.ranks = 2, .nodes = {}});  // rank 1 is not heard
   records.clear();

@@ -229,7 +229,7 @@ TEST_CASE("the Prometheus page follows the text format and names what the run ha
   line.mfu = line.step_s = 0.5;
   line.tokens_per_s = line.flops_per_s = line.flops_per_s_full_attention = line.mfu_full_attention = 3;
   line.phases = Phases{.forward_s = 0.125, .data_s = 0.25};
-  status.last_step_json = step_line_text(line);
+  status.last_step = line;
   status.nodes = {{.name = "node0", .state = NodeState::running}, {.name = "node1", .state = NodeState::lost}};
   std::map<std::string, std::string> samples;
   std::set<std::string> families;
@@ -278,9 +278,9 @@ TEST_CASE("the Prometheus page follows the text format and names what the run ha
   }
   CHECK(!samples.contains(R"(trainctl_checkpoint_step,place="verified"})"));   // none yet
   CHECK(!families.contains("trainctl_validation_loss"));
-  status.last_step_json = "{}";
+  status.last_step = {};
   CHECK_THAT(prometheus_text(status), !Catch::Contains("trainctl_loss"));   // no step yet
   line.loss = std::numeric_limits<double>::infinity();
-  status.last_step_json = step_line_text(line);
+  status.last_step = line;
   CHECK_THAT(prometheus_text(status), Catch::Contains(R"(trainctl_loss{run="a\"b\\c"} )"));
 }

@@ -32,9 +32,10 @@ TEST_CASE("every message comes back as it was sent") {
   CHECK(round({.hello = Hello{"token", "host", 3, 99}}).hello->pid == 99);
   const Activity loading{.phase = RunPhase::loading, .done = 7, .total = 9, .in_bytes = true, .detail = "\"quoted\", µ"};
   CHECK(to_json(round({.beat = Beat{loading}}).beat->activity) == to_json(loading));
-  CHECK(round({.step = StepReport{7, R"({"step":7})", false}}).step->json == R"({"step":7})");
+  const StepLine line{.step = 7, .loss = 1.0 / 3};
+  CHECK(step_line_text(round({.step = StepReport{line, false}}).step->line) == step_line_text(line));
   const StepWork work{.tokens = 9, .stages = 4};
-  const auto timed = round({.step = StepReport{8, "{}", true, work, true}}).step;
+  const auto timed = round({.step = StepReport{line, true, work, true}}).step;
   REQUIRE(timed->work);
   CHECK((timed->work->tokens == 9 && timed->work->stages == 4 && timed->each_rank));
   // To the bit, and what is not known stays so.

@@ -98,7 +98,7 @@ TEST_CASE("that copies fail is said once for each kind, and again after they wer
         fmt::format(R"({{"tier":"{}","step":{},"rank":{},"reason":"no route"}})", tier, step, rank));
     return text;
   };
-  const auto step = [&](const std::string& line) { log.step({.step = 1, .json = line, .log = false}); };
+  const auto step = [&](const std::string& line) { log.step({.line = step_view(line), .log = false}); };
   CHECK(said_of("partner", 8, 3) ==
         " ! rank 3: the second copy, on another node, of step 8 failed, training goes on and it is tried "
         "again: "
@@ -123,7 +123,7 @@ TEST_CASE("the status has the newest step that is whole in memory, as the ranks 
   RunLog log = logged.open();
   log.reopen_metrics();
   const auto staged_after = [&](const std::string& line) {
-    log.step({.step = 1, .json = line});
+    log.step({.line = step_view(line)});
     return log.status().staged_step;
   };
   CHECK(staged_after(R"({"step":1})") == -1);
@@ -131,7 +131,7 @@ TEST_CASE("the status has the newest step that is whole in memory, as the ranks 
   CHECK(staged_after(R"({"step":3})") == 1);  // an attempt that has begun no copy
   CHECK(staged_after(R"({"step":4,"staged_step":-1})") == -1);
   const auto second_copies_after = [&](const std::string& line) {
-    log.step({.step = 1, .json = line});
+    log.step({.line = step_view(line)});
     return std::pair(log.status().partner_step, log.status().partner_nodes);
   };
   CHECK(second_copies_after(R"({"step":4})") == std::pair<int64_t, int>(-1, 0));

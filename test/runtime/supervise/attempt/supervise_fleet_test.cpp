@@ -183,8 +183,7 @@ TEST_CASE("a step's line has the numbers of the ranks of all nodes, and no other
     return Message{.kind = Kind::times, .epoch = kEpoch, .payload = wire::pack(all)};
   };
   const auto report = [](int64_t step) {
-    return of_rank(0, {.step = StepReport{.step = step,
-                                          .json = step_line_text(line_of({.epoch = kEpoch, .step = step})),
+    return of_rank(0, {.step = StepReport{.line = {.attempt = kEpoch, .step = step},
                                           .log = true,
                                           .work = StepWork{.tokens = 100},
                                           .each_rank = true}});
