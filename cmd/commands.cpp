@@ -137,10 +137,10 @@ int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& cont
   return exit_status(ErrorCode::kSpec);
 }
 
-std::optional<std::string> risk_of(const JobSpec& job) {
-  if (job.checkpoint.saves_while_training()) return std::nullopt;
+std::optional<std::string> risk_of(const CheckpointSpec& checkpoint) {
+  if (checkpoint.saves_while_training()) return std::nullopt;
   return fmt::format("note: a failure loses all steps: {}; checkpoint.interval = \"auto\" saves as often as pays",
-                     job.checkpoint.on_exit ? "only the end and `stop` save a checkpoint" : "no checkpoint is saved");
+                     checkpoint.on_exit ? "only the end and `stop` save a checkpoint" : "no checkpoint is saved");
 }
 
 std::string launch_command(const JobArguments& arguments) {

@@ -73,9 +73,9 @@ bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Cont
 /// As files_exist, and that nothing around the job keeps it from starting. Returns the exit status; kExitDone:
 /// it may start.
 int check_start(const ParsedJob& job, const JobArguments& arguments, StartsAt place, const Context& context);
-/// One sentence if a failure of this job would lose all its work because it saves no checkpoints before the
-/// end; nullopt if not.
-std::optional<std::string> risk_of(const JobSpec& job);
+/// One sentence if a failure would lose all work of a job with this spec because it saves no checkpoints
+/// before the end; nullopt if not.
+std::optional<std::string> risk_of(const CheckpointSpec& checkpoint);
 /// The input of load_job's parser: the file's text, TRAINCTL_SET__* and --set. Throws Error(kUsage) if the
 /// file cannot be read.
 ParseInput job_input(const JobArguments& arguments);

@@ -114,7 +114,7 @@ int launch(LaunchOptions options, const Context& context) {
     return detach({root + "/" + id}, supervise, context);
   }
   TerminalConsole console(console_options(context));
-  if (const auto risk = risk_of(request.job.job)) console.note(*risk);
+  if (const auto risk = risk_of(request.job.job.checkpoint)) console.note(*risk);
   return report_result(launch_run(request, real_file_system(), real_clock(), console), context);
 }
 

@@ -73,7 +73,7 @@ std::vector<ClusterNode> nodes_of_plan(const PlanOptions& options, const JobSpec
     const int count = options.nodes > 0 ? options.nodes : job.launcher.slurm.nodes;
     const int slots = options.slots > 0 ? options.slots : job.launcher.slots;
     for (int i = 0; i < count; ++i)
-      nodes.push_back({fmt::format("node{}", i), slots > 0 ? slots : even_slots(job, count), ""});
+      nodes.push_back({fmt::format("node{}", i), slots > 0 ? slots : even_slots(job.parallelism, count), ""});
   }
   if (options.switches.empty()) return nodes;
   const auto paths = parse_switch_file(real_file_system().read_text(options.switches), options.switches);
@@ -106,7 +106,7 @@ std::vector<int> ranks_of_nodes(const std::optional<PlacementResult>& placed, in
     for (const RankRange& range : placed->placement.ranges) ranks.push_back(range.count);
     return ranks;
   }
-  const int each = even_slots(job, nodes);
+  const int each = even_slots(job.parallelism, nodes);
   for (int left = job.mesh().world_size(); left > 0; left -= each) ranks.push_back(std::min(left, each));
   return ranks;
 }

@@ -47,7 +47,7 @@ std::string find_checkpoint(const RunArguments& arguments) {
   std::string dir = found.run.file("ckpt");
   if (fs.exists(found.run.job()))
     if (const ParsedJob job = parse_job({.text = fs.read_text(found.run.job()), .file = found.run.job()}); job.ok())
-      dir = found.run.checkpoints(job.job);
+      dir = found.run.checkpoints(job.job.checkpoint);
   const auto checkpoint = ckpt::open_latest(fs, dir, -1, [](const std::string& path, const std::string& why) {
     fmt::print(stderr, "skipped {}: {}\n", path, why);
   });

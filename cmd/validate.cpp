@@ -59,7 +59,7 @@ int validate(const ValidateOptions& options, const Context& context) {
     print_rows(rows_of(*parsed), true);
   } else if (!context.quiet()) {
     fmt::print("{}\n", summary(parsed->job));
-    if (const auto risk = risk_of(parsed->job)) fmt::print("{}\n", *risk);
+    if (const auto risk = risk_of(parsed->job.checkpoint)) fmt::print("{}\n", *risk);
     fmt::print("valid. next: {}\n", launch_command(options.job));
   }
   return kExitDone;

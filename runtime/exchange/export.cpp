@@ -71,7 +71,8 @@ ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
   const JobSpec job = job_of(*checkpoint);
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const std::vector<ExportFile> files = export_files(table, request.dtype, request.shard_bytes);
-  const data::TokenizerChoice choice = request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job);
+  const data::TokenizerChoice choice =
+      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
   refuse_other_tokenizer(fs, job, choice);
   const TokenizerFiles tokenizer = tokenizer_files(fs, choice, job.model.vocab_size, job.model.max_seq_len);
   std::map<std::string, std::string> texts = tokenizer.texts;

@@ -46,7 +46,7 @@ void set_common(Environment& e, const LaunchInput& in) {
   set(e, "OMPI_MCA_btl_vader_backing_directory", in.shared_memory_folder);
   set(e, "OMP_NUM_THREADS", "1");  // a backend's own threads are given by parallelism.threads_per_rank
   set(e, "OMP_WAIT_POLICY", "passive");
-  if (const int kib = in.job->parallelism.nccl.buffer_kib; kib != NcclSpec{}.buffer_kib)
+  if (const int kib = in.nccl_buffer_kib; kib != NcclSpec{}.buffer_kib)
     set(e, "NCCL_BUFFSIZE", fmt::format("{}", kib * 1024));
   // A user without a name (a container started with --user) has no home to look up, either, and PMIx crashes.
   if (in.homeless) set(e, "HOME", in.session_folder);
@@ -58,7 +58,7 @@ LaunchLine rank_line(const LaunchInput& in) {
   LaunchLine line{.argv = {in.program, "rank", in.run_directory}};
   if (!in.bundle.empty()) line.environment = bundle_environment(in.bundle);
   set_common(line.environment, in);
-  for (const auto& [name, value] : in.job->launcher.env) set(line.environment, name, value);
+  for (const auto& [name, value] : in.env) set(line.environment, name, value);
   return line;
 }
 
@@ -89,7 +89,7 @@ LaunchLine mpirun_line(const LaunchInput& in) {
     set(e, "OMPI_MCA_orte_leave_session_attached", "1");
   }
   line.argv.insert(line.argv.end(), {in.program, "rank", in.run_directory});
-  for (const auto& [name, value] : in.job->launcher.env) set(e, name, value);
+  for (const auto& [name, value] : in.env) set(e, name, value);
   return line;
 }
 

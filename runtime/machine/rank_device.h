@@ -1,5 +1,5 @@
 // The device of a rank, and the communicator for its memory. This is the only header that names the kinds of
-// devices.
+// devices. What a job asks of them is a DeviceUse, which a JobSpec becomes by itself.
 #pragma once
 #include <memory>
 #include <optional>
@@ -15,14 +15,30 @@ namespace trainctl {
 enum class DeviceKind { cpu, cuda };
 const char* name_of(DeviceKind kind);
 
+/// What a job asks of the devices of its ranks.
+struct DeviceUse {
+  DeviceUse(const JobSpec& job);
+  DeviceChoice choice;
+  int ranks;          ///< of the job
+  int ranks_per_gpu;  ///< ranks that share one
+  int threads_per_rank;
+  DType compute;
+  bool tf32;
+  Transport transport;
+  GradientSums reduction;
+  int data;  ///< data-parallel ranks
+  NcclSpec nccl;
+  double collective_timeout_s;
+};
+
 /// The spec's `device`, with `auto` decided by this machine: GPUs if this build can use them and there are
 /// enough for the ranks on this machine, otherwise the CPU.
 ///   ranks_here   the number of ranks that may run on this machine; nullopt: all ranks of the job; 0: one GPU
 ///                is enough
-DeviceKind device_kind(const JobSpec& job, std::optional<int> ranks_here = std::nullopt);
+DeviceKind device_kind(const DeviceUse& use, std::optional<int> ranks_here = std::nullopt);
 
 /// The index of the GPU for the rank with index `local_rank` on its machine; -1 on a CPU.
-int gpu_of_rank(const JobSpec& job, DeviceKind kind, int local_rank);
+int gpu_of_rank(const DeviceUse& use, DeviceKind kind, int local_rank);
 
 /// Sets environment variables that the CUDA driver reads. Call it before the first CUDA call (device_kind
 /// makes one) and before a second thread runs.
@@ -30,37 +46,38 @@ void prepare_device_environment();
 
 /// The backend for the rank with index `local_rank` on its machine. Error(kPreflight), one sentence, if the
 /// device cannot be used.
-std::unique_ptr<kernels::Backend> make_rank_backend(const JobSpec& job, DeviceKind kind, int local_rank);
+std::unique_ptr<kernels::Backend> make_rank_backend(const DeviceUse& use, DeviceKind kind, int local_rank);
 
 /// The communicator of all ranks for device memory. Takes ownership of `host`, the communicator for host
-/// memory. On a CPU it is `host` itself. On GPUs it uses NCCL if uses_nccl(job) and there are several ranks,
+/// memory. On a CPU it is `host` itself. On GPUs it uses NCCL if uses_nccl(use) and there are several ranks,
 /// otherwise pinned host memory. Collective. `backend` must outlive it.
-std::unique_ptr<parallel::Communicator> make_device_world(const JobSpec& job, DeviceKind kind,
-                                                          std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend);
+std::unique_ptr<parallel::Communicator> make_device_world(const DeviceUse& use, DeviceKind kind,
+                                                          std::unique_ptr<parallel::Communicator> host,
+                                                          kernels::Backend& backend);
 
 /// The numerics of a run: `device_numerics` (Backend::numerics), and NCCL's version if NCCL adds gradients.
 /// Two runs of one spec have the same bits only if their numerics are equal.
-std::string run_numerics(const JobSpec& job, DeviceKind kind, const std::string& device_numerics);
+std::string run_numerics(const DeviceUse& use, DeviceKind kind, const std::string& device_numerics);
 /// run_numerics for the devices of this machine; needs no backend. Error(kPreflight) if there is no such
 /// device.
-std::string machine_numerics(const JobSpec& job, DeviceKind kind);
+std::string machine_numerics(const DeviceUse& use, DeviceKind kind);
 
 /// The peak FLOP/s of one rank's matrix products: measured on a CPU, from a table by name on a GPU. nullopt
 /// if this machine has no GPU, or if its GPU is not in the table; then the ranks measure the peak.
-std::optional<double> rank_peak_flops_per_s(const JobSpec& job, DeviceKind kind);
+std::optional<double> rank_peak_flops_per_s(const DeviceUse& use, DeviceKind kind);
 
 /// None if `gpus` GPUs are enough for the ranks on this machine; otherwise one sentence: GPUs, ranks, what to
 /// do.
 ///   problem   why no GPU can be used; "": none
-Problem missing_gpus(const JobSpec& job, int gpus, const std::string& problem,
-                         std::optional<int> ranks_here = std::nullopt);
+Problem missing_gpus(const DeviceUse& use, int gpus, const std::string& problem,
+                     std::optional<int> ranks_here = std::nullopt);
 
 /// Whether ranks on GPUs use NCCL: by parallelism.transport if it is given, otherwise if each rank has its
 /// own GPU.
-bool uses_nccl(const JobSpec& job);
+bool uses_nccl(const DeviceUse& use);
 
 /// Whether NCCL adds the gradients of data-parallel ranks: parallelism.reduction is fast, there are several
 /// data-parallel ranks, and they are on GPUs with NCCL.
-bool nccl_adds_gradients(const JobSpec& job, DeviceKind kind);
+bool nccl_adds_gradients(const DeviceUse& use, DeviceKind kind);
 
 }  // namespace trainctl

@@ -14,21 +14,26 @@ constexpr int64_t kTracedMicroBatches = 8;
 
 }  // namespace
 
-int64_t evaluated_sequences(const JobSpec& job, int64_t available) {
-  const int64_t unit = job.batch.micro_sequences;
-  if (job.eval.max_sequences > 0) available = std::min(available, job.eval.max_sequences);
-  return std::max<int64_t>(unit, available / unit * unit);
+Evaluation::Evaluation(const JobSpec& job)
+    : spec_(job.eval),
+      micro_sequences_(job.batch.micro_sequences),
+      seq_len_(job.data.seq_len),
+      last_step_(job.schedule.total_steps) {}
+
+int64_t Evaluation::sequences(int64_t available) const {
+  if (spec_.max_sequences > 0) available = std::min(available, spec_.max_sequences);
+  return std::max(micro_sequences_, available / micro_sequences_ * micro_sequences_);
 }
 
-double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& rank, Executor& executor,
-                RankActivity& activity) {
-  const int64_t micro = job.batch.micro_sequences;
-  const int64_t sequences = evaluated_sequences(job, int64_t(validation.samples_per_epoch()));
+double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor& executor,
+                        RankActivity& activity) const {
+  const int64_t micro = micro_sequences_;
+  const int64_t sequences = this->sequences(int64_t(validation.samples_per_epoch()));
   // Any share will do: the sum is exact.
   const int64_t all_mb = sequences / micro, begin = rank.at.dp * all_mb / rank.mesh.dp,
                 end = (rank.at.dp + 1) * all_mb / rank.mesh.dp;
-  ExactSum loss;
-  const size_t t = size_t(job.data.seq_len);
+  ExactSum sum;
+  const size_t t = size_t(seq_len_);
   // Equally often on all ranks, which gather weights from each other: some compute a micro-batch that is
   // another's.
   const int64_t turns = (all_mb + rank.mesh.dp - 1) / rank.mesh.dp;
@@ -53,28 +58,27 @@ double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& ra
     executor.evaluate(mb, rank.loss_sums());
     rank.stream->synchronize();
     rank.comms.check();
-    if (rank.owns_losses() && begin + turn < end) loss.add(*rank.loss_sums());
+    if (rank.owns_losses() && begin + turn < end) sum.add(*rank.loss_sums());
     activity.progress(uint64_t(turn + 1), uint64_t(turns), false);
   }
   if (rank.tokens) validation.require_unchanged();
   activity.record_details(true);
-  rank.comms.sum(loss);
-  return loss.value() / double(sequences * job.data.seq_len);
+  rank.comms.sum(sum);
+  return sum.value() / double(sequences * seq_len_);
 }
 
-bool is_evaluated(const JobSpec& job, int64_t step) {
-  return job.eval.every_steps > 0 && (step % job.eval.every_steps == 0 || step == job.schedule.total_steps);
+bool Evaluation::follows(int64_t step) const {
+  return spec_.every_steps > 0 && (step % spec_.every_steps == 0 || step == last_step_);
 }
 
-void check_validation_size(const data::Dataset& validation, const JobSpec& job) {
-  const uint64_t unit = uint64_t(job.batch.micro_sequences);
-  if (validation.samples_per_epoch() >= unit) return;
+void Evaluation::check_size(const data::Dataset& validation) const {
+  if (validation.samples_per_epoch() >= uint64_t(micro_sequences_)) return;
   throw Error(
       ErrorCode::kData,
       fmt::format(
           "the validation set holds {} sequences of {} tokens, fewer than batch.micro_sequences = {}; "
           "give it more text or set eval.every_steps = 0",
-          validation.samples_per_epoch(), job.data.seq_len, job.batch.micro_sequences));
+          validation.samples_per_epoch(), seq_len_, micro_sequences_));
 }
 
 }  // namespace trainctl

@@ -6,19 +6,26 @@
 
 namespace trainctl {
 
-/// The number of sequences that an evaluation reads of a set that holds `available`: a whole number of
-/// micro-batches, the same on every mesh.
-int64_t evaluated_sequences(const JobSpec& job, int64_t available);
+/// When a run is evaluated, and on how much of its validation set.
+class Evaluation {
+ public:
+  explicit Evaluation(const JobSpec& job);
 
-/// Whether an evaluation follows step `step` (from 1), where there is validation data: after every so many
-/// steps, and after the last of the run.
-bool is_evaluated(const JobSpec& job, int64_t step);
+  /// Whether an evaluation follows step `step` (from 1), where there is validation data: after every so many
+  /// steps, and after the last of the run.
+  bool follows(int64_t step) const;
+  /// The number of sequences that an evaluation reads of a set that holds `available`: a whole number of
+  /// micro-batches, the same on every mesh.
+  int64_t sequences(int64_t available) const;
+  /// Error(kData) if the validation data do not have a micro-batch.
+  void check_size(const data::Dataset& validation) const;
+  /// Mean loss per token. Collective; the same value on every rank.
+  double loss(data::Dataset& validation, RankResources& rank, Executor& executor,
+              RankActivity& activity) const;
 
-/// Mean loss per token. Collective; the same value on every rank.
-double evaluate(const JobSpec& job, data::Dataset& validation, RankResources& rank, Executor& executor,
-                RankActivity& activity);
-
-/// Error(kData) if the validation data do not have a micro-batch.
-void check_validation_size(const data::Dataset& validation, const JobSpec& job);
+ private:
+  const EvalSpec spec_;
+  const int64_t micro_sequences_, seq_len_, last_step_;
+};
 
 }  // namespace trainctl

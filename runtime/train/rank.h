@@ -1,5 +1,4 @@
-// run_rank runs one rank of a run, from the resolved spec to the end of training. The same code runs on a
-// thread or in a process, on a CPU or a GPU.
+// What a rank of a run is given in addition to its job.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -54,12 +53,5 @@ struct RankOptions {
   std::string data_record = {};       ///< the run's data as it began (data/data_record.h); "": not compared
   int gpu = -1;                       ///< index of this rank's GPU, for readings from the driver; -1: none
 };
-
-enum class RankOutcome { finished, stopped };
-
-/// Runs rank `world.rank()` to the end of training or to a stop. Throws Error; the caller writes the crash
-/// record.
-RankOutcome run_rank(const JobSpec& job, const RankOptions& options, parallel::Communicator& world,
-                     kernels::Backend& backend, Control& control, FileSystem& fs);
 
 }  // namespace trainctl

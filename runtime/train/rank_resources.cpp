@@ -14,6 +14,21 @@ namespace trainctl {
 
 using parallel::Communicator;
 
+namespace {
+
+/// What the rank's plan is made for. dp: its data-parallel group. nodes: see RankResources.
+DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend, const Communicator& dp,
+                           const std::vector<NodeRanks>& nodes) {
+  DeviceModel device = device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda);
+  device.adds_gradients = dp.reduces();
+  std::vector<int> ranks;
+  for (const NodeRanks& node : nodes) ranks.push_back(node.count);
+  device.ranks_on_node = parallel::ranks_on_node(ranks);
+  return device;
+}
+
+}  // namespace
+
 RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backend& b,
                              const std::vector<NodeRanks>& nodes)
     : job_(job),
@@ -78,16 +93,6 @@ std::vector<RankResources::RehearsedAxis> RankResources::rehearsed_axes() {
 
 RankState RankResources::state(std::function<void(uint64_t, uint64_t)> progress) {
   return {*params, backend, *stream, *staging, std::move(progress)};
-}
-
-DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend, const Communicator& dp,
-                           const std::vector<NodeRanks>& nodes) {
-  DeviceModel device = device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda);
-  device.adds_gradients = dp.reduces();
-  std::vector<int> ranks;
-  for (const NodeRanks& node : nodes) ranks.push_back(node.count);
-  device.ranks_on_node = parallel::ranks_on_node(ranks);
-  return device;
 }
 
 void require_equal_numerics(Communicator& world, const std::string& numerics) {

@@ -72,10 +72,6 @@ class RankResources {
   std::unique_ptr<kernels::Buffer> losses;
 };
 
-/// What the rank's plan is made for. dp: its data-parallel group. nodes: see RankResources.
-DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend,
-                           const parallel::Communicator& dp, const std::vector<NodeRanks>& nodes);
-
 /// Error(kPreflight) if ranks have devices with different numerics, because the bits would then depend on the
 /// placement of ranks. Collective.
 void require_equal_numerics(parallel::Communicator& world, const std::string& numerics);

@@ -35,12 +35,12 @@ double batch_lr_factor(BatchLrRule rule, int64_t before, int64_t now) {
   return 1;
 }
 
-int64_t DataPosition::samples_at(const JobSpec& job, int64_t at_step) const {
-  return samples + (at_step - step) * job.batch.global_sequences;
+int64_t DataPosition::samples_at(const BatchSpec& batch, int64_t at_step) const {
+  return samples + (at_step - step) * batch.global_sequences;
 }
 
-int64_t DataPosition::tokens_at(const JobSpec& job, int64_t at_step) const {
-  return tokens + (at_step - step) * job.tokens_per_step();
+int64_t DataPosition::tokens_at(int64_t tokens_per_step, int64_t at_step) const {
+  return tokens + (at_step - step) * tokens_per_step;
 }
 
 std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp) {

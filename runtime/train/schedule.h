@@ -21,10 +21,10 @@ double batch_lr_factor(BatchLrRule rule, int64_t before, int64_t now);
 /// step number, also if the batch size or the data have changed at the checkpoint.
 struct DataPosition {
   int64_t step = 0, samples = 0, tokens = 0;
-  /// Samples of the current data before that step.
-  int64_t samples_at(const JobSpec& job, int64_t at_step) const;
+  /// Samples of the current data before that step. `batch`: of the steps since.
+  int64_t samples_at(const BatchSpec& batch, int64_t at_step) const;
   /// All tokens seen by the weights before that step.
-  int64_t tokens_at(const JobSpec& job, int64_t at_step) const;
+  int64_t tokens_at(int64_t tokens_per_step, int64_t at_step) const;
 };
 
 /// The global indices of the samples of data-parallel rank `dp` in a step whose first sample is `first`, in

@@ -27,14 +27,14 @@ ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const
   s.run_id = options.run_id;
   s.epoch = options.epoch;
   s.step = step;
-  s.tokens = state.start.tokens_at(job, step);
+  s.tokens = state.start.tokens_at(job.tokens_per_step(), step);
   s.seed = job.seed;
   s.spec_hash = options.spec_hash;
   s.program_version = TRAINCTL_VERSION;
   s.numerics = numerics;
   s.lineage_json = options.lineage_json;
   OrderedJson extra{
-      {"samples", state.start.samples_at(job, step)},
+      {"samples", state.start.samples_at(job.batch, step)},
       {"lanes", job.parallelism.lanes},
       {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
       {"loss",

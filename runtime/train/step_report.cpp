@@ -8,11 +8,10 @@
 #include "kernels/device.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/train/schedule.h"
 
 namespace trainctl {
-
-using parallel::Communicator;
 
 ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last, int ranks) {
   const int64_t every = observability.rank_metrics_every_steps, log_every = observability.log_every_steps;
@@ -25,32 +24,54 @@ ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int
   return due;
 }
 
+namespace {
+
+/// The peak FLOP/s of all devices of the run together. Ranks that share cores or a GPU share its peak.
+/// Collective; rank 0 measures the peak if it is not known.
+///   known   of a rank; 0: it is not known
+double all_ranks_peak(const DeviceUse& use, double known, parallel::Communicator& world,
+                      kernels::Backend& backend) {
+  if (backend.is_host()) {
+    const double cores = std::max(1u, std::thread::hardware_concurrency());
+    return known * std::min(double(world.size()), std::max(1.0, cores / use.threads_per_rank));
+  }
+  const double gpus = std::ceil(double(world.size()) / use.ranks_per_gpu);
+  if (known > 0) return known * gpus;
+  // A GPU that no table knows: one rank measures it.
+  const double measured = world.rank() == 0 ? kernels::measure_matmul_flops_per_s(backend, use.compute) : 0;
+  return measured * gpus;
+}
+
+}  // namespace
+
 StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank,
                            Control& control)
-    : job_(job),
+    : observability_(job.observability),
+      schedule_(job.schedule),
+      tokens_per_step_(job.tokens_per_step()),
       options_(options),
       rank_(rank),
       control_(control),
       flops_(flops_per_token(job.model, job.data.seq_len)),
-      peak_flops_per_s_(all_ranks_peak(job, options, rank.world, rank.backend)) {
+      peak_flops_per_s_(all_ranks_peak(job, options.matmul_flops_per_s, rank.world, rank.backend)) {
   if (options.gpu >= 0) gpu_watch_ = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
 }
 
 void StepReporter::report(StepLine line, const RankTimes& times, int64_t last) {
-  const ReportsDue due = reports_due(job_.observability, line.step, last, rank_.world.size());
+  const ReportsDue due = reports_due(observability_, line.step, last, rank_.world.size());
   if (due.times) control_.report_times(line.step, with_readings(times));
   if (rank_.world.rank() != 0) return;
   // Milliseconds: what is finer says nothing about a step.
   line.unix_s = std::round(real_clock().unix_s() * 1e3) / 1e3;
   line.attempt = options_.epoch;
-  line.lr = learning_rate(job_.schedule, line.step - 1);
+  line.lr = learning_rate(schedule_, line.step - 1);
   // Each node holds the copies of one other.
   if (line.partner_step.value_or(-1) >= 0) line.partner_nodes = int(options_.nodes.size());
   // A peak that was measured on busy cores: a step that beats it shows that it is higher.
-  const double reached = double(job_.tokens_per_step()) * flops_.causal / std::max(1e-9, times.step_s);
+  const double reached = double(tokens_per_step_) * flops_.causal / std::max(1e-9, times.step_s);
   if (rank_.backend.is_host() && peak_flops_per_s_ > 0)
     peak_flops_per_s_ = std::max(peak_flops_per_s_, reached);
-  const StepWork work{.tokens = job_.tokens_per_step(),
+  const StepWork work{.tokens = tokens_per_step_,
                       .flops_per_token_causal = flops_.causal,
                       .flops_per_token_full = flops_.full,
                       .peak_flops_per_s = peak_flops_per_s_,
@@ -73,20 +94,6 @@ RankTimes StepReporter::with_readings(RankTimes times) const {
   times.power_w = now.power_w.value_or(NAN);
   times.sm_clock_mhz = now.sm_clock_mhz.value_or(NAN);
   return times;
-}
-
-double all_ranks_peak(const JobSpec& job, const RankOptions& options, Communicator& world,
-                      kernels::Backend& backend) {
-  if (backend.is_host()) {
-    const double cores = std::max(1u, std::thread::hardware_concurrency());
-    return options.matmul_flops_per_s *
-           std::min(double(world.size()), std::max(1.0, cores / job.parallelism.threads_per_rank));
-  }
-  const double gpus = std::ceil(double(world.size()) / job.launcher.ranks_per_gpu);
-  if (options.matmul_flops_per_s > 0) return options.matmul_flops_per_s * gpus;
-  // A GPU that no table knows: one rank measures it.
-  const double measured = world.rank() == 0 ? kernels::measure_matmul_flops_per_s(backend, job.compute) : 0;
-  return measured * gpus;
 }
 
 }  // namespace trainctl

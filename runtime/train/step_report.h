@@ -25,7 +25,7 @@ ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int
 
 class StepReporter {
  public:
-  /// Finds the peak FLOP/s of the run's devices. Collective.
+  /// Finds the peak FLOP/s of the run's devices. Collective. All but `job` must outlive it.
   StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank, Control& control);
 
   /// Completes `line`, which has what the training knows of the step, and reports it. Waits for no other rank.
@@ -36,7 +36,9 @@ class StepReporter {
  private:
   RankTimes with_readings(RankTimes times) const;
 
-  const JobSpec& job_;
+  const ObservabilitySpec observability_;
+  const ScheduleSpec schedule_;
+  const int64_t tokens_per_step_;
   const RankOptions& options_;
   RankResources& rank_;
   Control& control_;
@@ -44,10 +46,5 @@ class StepReporter {
   double peak_flops_per_s_;              // of all devices together; known to rank 0
   std::unique_ptr<GpuWatch> gpu_watch_;  // of a rank with a GPU
 };
-
-/// The peak FLOP/s of all devices of the run together. Ranks that share cores or a GPU share its peak.
-/// Collective; rank 0 measures the peak if it is not known.
-double all_ranks_peak(const JobSpec& job, const RankOptions& options, parallel::Communicator& world,
-                      kernels::Backend& backend);
 
 }  // namespace trainctl

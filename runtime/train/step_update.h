@@ -49,20 +49,28 @@ struct StepSums {
   }
 };
 
-/// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600
-/// bytes in a number of messages that grows with the logarithm of the number of ranks.
-/// Waits for the end of the backward pass. Collective.
-StepScalars exchange_scalars(const JobSpec& job, RankResources& rank, Control& control, const Saver& saver,
-                             const OwnScalars& own);
+/// Ends the steps of a rank.
+class StepEnd {
+ public:
+  /// All but `job` must outlive it.
+  StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver);
 
-/// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in `state`.
-/// `line`: of StepScalars. Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the
-/// event "step_skipped".
-StepFate apply_or_skip(const JobSpec& job, const StepLine& line, TrainingState& state, RankResources& rank,
-                       Control& control, Saver& saver);
+  /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600
+  /// bytes in a number of messages that grows with the logarithm of the number of ranks.
+  /// Waits for the end of the backward pass. Collective.
+  StepScalars exchange(const OwnScalars& own);
+  /// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in `state`.
+  /// `line`: of StepScalars. Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the
+  /// event "step_skipped".
+  StepFate apply_or_skip(const StepLine& line, TrainingState& state);
 
-/// The optimizer's factors for 0-based step `step`, after `skipped` skipped steps, which do not count for the
-/// bias correction.
-kernels::AdamWStep adamw_step(const JobSpec& job, int64_t step, int64_t skipped, double grad_norm);
+ private:
+  RankResources& rank_;
+  Control& control_;
+  Saver& saver_;
+  const int64_t tokens_per_step_, skip_bad_steps_;
+  const OptimizerSpec optimizer_;
+  const ScheduleSpec schedule_;
+};
 
 }  // namespace trainctl

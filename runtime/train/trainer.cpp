@@ -83,9 +83,9 @@ RunPhase phase_of(parallel::Act act) {
 
 }  // namespace
 
-data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
+data::DatasetOptions dataset_options(const DataSpec& spec, int64_t vocab_size, bool validation) {
   data::DatasetOptions o;
-  for (const DataSource& s : validation ? job.data.val : job.data.train) {
+  for (const DataSource& s : validation ? spec.val : spec.train) {
     data::SourceOptions source{.path = s.path, .dtype = s.dtype, .weight = s.weight, .name = s.name};
     switch (s.format) {
       case TokenFormat::automatic: source.format = data::Format::automatic; break;
@@ -95,16 +95,17 @@ data::DatasetOptions dataset_options(const JobSpec& job, bool validation) {
     }
     o.sources.push_back(std::move(source));
   }
-  o.seq_len = job.data.seq_len;
-  o.vocab_size = job.model.vocab_size;
-  o.shuffle = validation ? false : job.data.shuffle;
-  o.seed = job.data.shuffle_seed;
+  o.seq_len = spec.seq_len;
+  o.vocab_size = vocab_size;
+  o.shuffle = validation ? false : spec.shuffle;
+  o.seed = spec.shuffle_seed;
   return o;
 }
 
 struct Trainer::Impl {
   const JobSpec job;
   const RankOptions options;
+  const Evaluation evaluation{job};
   Communicator& world;
   Control& control;
   const std::shared_ptr<SpanRecorder> spans = std::make_shared<SpanRecorder>();
@@ -125,7 +126,8 @@ struct Trainer::Impl {
   StepFate fate = StepFate::apply;
   StepClock step_clock;
   std::unique_ptr<SaveDecider> calendar;
-  std::unique_ptr<Saver> saver;  // last: it uses the state
+  std::unique_ptr<Saver> saver;       // it uses the state
+  std::unique_ptr<StepEnd> step_end;  // last: it uses the saver
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& backend, Control& c,
        FileSystem& f)
@@ -137,7 +139,7 @@ struct Trainer::Impl {
     dataset = open_data(false);
     if (job.eval.every_steps > 0 && !job.data.val.empty()) {
       validation = open_data(true);
-      check_validation_size(*validation, job);
+      evaluation.check_size(*validation);
     }
     require_data_of_run();
     prefetcher = std::make_unique<data::Prefetcher>(
@@ -178,7 +180,7 @@ struct Trainer::Impl {
   }
 
   std::unique_ptr<data::Dataset> open_data(bool for_validation) {
-    data::DatasetOptions sources = dataset_options(job, for_validation);
+    data::DatasetOptions sources = dataset_options(job.data, job.model.vocab_size, for_validation);
     const auto checked = std::make_shared<uint64_t>(0);
     for (data::SourceOptions& source : sources.sources)
       source.on_checked = [this, checked](uint64_t bytes) { activity.progress(*checked += bytes, 0, true); };
@@ -220,10 +222,11 @@ struct Trainer::Impl {
     const std::vector<ckpt::Tensor> tensors = checkpoint_tensors(rank.tables.params);
     const bool host = rank.backend.is_host();
     StateSlots slots =
-        open_slots({.job = job,
+        open_slots({.mode = job.checkpoint.memory,
                     .memory_folder = options.memory_folder,
                     .nodes = options.nodes,
                     .rank = world.rank(),
+                    .ranks = world.size(),
                     .planned_bytes = host ? rank.plan.memory.without_copies() : rank.plan.memory.pinned_host,
                     .tensors = tensors.size(),
                     .text_bytes = ckpt::text_bytes(description())},
@@ -245,6 +248,7 @@ struct Trainer::Impl {
                      .source = rank.device_chunks.get(),
                      .written = [this](uint64_t n) { activity.progress(n, 0, true); }},
         control, fs, std::move(slots.memory), options.partner);
+    step_end = std::make_unique<StepEnd>(job, rank, control, *saver);
     calendar = make_save_decider(job, options, world.rank(), now.step, *saver, control, clock);
   }
 
@@ -297,7 +301,7 @@ struct Trainer::Impl {
   void take_tokens(int64_t last) {
     if (!rank.tokens) return;
     for (; requested_step < std::min(last, now.step + job.data.prefetch_batches); ++requested_step)
-      prefetcher->request(sample_indices(job, now.start.samples_at(job, requested_step), rank.at.dp));
+      prefetcher->request(sample_indices(job, now.start.samples_at(job.batch, requested_step), rank.at.dp));
     double waited = 0;
     rank.tokens->upload(prefetcher->next(&waited), *rank.stream);
     step_clock.waited_for_data(waited);
@@ -318,7 +322,7 @@ struct Trainer::Impl {
       save_gradients(world, fs, options.gradients_dir, description(), rank.tables.params, rank.state());
     exchange();
     const RecordSpan phase = activity.during(RunPhase::optimizer, now.step + 1);
-    fate = apply_or_skip(job, scalars.line, now, rank, control, *saver);
+    fate = step_end->apply_or_skip(scalars.line, now);
     return fate == StepFate::apply;
   }
 
@@ -333,8 +337,7 @@ struct Trainer::Impl {
     }
     const double fenced_s = clock.monotonic_s() - fence_s;
     step_clock.fenced(fenced_s);
-    scalars = exchange_scalars(job, rank, control, *saver,
-                               {.due = calendar->due(now.step + 1), .trace = tracer->offered()});
+    scalars = step_end->exchange({.due = calendar->due(now.step + 1), .trace = tracer->offered()});
     tracer->agreed(scalars.trace, now.step + 1);
     calendar->fenced(fenced_s, scalars.saves);
   }
@@ -364,14 +367,14 @@ struct Trainer::Impl {
     ++now.step;
     record_memory();
     StepLine line = scalars.line;
-    if (validation && is_evaluated(job, now.step)) {
+    if (validation && evaluation.follows(now.step)) {
       const RecordSpan phase = activity.during(RunPhase::evaluating, now.step);
-      line.val_loss = evaluate(job, *validation, rank, *executor, activity);
+      line.val_loss = evaluation.loss(*validation, rank, *executor, activity);
     }
     step_clock.evaluated(clock.monotonic_s());
     const RecordSpan phase = activity.during(RunPhase::reporting, now.step);
     line.step = now.step;
-    line.tokens = now.start.tokens_at(job, now.step);
+    line.tokens = now.start.tokens_at(job.tokens_per_step(), now.step);
     line.skipped = fate == StepFate::skip;
     line.skipped_steps = now.bad_steps.total;
     reporter->report(std::move(line), step_clock.times(), last);
@@ -459,10 +462,5 @@ Trainer::Trainer(const JobSpec& job, const RankOptions& options, Communicator& w
     : impl_(std::make_unique<Impl>(job, options, world, backend, control, fs)) {}
 Trainer::~Trainer() = default;
 RankOutcome Trainer::run() { return impl_->run(); }
-
-RankOutcome run_rank(const JobSpec& job, const RankOptions& options, Communicator& world,
-                     kernels::Backend& backend, Control& control, FileSystem& fs) {
-  return Trainer(job, options, world, backend, control, fs).run();
-}
 
 }  // namespace trainctl

@@ -11,7 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/philox.h"
-#include "runtime/train/rank.h"
+#include "runtime/train/trainer.h"
 #include "test/support/thread_control.h"
 
 namespace trainctl::test {
@@ -70,7 +70,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
         o.max_steps = options.max_steps;
         o.most_staging_bytes = options.most_staging_bytes;
         o.matmul_flops_per_s = 1e12;  // known, so that nobody measures
-        run_rank(job, o, *world, *backend, *controls[size_t(r)], fs);
+        Trainer(job, o, *world, *backend, *controls[size_t(r)], fs).run();
         result.allocated_bytes[size_t(r)] = backend->peak_allocated_bytes();
       } catch (const Error& e) {
         const std::lock_guard lock(mutex);

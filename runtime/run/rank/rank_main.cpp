@@ -166,7 +166,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
   return {.run_id = identity.run_id,
           .resolved_spec_json = job_text,
           .spec_hash = job.hash,
-          .checkpoint_dir = run.checkpoints(job.job),
+          .checkpoint_dir = run.checkpoints(job.job.checkpoint),
           .memory_folder = memory_folder,
           .resume_from = attempt.resume_from,
           .resume_manifest = attempt.resume_manifest,

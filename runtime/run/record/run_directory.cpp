@@ -107,7 +107,7 @@ void create_run(FileSystem& fs, const RunDirectory& run, const RunIdentity& iden
                 const std::string& data_json) {
   fs.make_directories(run.path);
   for (const char* folder : {"logs", "failures"}) fs.make_directory(run.file(folder));
-  fs.make_directories(run.checkpoints(job.job));
+  fs.make_directories(run.checkpoints(job.job.checkpoint));
   fs.replace_text(run.job(), job.resolved_json + "\n");
   fs.replace_text(run.file("origins.json"), job.origins_json + "\n");
   fs.replace_text(run.file("data.json"), data_json + "\n");

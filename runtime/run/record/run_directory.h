@@ -35,8 +35,8 @@ struct RunDirectory {
   std::string prometheus() const { return file("trainctl.prom"); }
   std::string rank_log(int rank) const;
   /// Where checkpoints go: checkpoint.dir, or <run>/ckpt.
-  std::string checkpoints(const JobSpec& job) const {
-    return job.checkpoint.dir.empty() ? file("ckpt") : job.checkpoint.dir;
+  std::string checkpoints(const CheckpointSpec& checkpoint) const {
+    return checkpoint.dir.empty() ? file("ckpt") : checkpoint.dir;
   }
 };
 

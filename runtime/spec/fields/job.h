@@ -112,6 +112,7 @@ struct ParallelSpec {
   parallel::ExchangeChoice reduction_algorithm = parallel::ExchangeChoice::automatic;
   NcclSpec nccl;
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
+  parallel::MeshShape mesh() const { return {.tp = tensor, .cp = 1, .dp = data, .pp = pipeline}; }
 };
 
 /// Kinds of parameters that may go without weight decay. An embedding: of tokens or of positions.
@@ -266,9 +267,7 @@ struct JobSpec {
   ObservabilitySpec observability;
   LauncherSpec launcher;
 
-  parallel::MeshShape mesh() const {
-    return {.tp = parallelism.tensor, .cp = 1, .dp = parallelism.data, .pp = parallelism.pipeline};
-  }
+  parallel::MeshShape mesh() const { return parallelism.mesh(); }
   /// How many layers of a virtual stage of `layers` layers are computed again in backward: the first ones.
   int64_t recomputed_layers(int64_t layers) const {
     if (recompute == Recompute::full) return layers;

@@ -143,8 +143,8 @@ Fetched fetch(const StoreAccess& access, const FetchRequest& request, ckpt::Stor
 
 }  // namespace
 
-std::string store_of_run(const JobSpec& job, const std::string& run_id) {
-  std::string store = job.checkpoint.store;
+std::string store_of_run(const CheckpointSpec& checkpoint, const std::string& run_id) {
+  std::string store = checkpoint.store;
   while (store.size() > 1 && store.ends_with("/")) store.pop_back();
   return store.empty() ? "" : store + "/" + run_id;
 }

@@ -14,7 +14,7 @@
 namespace trainctl {
 
 /// checkpoint.store and the run's id, "s3://bucket/prefix/tiny-7Q2K"; "" if the job has no store.
-std::string store_of_run(const JobSpec& job, const std::string& run_id);
+std::string store_of_run(const CheckpointSpec& checkpoint, const std::string& run_id);
 
 /// What a store is reached through.
 struct StoreAccess {

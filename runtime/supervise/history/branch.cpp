@@ -36,7 +36,7 @@ RunAndStep split_step(FileSystem& fs, const std::string& name) {
 /// Where the run keeps its checkpoints, absolute.
 std::string checkpoints_of(FileSystem& fs, const RunDirectory& run) {
   const ParsedJob job = parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
-  const std::filesystem::path folder = job.ok() ? run.checkpoints(job.job) : run.file("ckpt");
+  const std::filesystem::path folder = job.ok() ? run.checkpoints(job.job.checkpoint) : run.file("ckpt");
   const auto identity = read_identity(fs, run);
   return folder.is_absolute() || !identity ? folder.string() : (identity->working_directory / folder).lexically_normal().string();
 }
@@ -90,6 +90,9 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
   return from;
 }
 
+namespace {
+
+/// The effect of schedule.batch_lr_rule on a branch: "linear, × 2"; "" if the rule changes nothing.
 std::string lr_rule_of(const BranchPoint& from, const JobSpec& job) {
   if (from.imported) return "";
   const BatchLrRule rule = job.schedule.batch_lr_rule;
@@ -97,6 +100,8 @@ std::string lr_rule_of(const BranchPoint& from, const JobSpec& job) {
   return factor == 1 ? ""
                      : fmt::format("{}, × {:.6g}", rule == BatchLrRule::linear ? "linear" : "sqrt", factor);
 }
+
+}  // namespace
 
 ParsedJob with_batch_lr_rule(const BranchPoint& from, const ParsedJob& job) {
   const std::string rule = lr_rule_of(from, job.job);

@@ -36,10 +36,8 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
 /// Opens the checkpoint of `step` in `directory`. Error(kCheckpoint) names the steps that exist.
 std::unique_ptr<ckpt::Checkpoint> open_step(FileSystem& fs, const std::string& directory, int64_t step);
 
-/// The effect of schedule.batch_lr_rule on a branch whose global batch differs from its parent's:
-/// "linear, × 2"; "" if the rule changes nothing.
-std::string lr_rule_of(const BranchPoint& from, const JobSpec& job);
-/// The job with lr and min_lr multiplied by that rule's factor. Error(kSpec) if lr leaves its range.
+/// The job with lr and min_lr multiplied by the factor of schedule.batch_lr_rule, for a branch whose global
+/// batch differs from its parent's. Error(kSpec) if lr leaves its range.
 ParsedJob with_batch_lr_rule(const BranchPoint& from, const ParsedJob& job);
 
 /// The entry of the branch for its lineage. `data_json`: fingerprints of its data (data.json).

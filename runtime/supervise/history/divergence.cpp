@@ -61,7 +61,7 @@ std::string divergence_advice(FileSystem& fs, const JobSpec& job, const RunDirec
   const double lr = lower_learning_rate(job.schedule.lr);
   std::vector<std::string> overrides = {fmt::format("schedule.lr={:g}", lr)};
   if (job.schedule.min_lr > lr) overrides.push_back(fmt::format("schedule.min_lr={:g}", lr / 10));
-  if (const auto step = branch_point(saved_losses(fs, run.checkpoints(job)), first_loss(fs, run)))
+  if (const auto step = branch_point(saved_losses(fs, run.checkpoints(job.checkpoint)), first_loss(fs, run)))
     return branch_command(run.path, step, overrides);
   LaunchLine line{.argv = {"trainctl", "launch", run.job()}};
   // A branch begins again where it left its parent; another run begins anew.

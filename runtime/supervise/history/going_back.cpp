@@ -13,9 +13,9 @@
 
 namespace trainctl {
 
-int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec& job, const GoingBack& back,
-                         Console& console) {
-  const std::string checkpoints = run.checkpoints(job);
+int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const CheckpointSpec& checkpoint,
+                         const GoingBack& back, Console& console) {
+  const std::string checkpoints = run.checkpoints(checkpoint);
   // Also when nothing lies beyond the step: a supervisor that was stopped in a save must not publish it later.
   const auto identity = read_identity(fs, run);
   const ckpt::EpochBegin begin{identity ? identity->run_id : "", back.epoch, back.step};
@@ -27,7 +27,7 @@ int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec&
         fmt::format("   {} beyond step {} ({}) moved to {}: removed once {} new ones are saved; to keep "
                     "them, move them out of {}",
                     count_of(int64_t(aside.steps.size()), "checkpoint"), back.step, size_text(aside.bytes),
-                    aside.path, std::max(job.checkpoint.keep_last, 2), checkpoints));
+                    aside.path, std::max(checkpoint.keep_last, 2), checkpoints));
   const std::string metrics = run.file(fmt::format("metrics.superseded-e{}.jsonl", back.epoch).c_str());
   return supersede_metrics(fs, run.metrics(), back.step, metrics);
 }

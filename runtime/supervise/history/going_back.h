@@ -15,7 +15,7 @@ struct GoingBack {
 /// Moves checkpoints and metrics of steps after `back.step` to superseded-eEPOCH/ and
 /// metrics.superseded-eEPOCH.jsonl, and removes unfinished saves. Returns the number of moved lines of
 /// metrics. Error(kCheckpoint), and nothing is moved, if an older epoch's retention has removed the source.
-int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const JobSpec& job, const GoingBack& back,
-                         Console& console);
+int64_t set_aside_beyond(FileSystem& fs, const RunDirectory& run, const CheckpointSpec& checkpoint,
+                         const GoingBack& back, Console& console);
 
 }  // namespace trainctl

@@ -15,8 +15,8 @@ double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
 
 }  // namespace
 
-void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
-                 const std::vector<std::string>& names) {
+void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet,
+                 const parallel::MeshShape& mesh, const std::vector<std::string>& names) {
   ENSURE(options.nodes.empty());
   ENSURE(plan.nodes.nodes.size() == size_t(fleet.size()));
   std::vector<ClusterNode> nodes;
@@ -26,24 +26,25 @@ void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet
     nodes.push_back(plan.nodes.nodes[size_t(node)]);
   }
   const PlacementResult placed =
-      place(job.mesh(), nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+      place(mesh, nodes, {.tensor_across_nodes = plan.job.job.launcher.tensor_across_nodes});
   if (!placed.ok()) throw Error(ErrorCode::kPreflight, placed.refusal);
   for (const RankRange& range : placed.placement.ranges)
     options.nodes.push_back(
         {.node = fleet.find(nodes[size_t(range.node)].name), .first = range.first, .count = range.count});
 }
 
-Problem place_second_copies(AttemptOptions& options, const SupervisePlan& plan, const JobSpec& job) {
-  const CheckpointSpec& checkpoint = job.checkpoint;
+Problem place_second_copies(AttemptOptions& options, const SupervisePlan& plan,
+                            const parallel::MeshShape& mesh) {
+  const CheckpointSpec& checkpoint = plan.job.job.checkpoint;
   if (plan.nodes.one_machine || options.nodes.size() < 2 || checkpoint.memory == MemoryCopies::off ||
       checkpoint.partner == PartnerCopies::off)
     return Problem::none();
-  std::vector<int> node_of_rank(size_t(job.mesh().world_size()));
-  ENSURE(options.nodes.back().first + options.nodes.back().count == job.mesh().world_size());
+  std::vector<int> node_of_rank(size_t(mesh.world_size()));
+  ENSURE(options.nodes.back().first + options.nodes.back().count == mesh.world_size());
   for (size_t i = 0; i < options.nodes.size(); ++i)
     for (int k = 0; k < options.nodes[i].count; ++k)
       node_of_rank[size_t(options.nodes[i].first + k)] = int(i);
-  const ckpt::Partners partners = ckpt::place_partners(job.mesh(), node_of_rank);
+  const ckpt::Partners partners = ckpt::place_partners(mesh, node_of_rank);
   for (const auto& [node, partner] : partners.partner) {
     ENSURE(node != partner, "node {} would hold its own second copy", node);
     options.nodes[size_t(node)].partner = partner;
@@ -58,10 +59,11 @@ std::vector<AttemptFile::Node> nodes_of_attempt(const AttemptOptions& options, c
   return nodes;
 }
 
-AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
-                               int64_t last_step) {
-  const FaultSpec& fault = job.fault_tolerance;
-  const int ranks = job.mesh().world_size();
+AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run,
+                               const ParallelSpec& parallelism, int64_t last_step) {
+  const FaultSpec& fault = plan.job.job.fault_tolerance;
+  const CheckpointSpec& checkpoint = plan.job.job.checkpoint;
+  const int ranks = parallelism.mesh().world_size();
   AttemptOptions options;
   const std::string scratch = "trainctl." + random_token().substr(0, 12);
   options.session_folder = "/tmp/" + scratch;
@@ -77,10 +79,10 @@ AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& ru
                     .evaluation_timeout_s = fault.evaluation_timeout_seconds,
                     .save_timeout_s = fault.save_timeout_seconds,
                     .start_timeout_s = start_timeout_s(ranks),
-                    .exit_timeout_s = job.checkpoint.exit_timeout_seconds};
-  options.saves = {.ranks = ranks, .directory = run.checkpoints(job)};
+                    .exit_timeout_s = checkpoint.exit_timeout_seconds};
+  options.saves = {.ranks = ranks, .directory = run.checkpoints(checkpoint)};
   options.file = {.max_steps = plan.max_steps,
-                  .threads_per_rank = job.parallelism.threads_per_rank,
+                  .threads_per_rank = parallelism.threads_per_rank,
                   .matmul_flops_per_s = plan.matmul_flops_per_s};
   return options;
 }

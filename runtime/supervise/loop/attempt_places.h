@@ -9,18 +9,20 @@
 
 namespace trainctl {
 
-/// Appends to options.nodes: places the ranks of `job` on the nodes `names`, in that order. Error(kPreflight)
-/// if they do not fit.
-void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet, const JobSpec& job,
-                 const std::vector<std::string>& names);
+/// Appends to options.nodes: places the ranks of `mesh` on the nodes `names`, in that order.
+/// Error(kPreflight) if they do not fit.
+void place_ranks(AttemptOptions& options, const SupervisePlan& plan, const Fleet& fleet,
+                 const parallel::MeshShape& mesh, const std::vector<std::string>& names);
 /// Options of an attempt of a run that ends at `last_step`: limits, scratch folders, saves and the file for
-/// its ranks. The caller fills in nodes, command line and checkpoint.
-AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run, const JobSpec& job,
-                               int64_t last_step);
+/// its ranks. `parallelism`: at the width of the attempt. The caller fills in nodes, command line and
+/// checkpoint.
+AttemptOptions attempt_options(const SupervisePlan& plan, const RunDirectory& run,
+                               const ParallelSpec& parallelism, int64_t last_step);
 /// Chooses for each node of the attempt the one that holds second copies of its memory, if the job wants
 /// them. Returns what they do not survive, one sentence; none: they survive the loss of any one node and of
 /// any one data-parallel replica.
-Problem place_second_copies(AttemptOptions& options, const SupervisePlan& plan, const JobSpec& job);
+Problem place_second_copies(AttemptOptions& options, const SupervisePlan& plan,
+                            const parallel::MeshShape& mesh);
 
 /// The nodes of the attempt by name, with their ranks.
 std::vector<AttemptFile::Node> nodes_of_attempt(const AttemptOptions& options, const Fleet& fleet);

@@ -62,16 +62,18 @@ RunAttempts::RunAttempts(SupervisedRun& run, const Parts& parts)
     : run_(run), parts_(parts), epochs_(run, parts.source, parts.checkpoints), times_(run.log, run.clock) {}
 
 Starter& RunAttempts::starter() {
-  if (!starter_) starter_.emplace(run_.plan.job.job, parts_.fleet.fleet(), run_.fs, run_.log);
+  if (!starter_) starter_.emplace(run_.plan.job.job.launcher.start, parts_.fleet.fleet(), run_.fs, run_.log);
   return *starter_;
 }
 
-LaunchInput RunAttempts::launch_input(const JobSpec& job, const AttemptOptions& options) const {
+LaunchInput RunAttempts::launch_input(const AttemptOptions& options) const {
   const Fleet& fleet = parts_.fleet.fleet();
-  return {.job = &job,
+  const JobSpec& job = run_.plan.job.job;
+  return {.env = job.launcher.env,
+          .nccl_buffer_kib = job.parallelism.nccl.buffer_kib,
           .hosts = hosts_of(options, fleet),
           .network = network_of(options, run_.plan, fleet),
-          .world_size = job.mesh().world_size(),
+          .world_size = options.limits.ranks,
           .mpirun = run_.plan.mpirun,
           .program = run_.plan.program,
           .run_directory = run_.directory.path,
@@ -85,18 +87,18 @@ LaunchInput RunAttempts::launch_input(const JobSpec& job, const AttemptOptions& 
 
 void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
   const Fleet& fleet = parts_.fleet.fleet();
-  const ParsedJob job = at_width(run_.plan.job, start.width);
+  const ParallelSpec parallelism = at_width(run_.plan.job, start.width).job.parallelism;
   if (!start.step) parts_.source.begin_at_start();
-  AttemptOptions options = epochs_.options(job.job);
-  place_ranks(options, run_.plan, fleet, job.job, start.nodes);
+  AttemptOptions options = epochs_.options(parallelism);
+  place_ranks(options, run_.plan, fleet, parallelism.mesh(), start.nodes);
   if (!parts_.source.is_reachable(fleet)) return parts_.recovery.memory_out_of_reach();
   options.holders = parts_.source.holders(fleet);
-  const Problem weakness = place_second_copies(options, run_.plan, job.job);
+  const Problem weakness = place_second_copies(options, run_.plan, parallelism.mesh());
   if (const std::string note = second_copies_note(weakness, known_weakness_); !note.empty())
     run_.log.console().note(note);
   if (last_) epochs_.restart(start, parts_.recovery.restarts());
-  epochs_.begin(job.job);
-  const LaunchInput input = launch_input(job.job, options);
+  epochs_.begin(options.limits.ranks);
+  const LaunchInput input = launch_input(options);
   options.pmix = starter().by_pmix(input);
   options.line = options.pmix ? rank_line(input) : mpirun_line(input);
   set_networks(options, run_.plan, fleet, input.network);
@@ -111,7 +113,7 @@ void RunAttempts::attach(StopSignals& signals) {
   const AttemptFile& file = *run_.plan.attach;
   const StartAttempt start =
       start_of(file, widths_of(run_.plan.job), run_.plan.start ? run_.plan.start->checkpoint : "");
-  AttemptOptions options = epochs_.options(at_width(run_.plan.job, start.width).job);
+  AttemptOptions options = epochs_.options(at_width(run_.plan.job, start.width).job.parallelism);
   options.attach = true;
   options.pmix = file.pmix;
   options.file = file;

@@ -56,7 +56,7 @@ class RunAttempts {
 
  private:
   Starter& starter();
-  LaunchInput launch_input(const JobSpec& job, const AttemptOptions& options) const;
+  LaunchInput launch_input(const AttemptOptions& options) const;
   AttemptHooks hooks();
   void progressed(int64_t step);
   void run(AttemptOptions options, StopSignals& signals);

@@ -29,7 +29,7 @@ CareOptions care_options(const SupervisePlan& plan, const RunDirectory& run, con
                          const std::string& store, const LockWatch& lock) {
   const CheckpointSpec& spec = plan.job.job.checkpoint;
   return {.run_id = run_id,
-          .directory = run.checkpoints(plan.job.job),
+          .directory = run.checkpoints(plan.job.job.checkpoint),
           .marks_path = run.file("checkpoints.json"),
           .keep_last = spec.keep_last,
           .keep_every_steps = spec.keep_every_steps,
@@ -56,7 +56,7 @@ RunCheckpoints::RunCheckpoints(const SupervisePlan& plan, const RunDirectory& ru
       clock_(clock),
       log_(log),
       run_id_(id_of(plan, run, fs)),
-      store_(store_of_run(plan.job.job, run_id_)),
+      store_(store_of_run(plan.job.job.checkpoint, run_id_)),
       thread_(fs, clock, care_options(plan, run, run_id_, store_, lock)) {
   for (const int64_t step : plan.doubted) thread_.doubt(step);
   log_.status().store = store_;
@@ -121,11 +121,11 @@ struct RunCheckpoints::Meanwhile {
 
 void RunCheckpoints::find_here(const FindCheckpoint& find, Found& found, const Meanwhile& meanwhile) {
   try {
-    ckpt::restore_moved(fs_, run_.checkpoints(plan_.job.job));
+    ckpt::restore_moved(fs_, run_.checkpoints(plan_.job.job.checkpoint));
   } catch (const Error& error) {
     meanwhile.say(fmt::format(" ! {}", error.what()));
   }
-  Usable usable = find_usable({fs_, clock_}, {.directory = run_.checkpoints(plan_.job.job),
+  Usable usable = find_usable({fs_, clock_}, {.directory = run_.checkpoints(plan_.job.job.checkpoint),
                                               .run_id = run_id_,
                                               .store = store_,
                                               .events = lines_of(fs_, run_.events()),
@@ -181,7 +181,7 @@ bool RunCheckpoints::fetch(std::optional<int64_t> at_most, Found& found, const M
   try {
     const std::optional<Fetched> fetched =
         fetch_checkpoint({fs_, clock_}, {.place = store_,
-                                         .directory = run_.checkpoints(plan_.job.job),
+                                         .directory = run_.checkpoints(plan_.job.job.checkpoint),
                                          .run_id = run_id_,
                                          .at_most = at_most,
                                          .say = [&](const std::string& line) { meanwhile.say(line); },

@@ -23,7 +23,7 @@ RunResult RunEnd::end(RunState state, int exit_code, std::string reason, std::st
   if (had_identity_ && !fs_.exists(run_.file("run.json"))) {
     reason = fmt::format(
         "{} was removed while the run was going: its logs and metrics are lost, checkpoints are in {}",
-        run_.path, run_.checkpoints(plan_.job.job));
+        run_.path, run_.checkpoints(plan_.job.job.checkpoint));
     console_.say("error: " + reason);
     advice = "";
     if (exit_code == 0) exit_code = exit_status(ErrorCode::kIo);
@@ -72,11 +72,10 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
                resume);
   }
   const bool whole = s.step >= plan_.job.job.schedule.total_steps;
-  const std::string next =
-      whole
-          ? (saved ? "trainctl inspect-ckpt " + ckpt::step_directory(run_.checkpoints(plan_.job.job), s.step)
-                   : "")
-          : resume;
+  const std::string checkpoints = run_.checkpoints(plan_.job.job.checkpoint);
+  const std::string inspect =
+      saved ? "trainctl inspect-ckpt " + ckpt::step_directory(checkpoints, s.step) : "";
+  const std::string next = whole ? inspect : resume;
   console_.say(
       fmt::format("{} step {}{}. {}", whole ? "finished" : "reached", s.step, saved ? ", saved" : "", logs));
   if (!next.empty()) console_.say("next: " + next);

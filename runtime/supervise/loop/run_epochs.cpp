@@ -17,8 +17,8 @@ namespace trainctl {
 RunEpochs::RunEpochs(SupervisedRun& run, const RunSource& source, RunCheckpoints& checkpoints)
     : run_(run), source_(source), checkpoints_(checkpoints) {}
 
-AttemptOptions RunEpochs::options(const JobSpec& job) {
-  AttemptOptions options = attempt_options(run_.plan, run_.directory, job, run_.last_step);
+AttemptOptions RunEpochs::options(const ParallelSpec& parallelism) {
+  AttemptOptions options = attempt_options(run_.plan, run_.directory, parallelism, run_.last_step);
   options.saves.must_hold = run_.lock.check();
   options.file.epoch = last_epoch(run_.fs, run_.directory) + 1;
   source_.put_into(options.file);
@@ -42,7 +42,7 @@ void RunEpochs::restart(const StartAttempt& start, int restarts) {
   run_.log.console().note("   continuing from " + source_.text());
 }
 
-void RunEpochs::begin(const JobSpec& job) {
+void RunEpochs::begin(int ranks) {
   RunStatus& status = run_.log.status();
   if (status.state == RunState::waiting) status.reason.clear();  // what it waited for has come
   status.epoch = last_epoch(run_.fs, run_.directory) + 1;
@@ -50,7 +50,7 @@ void RunEpochs::begin(const JobSpec& job) {
   status.step_unix_s = 0;
   checkpoints_.pause();
   const int64_t moved =
-      set_aside_beyond(run_.fs, run_.directory, job,
+      set_aside_beyond(run_.fs, run_.directory, run_.plan.job.job.checkpoint,
                        {.epoch = status.epoch, .step = source_.step(), .source = source_.folder()},
                        run_.log.console());
   checkpoints_.begin(status.epoch, source_.step());
@@ -59,7 +59,7 @@ void RunEpochs::begin(const JobSpec& job) {
   status.partner_step = -1;  // partners are chosen anew
   run_.log.reopen_metrics();
   run_.log.event(StartEvent{.epoch = status.epoch,
-                            .ranks = job.mesh().world_size(),
+                            .ranks = ranks,
                             .from_step = source_.step(),
                             .tier = source_.tier(),
                             .checkpoint = source_.folder(),

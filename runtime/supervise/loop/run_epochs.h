@@ -14,13 +14,14 @@ class RunEpochs {
   /// All must outlive it. `source`: the state from which the next epoch goes on.
   RunEpochs(SupervisedRun& run, const RunSource& source, RunCheckpoints& checkpoints);
 
-  /// Options of the attempt of the next epoch, with the file for its ranks. The caller fills in the nodes and
-  /// the command line. The status gets what earlier epochs have measured of saves.
-  AttemptOptions options(const JobSpec& job);
+  /// Options of the attempt of the next epoch, with the file for its ranks. `parallelism`: at the width of
+  /// the attempt. The caller fills in the nodes and the command line. The status gets what earlier epochs
+  /// have measured of saves.
+  AttemptOptions options(const ParallelSpec& parallelism);
   /// Records that the attempt before has failed, and that `start` is the next one. Call it before begin.
   void restart(const StartAttempt& start, int restarts);
-  /// Records the next epoch, of `job`. Files of steps after the source's are moved aside.
-  void begin(const JobSpec& job);
+  /// Records the next epoch, of `ranks` ranks. Files of steps after the source's are moved aside.
+  void begin(int ranks);
   /// Takes the epoch of `file` over, whose ranks run: status and care go on where it is.
   void attach(const AttemptFile& file);
 

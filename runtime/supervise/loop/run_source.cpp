@@ -140,7 +140,7 @@ std::vector<wire::PieceHolder> RunSource::holders(const Fleet& fleet) const {
 
 int64_t RunSource::durable_step() const {
   if (!memory_) return folder_.empty() || at_start() ? -1 : step_;
-  const auto steps = ckpt::list_steps(fs_, run_.checkpoints(plan_.job.job));
+  const auto steps = ckpt::list_steps(fs_, run_.checkpoints(plan_.job.job.checkpoint));
   const auto newest = std::find_if(steps.begin(), steps.end(), [&](int64_t step) { return step <= step_; });
   return newest == steps.end() ? -1 : *newest;
 }

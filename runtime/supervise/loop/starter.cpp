@@ -88,14 +88,13 @@ Problem pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::st
 
 bool Starter::by_pmix(const LaunchInput& input) {
   if (pmix_) return *pmix_;
-  const RankStart wanted = job_.launcher.start;
-  std::string problem = wanted == RankStart::mpirun ? "launcher.start = mpirun" : "";
+  std::string problem = wanted_ == RankStart::mpirun ? "launcher.start = mpirun" : "";
   for (int i = 0; i < fleet_.size() && problem.empty(); ++i)
     if (const wire::NodeHello* hello = fleet_.hello(i); hello && !hello->pmix_problem.empty())
       problem = fmt::format("{}: {}", fleet_.name(i), hello->pmix_problem);
-  if (wanted == RankStart::pmix && !problem.empty())
+  if (wanted_ == RankStart::pmix && !problem.empty())
     throw Error(ErrorCode::kPreflight, fmt::format("launcher.start = pmix does not work on {}", problem));
-  if (wanted == RankStart::automatic && problem.empty())
+  if (wanted_ == RankStart::automatic && problem.empty())
     problem = pmix_start_problem(rank_line(input), fs_, starts_cache_path()).text_or_empty();
   pmix_ = problem.empty();
   for (int i = 0; i < fleet_.size() && !*pmix_; ++i)
@@ -108,7 +107,7 @@ bool Starter::by_pmix(const LaunchInput& input) {
 }
 
 void Starter::doubt(const Verdict& v, bool by_pmix) {
-  if (!by_pmix || job_.launcher.start != RankStart::automatic || !v.before_first_step ||
+  if (!by_pmix || wanted_ != RankStart::automatic || !v.before_first_step ||
       !v.lost_nodes.empty())
     return;
   if (v.outcome != Verdict::failed || (v.code != ErrorCode::kWorker && v.code != ErrorCode::kHang)) return;

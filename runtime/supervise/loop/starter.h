@@ -20,8 +20,9 @@ Problem pmix_start_problem(const LaunchLine& rank, FileSystem& fs, const std::st
 /// Decides before the first attempt, and again after an attempt that may have failed because of PMIx.
 class Starter {
  public:
-  Starter(const JobSpec& job, const Fleet& fleet, FileSystem& fs, RunLog& log)
-      : job_(job), fleet_(fleet), fs_(fs), log_(log) {}
+  /// `wanted`: launcher.start.
+  Starter(RankStart wanted, const Fleet& fleet, FileSystem& fs, RunLog& log)
+      : wanted_(wanted), fleet_(fleet), fs_(fs), log_(log) {}
   /// True if the agents start the ranks through PMIx. Error(kPreflight) names a node that cannot do what the
   /// job asks for.
   bool by_pmix(const LaunchInput& input);
@@ -30,7 +31,7 @@ class Starter {
   void doubt(const Verdict& verdict, bool by_pmix);
 
  private:
-  const JobSpec& job_;
+  const RankStart wanted_;
   const Fleet& fleet_;
   FileSystem& fs_;
   RunLog& log_;

@@ -22,14 +22,14 @@ struct SupervisedRun {
                                      : plan.job.job.schedule.total_steps),
         log(fs, clock, run, console),
         lock(plan.lock, clock, log.files()) {
-    const JobSpec& job = plan.job.job;
     RunStatus& status = log.status();
     status.run_id = plan.run_id;
-    status.total_steps = job.schedule.total_steps;
+    status.total_steps = plan.job.job.schedule.total_steps;
     status.lineage_json = plan.lineage_json;
     status.started_unix_s = clock.unix_s();
-    status.heartbeat_s = job.fault_tolerance.heartbeat_seconds;
-    status.step_timeout_s = job.fault_tolerance.step_timeout_seconds;
+    const FaultSpec& limits = plan.job.job.fault_tolerance;
+    status.heartbeat_s = limits.heartbeat_seconds;
+    status.step_timeout_s = limits.step_timeout_seconds;
     console.set_total_steps(last_step);
     log.set_last_step(last_step);
   }

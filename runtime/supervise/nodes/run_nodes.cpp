@@ -128,8 +128,8 @@ ClusterNode parse_host(const std::string& text, const std::string& where) {
   return node;
 }
 
-int even_slots(const JobSpec& job, int nodes) {
-  const int ranks = job.mesh().world_size(), group = job.parallelism.tensor;
+int even_slots(const ParallelSpec& parallelism, int nodes) {
+  const int ranks = parallelism.mesh().world_size(), group = parallelism.tensor;
   const int even = (ranks + nodes - 1) / nodes;
   return (even + group - 1) / group * group;
 }
@@ -179,7 +179,8 @@ std::vector<ClusterNode> listed_nodes(const JobSpec& job, FileSystem& fs) {
       throw Error(
           ErrorCode::kSpec,
           fmt::format("the node {} is named twice; name each node once, with all its slots", node.name));
-  const int even = job.launcher.slots > 0 ? job.launcher.slots : even_slots(job, int(nodes.size()));
+  const int given = job.launcher.slots;
+  const int even = given > 0 ? given : even_slots(job.parallelism, int(nodes.size()));
   for (ClusterNode& node : nodes)
     if (node.slots == 0) node.slots = even;
   refuse_small_list(job, nodes);

@@ -36,9 +36,8 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs);
 /// names `where`.
 ClusterNode parse_host(const std::string& text, const std::string& where);
 
-/// The slots of each of `nodes` nodes if none are given: the ranks of the job spread evenly, in whole tensor
-/// groups.
-int even_slots(const JobSpec& job, int nodes);
+/// The slots of each of `nodes` nodes if none are given: the ranks spread evenly, in whole tensor groups.
+int even_slots(const ParallelSpec& parallelism, int nodes);
 
 /// None if the job, or a narrower one that its spec allows, fits on `nodes`; otherwise one sentence: what the
 /// job needs, what the nodes can carry, what to do, and the width that would fit.

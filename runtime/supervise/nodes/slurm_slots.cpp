@@ -29,7 +29,7 @@ std::string what_it_has(const SlurmAllocation& allocation) {
 std::vector<ClusterNode> nodes_for(const JobSpec& job, const SlurmAllocation& allocation, int spares) {
   const int group = job.launcher.tensor_across_nodes ? 1 : job.parallelism.tensor;
   const int count = int(allocation.nodes.size());
-  const int even = even_slots(job, std::max(1, count - spares));
+  const int even = even_slots(job.parallelism, std::max(1, count - spares));
   std::vector<ClusterNode> nodes;
   bool enough_cpus = true;
   for (const SlurmNode& node : allocation.nodes) {

@@ -49,7 +49,8 @@ void look_at_sidecar(const ParsedJob& job, FileSystem& fs, const std::string& pa
 }
 
 void look_at_sources(const ParsedJob& job, FileSystem& fs, bool validation, std::vector<Diagnostic>& found) {
-  const std::vector<data::SourceOptions> sources = dataset_options(job.job, validation).sources;
+  const std::vector<data::SourceOptions> sources =
+      dataset_options(job.job.data, job.job.model.vocab_size, validation).sources;
   for (size_t i = 0; i < sources.size(); ++i) {
     try {
       for (const std::string& path : data::resolve(sources[i]).paths) look_at_sidecar(job, fs, path, found);
@@ -83,21 +84,22 @@ bool is_missing(const Diagnostic& diagnostic) {
 
 }  // namespace
 
-std::string tokenize_command(const JobSpec& job, FileSystem& fs) {
-  const std::string prefix = without_extension(job.data.train.front().path);
-  const data::TokenizerChoice& tokenizer = job.data.tokenizer;
+std::string tokenize_command(const DataSpec& data, int64_t vocab_size, FileSystem& fs) {
+  const std::string prefix = without_extension(data.train.front().path);
+  const data::TokenizerChoice& tokenizer = data.tokenizer;
   std::string line = "trainctl data tokenize FILES --out " + typed(prefix);
   if (tokenizer.is_bytes() || (tokenizer.is_file() && is_file(fs, tokenizer.path()))) {
     line += " --tokenizer " + typed(tokenizer.text());
   } else if (tokenizer.is_file()) {
-    line += fmt::format(" --train-vocab {}", job.model.vocab_size);
+    line += fmt::format(" --train-vocab {}", vocab_size);
     const std::filesystem::path path = tokenizer.path();
     const bool is_json = path.extension() == ".json";
     if (is_json) line += " --train-kind bpe";
     if (path != std::filesystem::path(prefix).parent_path() / (is_json ? "tokenizer.json" : "tokenizer.model"))
       line += " --tokenizer-out " + typed(tokenizer.path());
   }
-  if (!job.data.val.empty() && without_extension(job.data.val.front().path) == prefix + "-val") line += " --split 98:2";
+  if (!data.val.empty() && without_extension(data.val.front().path) == prefix + "-val")
+    line += " --split 98:2";
   return line;
 }
 
@@ -116,7 +118,8 @@ std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool
   // Once, below the last: what makes them, and where paths start.
   std::vector<std::string>& help = found.back().help;
   if (of_data && can_be_tokenized(job.job.data.train.front()))
-    help.push_back(fmt::format("make the token files: {}", tokenize_command(job.job, fs)));
+    help.push_back("make the token files: " +
+                   tokenize_command(job.job.data, job.job.model.vocab_size, fs));
   if (std::any_of(found.begin(), found.end(), [](const Diagnostic& d) { return is_missing(d); }))
     help.push_back(
         "a path in a spec is relative to the folder of its file, one given with --set to the current folder");

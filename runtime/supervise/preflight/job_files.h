@@ -13,7 +13,7 @@ namespace trainctl {
 ///   weights   also check model.init.from, which a run reads only before its first step
 std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool weights = true);
 
-/// The `trainctl data tokenize` command that makes the first training source of the job.
-std::string tokenize_command(const JobSpec& job, FileSystem& fs);
+/// The `trainctl data tokenize` command that makes the first training source. `vocab_size`: of the model.
+std::string tokenize_command(const DataSpec& data, int64_t vocab_size, FileSystem& fs);
 
 }  // namespace trainctl

@@ -6,7 +6,7 @@
 namespace trainctl {
 
 data::Mix mix_of_job(const JobSpec& job, std::optional<uint64_t> tokens) {
-  const data::DatasetOptions options = dataset_options(job, false);
+  const data::DatasetOptions options = dataset_options(job.data, job.model.vocab_size, false);
   std::vector<data::MixSource> sources;
   for (const data::SourceOptions& source : options.sources)
     sources.push_back({.name = source.name.empty() ? source.path : source.name,

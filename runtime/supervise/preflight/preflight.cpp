@@ -123,10 +123,9 @@ Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t avai
                   brief_memory_text(available_bytes), three_largest(need), smaller_by(job)));
 }
 
-Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+Problem copies_problem(MemoryCopies mode, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes) {
   const uint64_t all = need.copies + need.second_copies;
-  const MemoryCopies mode = job.checkpoint.memory;
   if (mode == MemoryCopies::off || all == 0) return Problem::none();
   const bool one = mode == MemoryCopies::one, automatic = mode == MemoryCopies::automatic;
   /// `other`: what is taken in addition to the copies.
@@ -165,11 +164,10 @@ Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t avai
   return Problem::none();
 }
 
-Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+Problem copies_refusal(MemoryCopies mode, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes) {
-  return job.checkpoint.memory != MemoryCopies::automatic
-             ? copies_problem(job, need, available_bytes, shm_free_bytes)
-             : Problem::none();
+  return mode != MemoryCopies::automatic ? copies_problem(mode, need, available_bytes, shm_free_bytes)
+                                         : Problem::none();
 }
 
 Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu,
@@ -194,10 +192,10 @@ struct SharesHere {
 };
 
 /// Throws if the job insists on copies that have no room; otherwise returns the note.
-std::string check_copies(const JobSpec& job, const MemoryNeed& need, uint64_t available) {
+std::string check_copies(MemoryCopies mode, const MemoryNeed& need, uint64_t available) {
   const Problem problem =
-      copies_problem(job, need, available, real_file_system().free_bytes("/dev/shm"));
-  if (problem.exists() && job.checkpoint.memory != MemoryCopies::automatic)
+      copies_problem(mode, need, available, real_file_system().free_bytes("/dev/shm"));
+  if (problem.exists() && mode != MemoryCopies::automatic)
     throw Error(ErrorCode::kPlan, problem.text());
   return problem.text_or_empty();
 }
@@ -215,7 +213,7 @@ void check_memory(const JobSpec& job, const SharesHere& here, Preflight& result)
   if (available > 0)
     if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
       throw Error(ErrorCode::kPlan, refusal.text());
-  result.copies_note = check_copies(job, need, available);
+  result.copies_note = check_copies(job.checkpoint.memory, need, available);
   result.memory_text = fmt::format("{} needed", brief_memory_text(need.needed(available)));
   if (available > 0) result.memory_text += fmt::format(", {} available", brief_memory_text(available));
 }
@@ -232,7 +230,7 @@ void check_host_memory(const JobSpec& job, const SharesHere& here, Preflight& re
     need.copies += uint64_t(double(stage.copies) * ranks_of_stage * here.own);
     need.second_copies += uint64_t(double(stage.copies) * ranks_of_stage * here.second);
   }
-  result.copies_note = check_copies(job, need, system_memory().available_bytes);
+  result.copies_note = check_copies(job.checkpoint.memory, need, system_memory().available_bytes);
 }
 
 }  // namespace
@@ -272,27 +270,27 @@ double bytes_per_token(const std::vector<DataSource>& sources) {
 
 }  // namespace
 
-void check_data(const JobSpec& job, Preflight& result) {
-  const auto train = data::open_dataset(dataset_options(job, false));
+void check_data(const DataSpec& data, int64_t vocab_size, Preflight& result) {
+  const auto train = data::open_dataset(dataset_options(data, vocab_size, false));
   result.train_tokens = train->token_count();
-  const auto val = job.data.val.empty() ? nullptr : data::open_dataset(dataset_options(job, true));
+  const auto val = data.val.empty() ? nullptr : data::open_dataset(dataset_options(data, vocab_size, true));
   if (val) result.val_tokens = val->token_count();
   result.data_json = data::data_record(*train, val.get());
   result.data_files = train->files();
   if (val)
     for (const std::string& path : val->files()) result.data_files.push_back(path);
-  if (job.data.tokenizer.is_file()) result.data_files.push_back(job.data.tokenizer.path());
-  result.val_bytes_per_token = bytes_per_token(job.data.val);
+  if (data.tokenizer.is_file()) result.data_files.push_back(data.tokenizer.path());
+  result.val_bytes_per_token = bytes_per_token(data.val);
 }
 
-std::string find_mpirun(const JobSpec& job) {
-  const std::string found = find_launcher(job.launcher.mpirun, own_bundle(), find_program);
+std::string find_mpirun(const std::string& name) {
+  const std::string found = find_launcher(name, own_bundle(), find_program);
   if (!found.empty()) return found;
   throw Error(
       ErrorCode::kPreflight,
       fmt::format("launcher.mpirun = \"{}\" is not an executable on PATH; install OpenMPI (openmpi-bin) or "
                   "give the full path with -s launcher.mpirun=PATH",
-                  job.launcher.mpirun));
+                  name));
 }
 
 void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ranks_here, Preflight& result) {
@@ -312,7 +310,7 @@ void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ra
 
 Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<int> ranks_here,
                                  int second_ranks_here) {
-  Preflight result{.mpirun = find_mpirun(job)};
+  Preflight result{.mpirun = find_mpirun(job.launcher.mpirun)};
   const int ranks = job.mesh().world_size();
   if (!ranks_here && job.launcher.slots > 0 && ranks > job.launcher.slots)
     throw Error(ErrorCode::kPreflight, fmt::format("the mesh needs {} ranks and launcher.slots = {}; raise "
@@ -320,7 +318,7 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem&, std::optional<
                                                    ranks, job.launcher.slots));
   check_room(job, ranks_here, second_ranks_here, result);
   result.cross_memory_attach = cross_memory_attach_works();
-  check_data(job, result);
+  check_data(job.data, job.model.vocab_size, result);
   return result;
 }
 

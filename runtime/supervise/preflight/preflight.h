@@ -30,18 +30,18 @@ struct Preflight {
 Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
 /// None if /dev/shm and the memory have room for the copies of the state and for the second copies of another
 /// node's; otherwise one sentence with the sizes with and without the second copies, and what to set. A job
-/// that insists (checkpoint.memory = on) is refused with it. `available_bytes` 0, `shm_free_bytes` nullopt:
-/// not known.
-Problem copies_problem(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+/// that insists (checkpoint.memory = on) is refused with it. `mode`: checkpoint.memory. `available_bytes` 0,
+/// `shm_free_bytes` nullopt: not known.
+Problem copies_problem(MemoryCopies mode, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes);
 /// copies_problem, for a job that insists.
-Problem copies_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes,
+Problem copies_refusal(MemoryCopies mode, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes);
-/// The same for the memory of one GPU and the ranks on it. `gpu`: its name.
+/// As memory_refusal, for the memory of one GPU and the ranks on it. `gpu`: its name.
 Problem gpu_memory_refusal(const JobSpec& job, const MemoryNeed& need, const std::string& gpu, uint64_t free_bytes);
 
-/// The full path of mpirun. Error(kPreflight).
-std::string find_mpirun(const JobSpec& job);
+/// The full path of mpirun. `name`: launcher.mpirun. Error(kPreflight).
+std::string find_mpirun(const std::string& name);
 /// Checks shared memory, memory and GPUs; sets memory_text and copies_note. Error(kPlan), Error(kPreflight).
 /// The ranks as in check_machine_and_data.
 void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ranks_here, Preflight& result);
@@ -53,8 +53,8 @@ void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ra
 Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs,
                                  std::optional<int> ranks_here = std::nullopt, int second_ranks_here = 0);
 
-/// Checks only the data; sets the fields of `result` about them.
-void check_data(const JobSpec& job, Preflight& result);
+/// Checks only the data, whose tokens are below `vocab_size`; sets the fields of `result` about them.
+void check_data(const DataSpec& data, int64_t vocab_size, Preflight& result);
 
 /// Makes `directory` if it is missing and checks that a file can be made in it. Error(kPreflight).
 void check_writable(FileSystem& fs, const std::string& directory);

@@ -51,7 +51,7 @@ Problem space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes,
       size_text(*free_bytes)));
 }
 
-void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory, int64_t step) {
+void check_checkpoint_folder(FileSystem& fs, SpaceNeed need, const std::string& directory, int64_t step) {
   try {
     fs.make_directories(directory);
     ckpt::try_saving(fs, directory);
@@ -62,7 +62,7 @@ void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::stri
   }
   // Later ones are set aside: they take room in addition to what the run writes.
   const std::vector<int64_t> steps = ckpt::list_steps(fs, directory);
-  const SpaceNeed need = space_need(job, std::count_if(steps.begin(), steps.end(), [&](int64_t s) { return s <= step; }));
+  need.present = std::count_if(steps.begin(), steps.end(), [&](int64_t s) { return s <= step; });
   if (const Problem refusal = space_refusal(need, fs.free_bytes(directory), directory); refusal.exists())
     throw Error(ErrorCode::kPreflight, refusal.text());
 }

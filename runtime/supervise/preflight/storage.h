@@ -21,13 +21,13 @@ struct SpaceNeed {
   uint64_t bytes() const { return checkpoint * uint64_t(std::max<int64_t>(1, at_once - present)); }
 };
 /// The need of a job, from its parameters, checkpoint.* and its steps. `present`: checkpoints in the folder.
-SpaceNeed space_need(const JobSpec& job, int64_t present);
+SpaceNeed space_need(const JobSpec& job, int64_t present = 0);
 /// None if there is enough space or the file system does not report it; otherwise one sentence with the numbers
 /// and what to do.
 Problem space_refusal(const SpaceNeed& need, std::optional<uint64_t> free_bytes, const std::string& directory);
 
-/// Makes `directory`, tries a whole save in it, and compares its free space with the need of the job's
-/// checkpoints when the run continues from `step`. Error(kPreflight) with one sentence.
-void check_checkpoint_folder(FileSystem& fs, const JobSpec& job, const std::string& directory, int64_t step);
+/// Makes `directory`, tries a whole save in it, and compares its free space with the need of the run, less
+/// what is there when the run continues from `step`. Error(kPreflight) with one sentence.
+void check_checkpoint_folder(FileSystem& fs, SpaceNeed need, const std::string& directory, int64_t step);
 
 }  // namespace trainctl

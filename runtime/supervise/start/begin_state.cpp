@@ -69,16 +69,16 @@ Error saved_but_gone(const BeginSearch& search, int64_t saved, const std::string
       fmt::format("run {} saved checkpoints up to step {}, but {} has none that can be used{}; bring them "
                   "back (is every file system mounted?), or begin again from the start with `trainctl "
                   "resume {} --from-scratch`",
-                  search.identity.run_id, saved, request.run.checkpoints(request.now.job), more,
+                  search.identity.run_id, saved, request.run.checkpoints(request.now.job.checkpoint), more,
                   command_name(request.run)));
 }
 
 /// nullopt: nothing was copied.
 std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) {
   const auto& [request, identity, fs, clock, console, is_given_up] = search;
-  const std::string store = store_of_run(request.now.job, identity.run_id);
+  const std::string store = store_of_run(request.now.job.checkpoint, identity.run_id);
   if (store.empty()) return std::nullopt;
-  const std::string directory = request.run.checkpoints(request.now.job);
+  const std::string directory = request.run.checkpoints(request.now.job.checkpoint);
   if (request.step && fs.exists(ckpt::step_directory(directory, *request.step))) return std::nullopt;
   const auto newest = ckpt::open_latest(fs, directory, -1, nullptr);
   if (living && newest) return std::nullopt;
@@ -116,7 +116,7 @@ std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) 
 
 BeginState choose_begin(const BeginSearch& search) {
   const auto& [request, identity, fs, clock, console, is_given_up] = search;
-  const std::string directory = request.run.checkpoints(request.now.job);
+  const std::string directory = request.run.checkpoints(request.now.job.checkpoint);
   const std::string& parent = identity.parent_checkpoint;
   if (request.step) {
     const auto start = start_of(identity);
@@ -127,7 +127,7 @@ BeginState choose_begin(const BeginSearch& search) {
   Usable usable =
       find_usable({fs, clock}, {.directory = directory,
                                 .run_id = identity.run_id,
-                                .store = store_of_run(request.now.job, identity.run_id),
+                                .store = store_of_run(request.now.job.checkpoint, identity.run_id),
                                 .events = lines_of(fs, request.run.events()),
                                 .say = [&search](const std::string& line) { search.console.note(line); },
                                 .is_given_up = is_given_up});
@@ -174,14 +174,14 @@ BeginState find_begin(const BeginSearch& search, bool living) {
         ErrorCode::kStopped,
         fmt::format("stopped on request while a checkpoint was being taken from {}; nothing was started, and "
                     "`trainctl resume {}` begins again",
-                    store_of_run(search.request.now.job, search.identity.run_id),
+                    store_of_run(search.request.now.job.checkpoint, search.identity.run_id),
                     command_name(search.request.run)));
   }
 }
 
 BeginState begin_at_start(const BeginSearch& search) {
   const auto& [request, identity, fs, clock, console, is_given_up] = search;
-  if (const std::string store = store_of_run(request.now.job, identity.run_id); !store.empty())
+  if (const std::string store = store_of_run(request.now.job.checkpoint, identity.run_id); !store.empty())
     if (const std::vector<int64_t> steps = steps_in_store({fs, clock}, store); !steps.empty())
       throw Error(
           ErrorCode::kUsage,
@@ -199,13 +199,13 @@ void refuse_to_begin_again(const ckpt::Checkpoint* checkpoint, const BeginSearch
   if (request.step) return;
   const auto saved = recorded_save(fs, request.run, identity.parent_checkpoint);
   if (!saved) return;
-  const std::string store = store_of_run(request.now.job, identity.run_id);
+  const std::string store = store_of_run(request.now.job.checkpoint, identity.run_id);
   throw saved_but_gone(search, *saved, store.empty() ? "" : fmt::format(", nor has {}", store));
 }
 
 void check_belongs(const ckpt::Checkpoint* checkpoint, const BeginSearch& search) {
   const auto& [request, identity, fs, clock, console, is_given_up] = search;
-  const std::string directory = request.run.checkpoints(request.now.job);
+  const std::string directory = request.run.checkpoints(request.now.job.checkpoint);
   if (checkpoint && checkpoint->path() == identity.parent_checkpoint) return;
   if (checkpoint && checkpoint->state().run_id != identity.run_id)
     throw Error(
@@ -214,7 +214,7 @@ void check_belongs(const ckpt::Checkpoint* checkpoint, const BeginSearch& search
                     "run's own checkpoint.dir",
                     checkpoint->path(), checkpoint->state().run_id, checkpoint->state().spec_hash,
                     identity.run_id, identity.spec_hash));
-  const std::string recorded = request.run.checkpoints(request.before.job);
+  const std::string recorded = request.run.checkpoints(request.before.job.checkpoint);
   if (checkpoint || recorded == directory || !fs.is_directory(recorded)) return;
   const auto saved = ckpt::list_steps(fs, recorded);
   if (!saved.empty())

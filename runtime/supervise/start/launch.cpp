@@ -26,8 +26,7 @@
 
 namespace trainctl {
 
-void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job) {
-  const std::string directory = run.checkpoints(job);
+void refuse_foreign_checkpoints(FileSystem& fs, const std::string& directory) {
   if (!fs.is_directory(directory)) return;
   const auto steps = ckpt::list_steps(fs, directory);
   if (!steps.empty())
@@ -57,7 +56,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
                            "metrics.jsonl", "events.jsonl", "status.json"})
     preview.files.push_back(run.file(name));
   preview.files.push_back(fmt::format("{} .. rank-{}.log", run.rank_log(0), job.mesh().world_size() - 1));
-  preview.files.push_back(run.checkpoints(job) + "/step-SSSSSSSS/");
+  preview.files.push_back(run.checkpoints(job.checkpoint) + "/step-SSSSSSSS/");
   std::vector<LaunchHost> hosts;
   if (!nodes.one_machine) {
     const PlacementResult placed =
@@ -74,7 +73,8 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
     for (const RankRange& range : placed.placement.ranges)
       hosts.push_back({nodes.nodes[size_t(range.node)].name, range.count});
   }
-  preview.command = shell_text(mpirun_line({.job = &job,
+  preview.command = shell_text(mpirun_line({.env = job.launcher.env,
+                                            .nccl_buffer_kib = job.parallelism.nccl.buffer_kib,
                                             .hosts = hosts,
                                             .world_size = job.mesh().world_size(),
                                             .mpirun = preflight.mpirun,
@@ -224,7 +224,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   if (fs.exists(run.path) && !fs.list(run.path).empty() && !fs.exists(run.file("supervisor.lock")))
     throw Error(ErrorCode::kPreflight,
                 fmt::format("{} exists and is no run; choose another observability.run_id", run.path));
-  refuse_foreign_checkpoints(fs, run, job.job);
+  refuse_foreign_checkpoints(fs, run.checkpoints(job.job.checkpoint));
   if (request.from) require_steps_left(*request.from, job.job);
   const StopSignals signals;  // a stop that comes before there is a supervisor is kept for it
   std::optional<RunLock> lock;
@@ -238,12 +238,12 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   SupervisePlan plan;
   const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
     // Before the folder is made: a refused launch leaves none.
-    const std::string store = store_of_run(job.job, id);
+    const std::string store = store_of_run(job.job.checkpoint, id);
     if (!store.empty()) note_store(console, check_store({fs, clock}, store, id, true));
     fs.make_directories(run.path);
     lock.emplace(lock_or_refuse(fs, run, id));
     if (read_identity(fs, run)) refuse_busy(fs, run, id);  // another launch of this id was faster
-    check_checkpoint_folder(fs, job.job, run.checkpoints(job.job), 0);
+    check_checkpoint_folder(fs, space_need(job.job), run.checkpoints(job.job.checkpoint), 0);
     identity.numerics = checked.numerics;
     plan = plan_of(job, run, request.program, checked, request.max_steps);
     plan.slurm.requeue = request.requeue;

@@ -159,7 +159,7 @@ void print_changes(Console& console, const std::vector<FieldChange>& changes, co
   const bool same_bits = same && std::none_of(changes.begin(), changes.end(), [](const FieldChange& c) {
                            return c.change >= Change::numerics && c.bits_by != BitsBy::device;
                          });
-  const std::string none = (changes.empty() ? "none: " : "the mesh stays: ") + mesh_text(now) +
+  const std::string none = (changes.empty() ? "none: " : "the mesh stays: ") + mesh_text(now.mesh()) +
                            (same_bits ? ", the same bits" : "");
   console.note("change      " + (mesh.empty() ? none : mesh));
   for (const FieldChange& change : changes)
@@ -330,7 +330,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   if (!request.take_over.empty()) take_options_of_predecessor(request, fs);
   // Of a supervisor that died: its ranks may be alive, and the end of the run is not recorded.
   const std::optional<AttemptFile> living = living_attempt(request, fs);
-  ckpt::restore_moved(fs, run.checkpoints(job));
+  ckpt::restore_moved(fs, run.checkpoints(job.checkpoint));
   BeginState begin = find_checked(search, living.has_value());
   const auto& checkpoint = begin.checkpoint;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
@@ -340,7 +340,7 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, the run's last",
                                                request.max_steps, step));
   // Ranks that live may be saving there.
-  if (!living) check_checkpoint_folder(fs, job, run.checkpoints(job), step);
+  if (!living) check_checkpoint_folder(fs, space_need(job), run.checkpoints(job.checkpoint), step);
   require_gpus_of_run(job, id, fs);
   const Ready ready = get_ready(job, fs, clock, {}, living ? &*living : nullptr);
   const Problem changed = data::changed_data(fs.read_text(run.file("data.json")), ready.preflight.data_json);

@@ -19,23 +19,22 @@
 namespace trainctl {
 namespace {
 
-std::string devices_text(const JobSpec& job) {
-  if (device_kind(job) == DeviceKind::cpu) {
+std::string devices_text(const DeviceUse& use) {
+  if (device_kind(use) == DeviceKind::cpu) {
     // A GPU that is there and left aside is worth its reason.
     const kernels::CudaStatus status =
-        job.device == DeviceChoice::cpu ? kernels::CudaStatus{} : kernels::cuda_status();
+        use.choice == DeviceChoice::cpu ? kernels::CudaStatus{} : kernels::cuda_status();
     return status.driver_too_old ? fmt::format("on the CPU ({})", status.problem) : "on the CPU";
   }
-  const int share = job.launcher.ranks_per_gpu, gpus = (job.mesh().world_size() + share - 1) / share;
+  const int gpus = (use.ranks + use.ranks_per_gpu - 1) / use.ranks_per_gpu;
   return gpus == 1 ? "on one GPU" : fmt::format("on {} GPUs", gpus);
 }
 
 }  // namespace
 
-std::string mesh_text(const JobSpec& job) {
-  return fmt::format("{} rank{} = tensor {} × pipeline {} × data {}", job.mesh().world_size(),
-                     job.mesh().world_size() == 1 ? "" : "s", job.parallelism.tensor,
-                     job.parallelism.pipeline, job.parallelism.data);
+std::string mesh_text(const parallel::MeshShape& mesh) {
+  return fmt::format("{} = tensor {} × pipeline {} × data {}", count_of(mesh.world_size(), "rank"), mesh.tp,
+                     mesh.pp, mesh.dp);
 }
 
 void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {
@@ -114,8 +113,9 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
 void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
                   const Ready& ready) {
   console.note(fmt::format("trainctl {} · run {} · {}", TRAINCTL_VERSION, id, run.path));
-  console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log", mesh_text(job),
-                           devices_text(job), job.tokens_per_step(), job.schedule.total_steps, run.path));
+  console.note(fmt::format("{} · {} · {} tokens/step · {} steps · logs {}/logs/rank-N.log",
+                           mesh_text(job.mesh()), devices_text(job), job.tokens_per_step(),
+                           job.schedule.total_steps, run.path));
   console.note(
       fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
                   short_number(double(ready.preflight.train_tokens)), ready.seconds,

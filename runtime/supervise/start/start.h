@@ -39,15 +39,15 @@ DeviceKind device_of_run(const JobSpec& job, FileSystem& fs);
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind);
 
 /// "4 ranks = tensor 1 × pipeline 2 × data 2".
-std::string mesh_text(const JobSpec& job);
+std::string mesh_text(const parallel::MeshShape& mesh);
 void print_header(Console& console, const std::string& id, const RunDirectory& run, const JobSpec& job,
                   const Ready& ready);
 
 SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::string& program,
                       const Ready& ready, int64_t max_steps);
 
-/// Error(kPreflight) if the folder for the run's checkpoints has checkpoints of another run.
-void refuse_foreign_checkpoints(FileSystem& fs, const RunDirectory& run, const JobSpec& job);
+/// Error(kPreflight) if `directory`, the folder for the run's checkpoints, has checkpoints of another run.
+void refuse_foreign_checkpoints(FileSystem& fs, const std::string& directory);
 
 /// Takes the run's lock. Error(kUsage) if another supervisor holds it.
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id);

@@ -73,11 +73,14 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
     look("device", "E0707", [] {
       if (!kernels::has_cuda()) throw Error(ErrorCode::kPreflight, kernels::cuda_status().problem);
     });
-  look("data.train", "E0510", [&] { data::open_dataset(dataset_options(job, false)); });
+  const auto open = [&](bool validation) {
+    return data::open_dataset(dataset_options(job.data, job.model.vocab_size, validation));
+  };
+  look("data.train", "E0510", [&] { open(false); });
   if (!job.data.val.empty())
     look("data.val", "E0510", [&] {
-      const auto validation = data::open_dataset(dataset_options(job, true));
-      if (job.eval.every_steps > 0) check_validation_size(*validation, job);
+      const auto validation = open(true);
+      if (job.eval.every_steps > 0) Evaluation(job).check_size(*validation);
     });
   if (place == StartsAt::elsewhere) return found;
   const std::pair<const char*, std::string> folders[] = {{"observability.run_dir", job.observability.run_dir},
@@ -85,7 +88,7 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
   for (const auto& [field, path] : folders)
     if (!path.empty())
       look(field, "E0607", [&, field = field, &path = path] { check_folder(fs, path, field); });
-  look("launcher.mpirun", "E0708", [&] { find_mpirun(job); });
+  look("launcher.mpirun", "E0708", [&] { find_mpirun(job.launcher.mpirun); });
   if (place == StartsAt::here && found.empty() && is_one_machine(job, fs))
     look("model", "E0402", [&] {
       Preflight preflight;

@@ -52,12 +52,12 @@ void refuse_if_queued(const SlurmRecord& before, const std::string& id) {
 void make_run(const SubmitRequest& request, const Submitted& result, FileSystem& fs, Clock& clock) {
   const RunDirectory& run = result.run;
   const JobSpec& job = request.job.job;
-  refuse_foreign_checkpoints(fs, run, job);
+  refuse_foreign_checkpoints(fs, run.checkpoints(job.checkpoint));
   Preflight preflight;
-  check_data(job, preflight);
+  check_data(job.data, job.model.vocab_size, preflight);
   fs.make_directories(run.path);
   const RunLock lock = lock_or_refuse(fs, run, result.id);
-  check_checkpoint_folder(fs, job, run.checkpoints(job), 0);
+  check_checkpoint_folder(fs, space_need(job), run.checkpoints(job.checkpoint), 0);
   create_run(fs, run,
              {.run_id = result.id,
               .spec_hash = request.job.hash,
@@ -171,7 +171,7 @@ ParsedJob in_pods(const ManifestRequest& request, const SlurmRequest& slurm) {
   const JobSpec& job = request.submit.job.job;
   const int slots = slurm.gpus_per_node > 0  ? slurm.gpus_per_node * job.launcher.ranks_per_gpu
                     : job.launcher.slots > 0 ? job.launcher.slots
-                                             : even_slots(job, slurm.nodes);
+                                             : even_slots(job.parallelism, slurm.nodes);
   return with_decided(
       request.submit.job,
       {"launcher.hosts=" + dump_json(Json(jobset_nodes(slurm))), "launcher.shell=none",

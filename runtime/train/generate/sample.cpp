@@ -25,21 +25,19 @@ size_t whole_characters(const std::string& text) {
 
 }  // namespace
 
-data::TokenizerChoice tokenizer_of(const JobSpec& job) {
-  if (job.data.tokenizer.is_given()) return job.data.tokenizer;
-  for (const DataSource& source : job.data.train)
+data::TokenizerChoice tokenizer_of(const DataSpec& spec) {
+  if (spec.tokenizer.is_given()) return spec.tokenizer;
+  for (const DataSource& source : spec.train)
     if (const auto sidecar = data::read_sidecar(source.path))
       return data::tokenizer_of(*sidecar, source.path);
   return {};
 }
 
-std::unique_ptr<kernels::Backend> one_device(const JobSpec& job, int threads) {
-  JobSpec on = job;
-  on.device = DeviceChoice::automatic;   // a run made on GPUs is sampled anywhere
-  on.parallelism = {};
-  on.parallelism.threads_per_rank = threads;
-  on.launcher.ranks_per_gpu = 1;
-  return make_rank_backend(on, device_kind(on), 0);
+std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads) {
+  use.choice = DeviceChoice::automatic;  // a run made on GPUs is sampled anywhere
+  use.ranks = use.ranks_per_gpu = 1;
+  use.threads_per_rank = threads;
+  return make_rank_backend(use, device_kind(use), 0);
 }
 
 JobSpec job_of(const ckpt::Checkpoint& checkpoint) {
@@ -54,7 +52,8 @@ JobSpec job_of(const ckpt::Checkpoint& checkpoint) {
 SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each) {
   const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
   const JobSpec job = job_of(*checkpoint);
-  const data::TokenizerChoice choice = request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job);
+  const data::TokenizerChoice choice =
+      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
   if (!choice.is_given())
     throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE "
                                   "(or `bytes`)");

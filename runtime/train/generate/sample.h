@@ -6,6 +6,7 @@
 
 #include "data/tokenizer_choice.h"
 #include "runtime/base/file_system.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/train/generate/generate.h"
 
 namespace trainctl {
@@ -13,9 +14,9 @@ namespace trainctl {
 /// The job whose state a checkpoint holds. Error(kCheckpoint) if it has no usable spec.
 JobSpec job_of(const ckpt::Checkpoint& checkpoint);
 /// The tokenizer of the job or of its training data; none is given if nothing names one.
-data::TokenizerChoice tokenizer_of(const JobSpec& job);
+data::TokenizerChoice tokenizer_of(const DataSpec& spec);
 /// A GPU if there is one, otherwise this machine's cores.
-std::unique_ptr<kernels::Backend> one_device(const JobSpec& job, int threads);
+std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads);
 
 struct SampleRequest {
   std::string checkpoint;        ///< a step directory

@@ -29,19 +29,19 @@ uint64_t slot_file_bytes(const parallel::ShardedParams& params, const SlotsWante
 NodeRanks node_of(const SlotsWanted& wanted) {
   for (const NodeRanks& node : wanted.nodes)
     if (wanted.rank >= node.first && wanted.rank < node.first + node.count) return node;
-  return {.first = 0, .count = wanted.job.mesh().world_size()};
+  return {.first = 0, .count = wanted.ranks};
 }
 
 /// Looks before any rank takes its slots: they would count as missing memory for those that look later.
 void require_room(const SlotsWanted& wanted, uint64_t bytes, int slots) {
   const std::string& folder = wanted.memory_folder;
   if (folder.empty()) throw Error(ErrorCode::kIo, "this node has no folder in /dev/shm for the run");
-  if (wanted.job.checkpoint.memory != MemoryCopies::automatic) return;
+  if (wanted.mode != MemoryCopies::automatic) return;
   const NodeRanks here = node_of(wanted);
   const auto ranks = uint64_t(here.count);
   const uint64_t taken = std::min(wanted.planned_bytes, peak_resident_bytes());
   const MemoryRoom room{.available = system_memory().available_bytes,
-                        .held = held_slots(folder, here, wanted.job.mesh().world_size(), bytes),
+                        .held = held_slots(folder, here, wanted.ranks, bytes),
                         .slots = ranks * bytes,
                         .planned = ranks * (wanted.planned_bytes - taken)};
   if (room.is_enough()) return;
@@ -66,11 +66,11 @@ uint64_t held_slots(const std::string& folder, const NodeRanks& here, int ranks,
 
 StateSlots open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& params,
                       const AnyRank& any_rank) {
-  const MemoryCopies mode = wanted.job.checkpoint.memory;
+  const MemoryCopies mode = wanted.mode;
   StateSlots result;
   if (mode == MemoryCopies::off) return result;
   const std::string path =
-      wanted.memory_folder + "/" + ckpt::piece_file_name(wanted.rank, wanted.job.mesh().world_size());
+      wanted.memory_folder + "/" + ckpt::piece_file_name(wanted.rank, wanted.ranks);
   const auto all_can = [&](const std::function<void()>& act) {
     bool cannot = false;
     try {

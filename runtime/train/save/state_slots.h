@@ -15,10 +15,10 @@ namespace trainctl {
 
 /// What the slots for copies of a rank's state depend on.
 struct SlotsWanted {
-  const JobSpec& job;
+  MemoryCopies mode;                 ///< checkpoint.memory
   const std::string& memory_folder;  ///< RankOptions::memory_folder
   std::span<const NodeRanks> nodes;  ///< the ranks of each node; empty: one machine
-  int rank = 0;
+  int rank = 0, ranks = 1;
   uint64_t planned_bytes = 0;  ///< of a rank's host memory without the slots, which it may still take
   size_t tensors = 0;
   uint64_t text_bytes = 0;  ///< ckpt::text_bytes of the state

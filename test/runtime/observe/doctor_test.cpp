@@ -280,8 +280,7 @@ TEST_CASE("the bundle's own launcher comes first; a path is taken as it is") {
 }
 
 TEST_CASE("only the bundle's own mpirun is told to live in the bundle, and a nameless user gets a home") {
-  JobSpec job;
-  LaunchInput input{.job = &job, .mpirun = "/a b/bin/mpirun", .program = "/a b/bin/trainctl", .run_directory = "/r",
+  LaunchInput input{.mpirun = "/a b/bin/mpirun", .program = "/a b/bin/trainctl", .run_directory = "/r",
                     .session_folder = "/tmp/s", .shared_memory_folder = "/dev/shm/s", .bundle = "/a b"};
   const auto text = [&] { return shell_text(mpirun_line(input)); };
   CHECK(text().find("OPAL_PREFIX='/a b' ") != std::string::npos);
@@ -291,7 +290,7 @@ TEST_CASE("only the bundle's own mpirun is told to live in the bundle, and a nam
   CHECK(text().find("OPAL_PREFIX") == std::string::npos);
   input.homeless = true;
   CHECK(text().find(" HOME=/tmp/s ") != std::string::npos);
-  job.launcher.env = {{"OPAL_PREFIX", "/mine"}};  // the user's word is last
+  input.env = {{"OPAL_PREFIX", "/mine"}};  // the user's word is last
   input.mpirun = "/a b/bin/mpirun";
   CHECK(text().find("OPAL_PREFIX=/mine ") != std::string::npos);
 }

@@ -90,7 +90,7 @@ TEST_CASE("a step's samples are shared out whole and in lane order at every widt
       job.parallelism.data = dp;
       std::vector<uint64_t> all;
       for (int r = 0; r < dp; ++r) {
-        const auto mine = sample_indices(job, DataPosition{}.samples_at(job, step), r);
+        const auto mine = sample_indices(job, DataPosition{}.samples_at(job.batch, step), r);
         CHECK(int64_t(mine.size()) == job.micro_batches_of(r) * job.batch.micro_sequences);
         all.insert(all.end(), mine.begin(), mine.end());
       }

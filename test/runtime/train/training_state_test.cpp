@@ -65,11 +65,11 @@ TEST_CASE("an evaluation reads whole micro-batches, the same with any lanes, and
     for (const int64_t most : {0, 1, 7, 20})
       for (int64_t available = 1; available <= 40; ++available) {
         job.eval.max_sequences = most;
-        const int64_t unit = 2, read = evaluated_sequences(job, available);
+        const int64_t unit = 2, read = Evaluation(job).sequences(available);
         const int64_t limit = most > 0 ? std::min(most, available) : available;
         CAPTURE(unit, most, available);
         CHECK(read % unit == 0);
-        CHECK(read >= unit);  // the data hold that much (check_validation_size)
+        CHECK(read >= unit);  // the data hold that much (Evaluation::check_size)
         if (limit >= unit) CHECK((read <= limit && read + unit > limit));
       }
 }

@@ -47,9 +47,9 @@ struct Place {
 
 TEST_CASE("the store of a run is in a folder of its id") {
   JobSpec job;
-  CHECK(store_of_run(job, kRun) == "");
+  CHECK(store_of_run(job.checkpoint, kRun) == "");
   job.checkpoint.store = "s3://bucket/prefix/";
-  CHECK(store_of_run(job, kRun) == "s3://bucket/prefix/tiny-7Q2K");
+  CHECK(store_of_run(job.checkpoint, kRun) == "s3://bucket/prefix/tiny-7Q2K");
 }
 
 TEST_CASE("a store that is good, that fails, that holds another run") {

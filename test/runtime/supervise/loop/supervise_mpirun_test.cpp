@@ -88,8 +88,8 @@ Outcome run_job(const std::string& folder, const std::string& id,
     outcome.losses.push_back(fmt::format("{} {:a} {:a}", j["step"].get<int64_t>(), j["loss"].get<double>(),
                                          j["grad_norm"].get<double>()));
   }
-  const auto last =
-      ckpt::open_latest(fs, run.checkpoints(plan.job.job), -1, [](const std::string&, const std::string&) {});
+  const auto last = ckpt::open_latest(fs, run.checkpoints(plan.job.job.checkpoint), -1,
+                                      [](const std::string&, const std::string&) {});
   if (last) outcome.root_hash = last->root_hash();
   CHECK(processes_marked(kRunVariable, run.path).empty());
   return outcome;

@@ -31,7 +31,7 @@ struct SupervisedStage {
   explicit SupervisedStage(SupervisePlan given = plan_of_two_nodes(), bool real = false)
       : plan(std::move(given)) {
     real_file_system().make_directory(directory.file("logs"));
-    real_file_system().make_directories(directory.checkpoints(plan.job.job));
+    real_file_system().make_directories(directory.checkpoints(plan.job.job.checkpoint));
     run.emplace(plan, directory, real_file_system(), real ? real_clock() : clock, console);
   }
   /// The recorded events of that kind, in order.

@@ -62,68 +62,64 @@ TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of
 }
 
 TEST_CASE("copies of the state are refused where a job insists on them and there is no room") {
-  JobSpec job;
   MemoryNeed need;
   need.total = 16 * kMib;
   need.copies = 6 * kMib;  // of the total
-  for (const MemoryCopies mode : {MemoryCopies::automatic, MemoryCopies::off}) {
-    job.checkpoint.memory = mode;
-    CHECK(copies_refusal(job, need, kMib, kMib).is_none());
-  }
-  job.checkpoint.memory = MemoryCopies::on;
-  CHECK(copies_refusal(job, need, 16 * kMib, 6 * kMib).is_none());
-  CHECK(copies_refusal(job, need, 0, std::nullopt).is_none());  // not known
-  CHECK(copies_refusal(job, need, 16 * kMib, 5 * kMib).text() ==
+  for (const MemoryCopies mode : {MemoryCopies::automatic, MemoryCopies::off})
+    CHECK(copies_refusal(mode, need, kMib, kMib).is_none());
+  constexpr MemoryCopies mode = MemoryCopies::on;
+  CHECK(copies_refusal(mode, need, 16 * kMib, 6 * kMib).is_none());
+  CHECK(copies_refusal(mode, need, 0, std::nullopt).is_none());  // not known
+  CHECK(copies_refusal(mode, need, 16 * kMib, 5 * kMib).text() ==
         "checkpoint.memory is on: two copies of the state take 6 MiB in /dev/shm, which makes 6 MiB of that "
         "file "
         "system, and 5 MiB are free; one copy takes 3 MiB and has room; give it more (mount -o "
         "remount,size=), or "
         "set checkpoint.memory to one, auto or off");
-  CHECK_THAT(copies_refusal(job, need, 16 * kMib, 2 * kMib).text(),
+  CHECK_THAT(copies_refusal(mode, need, 16 * kMib, 2 * kMib).text(),
              Catch::Contains("one copy takes 3 MiB and has no room either") &&
                  Catch::Contains("set checkpoint.memory to auto or off"));
-  CHECK(copies_refusal(job, need, 15 * kMib, 6 * kMib).text().find("makes 16 MiB of memory with all else, and 15 MiB") !=
+  CHECK(copies_refusal(mode, need, 15 * kMib, 6 * kMib).text().find("makes 16 MiB of memory with all else, and 15 MiB") !=
         std::string::npos);
 }
 
 TEST_CASE("second copies count, and the sentence says what fits without them") {
-  JobSpec job;
-  job.checkpoint.memory = MemoryCopies::on;
+  MemoryCopies mode = MemoryCopies::on;
   MemoryNeed need;
   need.total = 16 * kMib;
   need.copies = 6 * kMib;  // of the total
   need.second_copies = 4 * kMib;
-  CHECK(copies_refusal(job, need, 20 * kMib, 10 * kMib).is_none());
-  CHECK(copies_refusal(job, need, 0, std::nullopt).is_none());
-  CHECK(copies_refusal(job, need, 20 * kMib, 9 * kMib).text() ==
+  CHECK(copies_refusal(mode, need, 20 * kMib, 10 * kMib).is_none());
+  CHECK(copies_refusal(mode, need, 0, std::nullopt).is_none());
+  CHECK(copies_refusal(mode, need, 20 * kMib, 9 * kMib).text() ==
         "checkpoint.memory is on: two copies of the state take 6 MiB in /dev/shm, 10 MiB with the second "
         "copies for another node, which makes 10 MiB of that file system, and 9 MiB are free; one copy takes "
         "5 MiB and has room; give it more (mount -o remount,size=), set checkpoint.partner to off, run fewer "
         "ranks a node (launcher.slots), or set checkpoint.memory to one, auto or off");
-  const std::string no_memory = copies_refusal(job, need, 19 * kMib, 10 * kMib).text();
+  const std::string no_memory = copies_refusal(mode, need, 19 * kMib, 10 * kMib).text();
   CHECK_THAT(no_memory, Catch::Contains("makes 20 MiB of memory with all else, and 19 MiB") &&
                             Catch::Contains("checkpoint.partner to off"));
   // What does not help is not advised.
-  CHECK_THAT(copies_refusal(job, need, 20 * kMib, 5 * kMib).text(), !Catch::Contains("checkpoint.partner"));
-  CHECK_THAT(copies_refusal(job, need, 15 * kMib, 10 * kMib).text(), !Catch::Contains("checkpoint.partner"));
+  CHECK_THAT(copies_refusal(mode, need, 20 * kMib, 5 * kMib).text(), !Catch::Contains("checkpoint.partner"));
+  CHECK_THAT(copies_refusal(mode, need, 15 * kMib, 10 * kMib).text(), !Catch::Contains("checkpoint.partner"));
   // A job that does not insist is only told.
-  job.checkpoint.memory = MemoryCopies::automatic;
-  CHECK(copies_refusal(job, need, 20 * kMib, 9 * kMib).is_none());
-  const std::string note = copies_problem(job, need, 20 * kMib, 9 * kMib).text();
+  mode = MemoryCopies::automatic;
+  CHECK(copies_refusal(mode, need, 20 * kMib, 9 * kMib).is_none());
+  const std::string note = copies_problem(mode, need, 20 * kMib, 9 * kMib).text();
   CHECK_THAT(note, Catch::StartsWith("checkpoint.memory is auto: two copies of the state take 6 MiB") &&
                        Catch::Contains("one copy takes 5 MiB and is made instead") &&
                        Catch::Contains("checkpoint.partner to off") && !Catch::Contains("auto or off"));
-  CHECK_THAT(copies_problem(job, need, 20 * kMib, 4 * kMib).text(),
+  CHECK_THAT(copies_problem(mode, need, 20 * kMib, 4 * kMib).text(),
              Catch::Contains("one copy takes 5 MiB and has no room either"));
   // A job that wants one copy: `need` counts one.
-  job.checkpoint.memory = MemoryCopies::one;
-  CHECK(copies_refusal(job, need, 20 * kMib, 10 * kMib).is_none());
+  mode = MemoryCopies::one;
+  CHECK(copies_refusal(mode, need, 20 * kMib, 10 * kMib).is_none());
   CHECK_THAT(
-      copies_refusal(job, need, 20 * kMib, 9 * kMib).text(),
+      copies_refusal(mode, need, 20 * kMib, 9 * kMib).text(),
       Catch::StartsWith("checkpoint.memory is one: a copy of the state takes 6 MiB in /dev/shm, 10 MiB") &&
           !Catch::Contains("one copy takes") && Catch::EndsWith("set checkpoint.memory to auto or off"));
-  job.checkpoint.memory = MemoryCopies::off;
-  CHECK(copies_problem(job, need, kMib, kMib).is_none());
+  mode = MemoryCopies::off;
+  CHECK(copies_problem(mode, need, kMib, kMib).is_none());
 }
 
 TEST_CASE("the terms of a real plan add up to its total") {

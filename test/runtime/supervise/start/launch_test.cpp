@@ -335,10 +335,7 @@ TEST_CASE("removing a tree removes links in it, not what they point to") {
 }
 
 TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's environment last") {
-  JobSpec job;
-  job.parallelism.data = 4;
-  job.launcher.env = {{"OMPI_MCA_pml", "ucx"}, {"MY_FLAG", "a b"}};
-  LaunchInput input{.job = &job,
+  LaunchInput input{.env = {{"OMPI_MCA_pml", "ucx"}, {"MY_FLAG", "a b"}},
                     .world_size = 4,
                     .mpirun = "/bin/mpirun",
                     .program = "/x/trainctl",
@@ -355,9 +352,9 @@ TEST_CASE("mpirun's line: ranks, settings that need no quoting, and the user's e
   CHECK(text.ends_with("/bin/mpirun -n 4 /x/trainctl rank '/runs/r 1'"));
   CHECK(text.find("tcp") == std::string::npos);  // one machine: no network
   CHECK(text.find("NCCL_BUFFSIZE") == std::string::npos);
-  job.parallelism.nccl.buffer_kib = 1024;
+  input.nccl_buffer_kib = 1024;
   CHECK(shell_text(mpirun_line(input)).find("NCCL_BUFFSIZE=1048576 ") != std::string::npos);
-  job.launcher.env.emplace_back("NCCL_BUFFSIZE", "65536");
+  input.env.emplace_back("NCCL_BUFFSIZE", "65536");
   CHECK(shell_text(mpirun_line(input)).find("NCCL_BUFFSIZE=65536 ") != std::string::npos);
 
   input.hosts = {{"node0", 3}, {"node1", 1}};
