@@ -1,5 +1,7 @@
 #include "runtime/model/flops.h"
 
+#include <map>
+
 #include "kernels/tally.h"
 #include "parallel/tally.h"
 #include "runtime/model/stage_model.h"
@@ -7,22 +9,23 @@
 namespace trainctl {
 namespace {
 
-JobSpec one_rank_job(const ModelSpec& model, int64_t seq_len) {
+JobSpec one_rank_job(int64_t seq_len) {
   JobSpec job;  // one micro-batch of one sequence
-  job.model = model;
   job.data.seq_len = seq_len;
   job.batch = {.global_sequences = 1, .micro_sequences = 1};
+  job.checkpoint.chunk_mib = 1e9;   // parameters need not be cut for this
   return job;
 }
 
 /// The whole model on one rank of tally twins.
 class TallyModel {
  public:
-  TallyModel(const ModelSpec& model, int64_t seq_len)
-      : job_(one_rank_job(model, seq_len)),
-        uses_(stage_uses(table_, job_, {})),
-        params_(uses_.uses, chunk_grids(table_, kWholeMib).grids, sharding_options(job_),
-                {*alone_, *alone_, nullptr}, *backend_, *stream_) {
+  TallyModel(ModelPlan model, int64_t seq_len)
+      : job_(one_rank_job(seq_len)),
+        tables_(model_tables(job_, std::move(model))),
+        uses_(stage_uses(tables_, job_, {})),
+        params_(uses_.uses, tables_.grids.grids, sharding_options(job_), {*alone_, *alone_, nullptr}, *backend_,
+                *stream_) {
     for (int part = 0; part < model_.parts(0); ++part) model_.take_weights(0, part);
   }
 
@@ -35,9 +38,8 @@ class TallyModel {
   void backward(int part) { model_.backward(0, 0, {}, part); }
 
  private:
-  static constexpr double kWholeMib = 1e9;  // parameters need not be cut for this
   const JobSpec job_;
-  const ParamTable table_ = parameter_table(job_.model, OptimizerSpec{});
+  const ModelTables tables_;
   const StageUses uses_;
   kernels::WorkTally work_;
   parallel::TrafficTally traffic_;
@@ -47,12 +49,12 @@ class TallyModel {
       parallel::make_tally_communicator(parallel::TrafficGroup::other, 0, 1, traffic_);
   parallel::TensorParallel tp_{*alone_, *backend_, *stream_, false};
   parallel::ShardedParams params_;
-  StageModel model_{job_, uses_, {.slots = {1}}, params_, tp_, *backend_, *stream_};
+  StageModel model_{uses_, {.slots = {1}}, params_, tp_, *backend_, *stream_};
 };
 
 }  // namespace
 
-FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len) {
+FlopsPerToken flops_per_token(const ModelPlan& model, int64_t seq_len) {
   TallyModel whole(model, seq_len);
   whole.forward(parallel::kAllParts);
   whole.backward(parallel::kAllParts);
@@ -60,25 +62,28 @@ FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len) {
   return {causal + whole.work().attention_flops() / double(seq_len), causal};
 }
 
-PartFlops part_flops(const ModelSpec& model, int64_t seq_len) {
-  ModelSpec one_layer = model;
-  one_layer.num_layers = 1;  // all are alike
-  TallyModel whole(one_layer, seq_len);
+PartFlops part_flops(const ModelPlan& model, int64_t seq_len) {
+  ModelPlan unlike = model;
+  unlike.layers = model.unlike_layers();
+  TallyModel tally(unlike, seq_len);
   PartFlops flops;
+  std::map<LayerRef, double> of_layer;
   const auto count = [&](int part, const auto& compute) {
-    const double before = whole.work().flops();
+    const double before = tally.work().flops();
     compute(part);
-    const double counted = (whole.work().flops() - before) / double(seq_len);
-    switch (whole.parts()[size_t(part)].kind) {
+    const double counted = (tally.work().flops() - before) / double(seq_len);
+    const StagePart& of = tally.parts()[size_t(part)];
+    switch (of.kind) {
       case StagePart::embedding: flops.embedding += counted; break;
-      case StagePart::layer: flops.layer += counted; break;
+      case StagePart::layer: of_layer[unlike.layers[size_t(of.index)]] += counted; break;
       case StagePart::final_norm:
       case StagePart::head: flops.head += counted; break;
     }
   };
-  const int parts = int(whole.parts().size());
-  for (int part = 0; part < parts; ++part) count(part, [&](int p) { whole.forward(p); });
-  for (int part = parts - 1; part >= 0; --part) count(part, [&](int p) { whole.backward(p); });
+  const int parts = int(tally.parts().size());
+  for (int part = 0; part < parts; ++part) count(part, [&](int p) { tally.forward(p); });
+  for (int part = parts - 1; part >= 0; --part) count(part, [&](int p) { tally.backward(p); });
+  for (const LayerRef& layer : model.layers) flops.layers.push_back(of_layer[layer]);
   return flops;
 }
 

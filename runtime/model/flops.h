@@ -1,8 +1,9 @@
 // The FLOPs of a model, counted by running the model on the tally twin.
 #pragma once
 #include <cstdint>
+#include <vector>
 
-#include "runtime/spec/fields/job.h"
+#include "runtime/model/model_plan.h"
 
 namespace trainctl {
 
@@ -12,12 +13,14 @@ namespace trainctl {
 struct FlopsPerToken {
   double full = 0, causal = 0;
 };
-FlopsPerToken flops_per_token(const ModelSpec& model, int64_t seq_len);
+FlopsPerToken flops_per_token(const ModelPlan& model, int64_t seq_len);
 
 /// The same of each part of the model, causal. head: with the final norm and the loss.
 struct PartFlops {
-  double embedding = 0, layer = 0, head = 0;
+  double embedding = 0;
+  std::vector<double> layers;   ///< each layer's
+  double head = 0;
 };
-PartFlops part_flops(const ModelSpec& model, int64_t seq_len);
+PartFlops part_flops(const ModelPlan& model, int64_t seq_len);
 
 }  // namespace trainctl

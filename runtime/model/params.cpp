@@ -4,31 +4,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "runtime/base/error.h"
 #include "runtime/model/hugging_face.h"
-#include "runtime/model/sublayers/sublayer.h"
 
 namespace trainctl {
 namespace {
 
-using parallel::Cut;
-
 class TableBuilder {
  public:
-  TableBuilder(const ModelSpec& model, const OptimizerSpec& optimizer) : model_(model), optimizer_(optimizer) {
-    table_.tied = model.tie_embeddings;
-    table_.family = model.family;
-  }
+  TableBuilder(const ModelPlan& model, const OptimizerSpec& optimizer) : model_(model), optimizer_(optimizer) {}
 
   ParamTable build() {
-    if (!kind_of(model_.family).rotary)
-      gpt2();
-    else
-      llama();
+    table_.tied = model_.tied();
+    table_.family = model_.family;
+    add(model_.embedding.tokens);
+    if (model_.embedding.positions) add(*model_.embedding.positions);
+    layers();
+    for (const ParamDeclaration& d : model_.head.norm_parameters) add(d);
+    if (model_.head.weight) add(*model_.head.weight);
     std::vector<parallel::ParamLayout> layouts;
     for (const Param& p : table_.params) layouts.push_back(p.layout);
-    table_.legal_tensor = parallel::legal_tensor_degrees(layouts, model_.num_kv_heads);
+    table_.legal_tensor = parallel::legal_tensor_degrees(layouts, kv_heads_);
     return std::move(table_);
   }
 
@@ -46,7 +44,7 @@ class TableBuilder {
     if (d.role == ParamRole::norm_weight) p.init_mean = 1;
     if (d.role == ParamRole::matrix || vocabulary || d.role == ParamRole::position) {
       p.init_std = model_.init_std;
-      if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.num_layers));
+      if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.layers.size()));
     }
     p.decay = decays(d.role);
     table_.params.push_back(std::move(p));
@@ -70,50 +68,27 @@ class TableBuilder {
   }
 
   /// The parameters of all layers, as their sublayers declare them.
-  void layers(const std::string& prefix) {
-    const LayerKind& kind = layer_kind(model_);
-    for (layer_ = 0; layer_ < model_.num_layers; ++layer_)
-      for (sublayer_ = 0; sublayer_ < int(kind.size()); ++sublayer_)
-        for (ParamDeclaration& d : kind[size_t(sublayer_)]->parameters(model_)) {
-          d.name = fmt::format("{}{}.{}", prefix, layer_, d.name);
+  void layers() {
+    for (layer_ = 0; layer_ < int(model_.layers.size()); ++layer_) {
+      const std::vector<SublayerPlan>& sublayers = model_.layers[size_t(layer_)]->sublayers;
+      for (sublayer_ = 0; sublayer_ < int(sublayers.size()); ++sublayer_) {
+        const SublayerPlan& sublayer = sublayers[size_t(sublayer_)];
+        if (const auto* attention = std::get_if<AttentionPlan>(&sublayer))
+          kv_heads_ = std::gcd(kv_heads_, attention->kv_heads);
+        for (ParamDeclaration d : parameters_of(sublayer)) {
+          d.name = fmt::format("{}{}.{}", model_.layer_prefix, layer_, d.name);
           add(std::move(d));
         }
+      }
+    }
     sublayer_ = -1;
   }
-  void final_norm(const std::string& name, bool bias) {
-    add({.name = name + ".weight", .role = ParamRole::norm_weight, .rows = model_.hidden_size});
-    if (bias) add({.name = name + ".bias", .role = ParamRole::norm_bias, .rows = model_.hidden_size});
-  }
-  void head() {
-    if (!model_.tie_embeddings) add(vocabulary("lm_head.weight", ParamRole::head));
-  }
-  ParamDeclaration vocabulary(const char* name, ParamRole role) const {
-    return {
-        .name = name, .role = role, .rows = model_.vocab_size, .cols = model_.hidden_size, .cut = Cut::rows};
-  }
 
-  void gpt2() {
-    add(vocabulary("wte.weight", ParamRole::embedding));
-    add({.name = "wpe.weight",
-         .role = ParamRole::position,
-         .rows = model_.max_seq_len,
-         .cols = model_.hidden_size});
-    layers("h.");
-    final_norm("ln_f", true);
-    head();
-  }
-
-  void llama() {
-    add(vocabulary("model.embed_tokens.weight", ParamRole::embedding));
-    layers("model.layers.");
-    final_norm("model.norm", false);
-    head();
-  }
-
-  const ModelSpec& model_;
+  const ModelPlan& model_;
   const OptimizerSpec& optimizer_;
   ParamTable table_;
   int layer_ = -1, sublayer_ = -1;
+  int64_t kv_heads_ = 0;   // that each rank of a tensor group has as many of, in every layer
 };
 
 ckpt::Tensor tensor_of(const Param& p, ckpt::Role role) {
@@ -137,7 +112,7 @@ int64_t ParamTable::total_count() const {
   return n;
 }
 
-ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimizer) {
+ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimizer) {
   return TableBuilder(model, optimizer).build();
 }
 

@@ -7,8 +7,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "parallel/layout.h"
-#include "runtime/model/sublayers/param_list.h"
-#include "runtime/spec/fields/job.h"
+#include "runtime/model/model_plan.h"
 
 namespace trainctl {
 
@@ -37,8 +36,10 @@ struct ParamTable {
   Family family = Family::gpt2;
 };
 
-/// Source of names and shapes: Hugging Face GPT2LMHeadModel and LlamaForCausalLM.
-ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimizer);
+ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimizer);
+inline ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimizer) {
+  return parameter_table(model_plan(model), optimizer);
+}
 
 /// The tensors of a checkpoint of this model: master weights, first and second moment of every parameter, or
 /// only `gradient`.

@@ -1,5 +1,8 @@
 #include "runtime/model/stage_layers.h"
 
+#include <algorithm>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -7,6 +10,8 @@
 
 namespace trainctl {
 namespace {
+
+using Counts = std::vector<int64_t>;
 
 /// A stage or a virtual stage that may take a layer: the cheapest first, of equal ones the later.
 struct Candidate {
@@ -17,83 +22,153 @@ struct Candidate {
   }
 };
 
-/// The costs of a cut. Sums are products of counts, so that equal stages have equal costs.
+/// The costs of a cut.
 struct Costs {
   const PartFlops& parts;
   int stages = 1, virtual_stages = 1;
 
+  int all() const { return stages * virtual_stages; }
+  bool layers_are_alike() const {
+    return std::adjacent_find(parts.layers.begin(), parts.layers.end(), std::not_equal_to<>()) == parts.layers.end();
+  }
   /// Beyond its layers.
   double fixed(int virtual_stage) const {
-    return (virtual_stage == 0 ? parts.embedding : 0) +
-           (virtual_stage == stages * virtual_stages - 1 ? parts.head : 0);
+    return (virtual_stage == 0 ? parts.embedding : 0) + (virtual_stage == all() - 1 ? parts.head : 0);
   }
-  double of_virtual_stage(int virtual_stage, int64_t layers) const {
-    return fixed(virtual_stage) + double(layers) * parts.layer;
-  }
-  double of_stage(int stage, const std::vector<int64_t>& counts) const {
-    double fixed_costs = 0;
-    int64_t layers = 0;
-    for (int c = stage; c < stages * virtual_stages; c += stages) {
-      fixed_costs += fixed(c);
-      layers += counts[size_t(c)];
+  /// Of each stage. Sums are products of counts, so that equal stages have equal costs.
+  std::vector<double> of_stages(const Counts& counts) const {
+    std::vector<double> costs(static_cast<size_t>(stages));
+    std::vector<std::map<double, int64_t>> layers(static_cast<size_t>(stages));   // of one cost: how many
+    auto layer = parts.layers.begin();
+    for (int c = 0; c < all(); ++c) {
+      costs[size_t(c % stages)] += fixed(c);
+      for (int64_t i = 0; i < counts[size_t(c)]; ++i) ++layers[size_t(c % stages)][*layer++];
     }
-    return fixed_costs + double(layers) * parts.layer;
+    for (size_t stage = 0; stage < costs.size(); ++stage)
+      for (const auto& [cost, count] : layers[stage]) costs[stage] += double(count) * cost;
+    return costs;
   }
 };
 
-}  // namespace
+/// The fewest layers that a virtual stage may have.
+int64_t least(int virtual_stage, int all) { return virtual_stage == 0 || virtual_stage == all - 1 ? 0 : 1; }
 
-// Every layer costs the same and never makes a stage cheaper. So giving each layer to the stage that is
-// cheapest with it keeps the dearest stage as cheap as any cut can.
-std::vector<int64_t> balanced_layers(int64_t layers, int stages, int virtual_stages, const PartFlops& costs) {
-  const int all = stages * virtual_stages;
-  if (all == 1) return {layers};
-  std::vector<int64_t> counts(size_t(all), 1);
-  counts.front() = counts.back() = 0;
-  int64_t left = layers - (all - 2);
-  ENSURE(left >= 0, "{} layers for {} virtual stages", layers, all);
-  const Costs cost{costs, stages, virtual_stages};
+// A layer never makes a stage cheaper. So giving each layer to the stage that is cheapest with it keeps the dearest
+// stage as cheap as any cut can.
+Counts cut_alike(const Costs& cost, double of_layer, int64_t layers) {
+  const int all = cost.all();
+  Counts counts;
+  for (int c = 0; c < all; ++c) counts.push_back(least(c, all));
+  const auto of_virtual_stage = [&](int c) { return cost.fixed(c) + double(counts[size_t(c)]) * of_layer; };
+  const auto of_stage = [&](int stage) {
+    double fixed = 0;
+    int64_t count = 0;
+    for (int c = stage; c < all; c += cost.stages) fixed += cost.fixed(c), count += counts[size_t(c)];
+    return fixed + double(count) * of_layer;
+  };
   std::set<Candidate> by_stage;
-  std::vector<std::set<Candidate>> of_stage(static_cast<size_t>(stages));
-  for (int stage = 0; stage < stages; ++stage) {
-    by_stage.insert({cost.of_stage(stage, counts), stage});
-    for (int c = stage; c < all; c += stages)
-      of_stage[size_t(stage)].insert({cost.of_virtual_stage(c, counts[size_t(c)]), c});
+  std::vector<std::set<Candidate>> of_stages(static_cast<size_t>(cost.stages));
+  for (int stage = 0; stage < cost.stages; ++stage) {
+    by_stage.insert({of_stage(stage), stage});
+    for (int c = stage; c < all; c += cost.stages) of_stages[size_t(stage)].insert({of_virtual_stage(c), c});
   }
-  for (; left > 0; --left) {
+  for (int64_t left = layers - (all - 2); left > 0; --left) {
     const int stage = by_stage.begin()->index;
-    std::set<Candidate>& parts = of_stage[size_t(stage)];
+    std::set<Candidate>& parts = of_stages[size_t(stage)];
     const int c = parts.begin()->index;
     parts.erase(parts.begin());
-    parts.insert({cost.of_virtual_stage(c, ++counts[size_t(c)]), c});
+    ++counts[size_t(c)];
+    parts.insert({of_virtual_stage(c), c});
     by_stage.erase(by_stage.begin());
-    by_stage.insert({cost.of_stage(stage, counts), stage});
+    by_stage.insert({of_stage(stage), stage});
   }
   return counts;
 }
 
-std::vector<int64_t> stage_layers(const JobSpec& job) {
-  const ParallelSpec& p = job.parallelism;
-  if (!p.stage_layers.empty()) {
-    ENSURE(
-        p.stage_layers.size() == size_t(p.pipeline) * size_t(p.virtual_stages) &&
-            std::accumulate(p.stage_layers.begin(), p.stage_layers.end(), int64_t{0}) == job.model.num_layers,
-        "stage_layers of {} entries", p.stage_layers.size());
-    return p.stage_layers;
-  }
-  if (p.pipeline * p.virtual_stages == 1) return {job.model.num_layers};
-  return balanced_layers(job.model.num_layers, p.pipeline, p.virtual_stages,
-                         part_flops(job.model, job.data.seq_len));
+/// The cut whose dearest virtual stage costs least, by the cheapest way to cut the first layers.
+Counts cut_unlike(const Costs& cost) {
+  const size_t all = size_t(cost.all()), layers = cost.parts.layers.size();
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  // dearest[c][l]: of the first c virtual stages with the first l layers; from[c][l]: where the last of them begins.
+  std::vector<std::vector<double>> dearest(all + 1, std::vector<double>(layers + 1, kNone));
+  std::vector<std::vector<size_t>> from(all + 1, std::vector<size_t>(layers + 1));
+  dearest[0][0] = 0;
+  for (size_t c = 0; c < all; ++c)
+    for (size_t begin = 0; begin <= layers; ++begin) {
+      double own = cost.fixed(int(c));
+      for (size_t end = begin; dearest[c][begin] < kNone && end <= layers; ++end) {
+        if (end > begin) own += cost.parts.layers[end - 1];
+        if (int64_t(end - begin) < least(int(c), int(all))) continue;
+        const double worst = std::max(dearest[c][begin], own);
+        if (worst >= dearest[c + 1][end]) continue;
+        dearest[c + 1][end] = worst;
+        from[c + 1][end] = begin;
+      }
+    }
+  Counts counts(all);
+  for (size_t c = all, end = layers; c-- > 0; end = from[c + 1][end]) counts[c] = int64_t(end - from[c + 1][end]);
+  return counts;
 }
 
-std::vector<StageWork> stage_work(const JobSpec& job, const PartFlops& costs) {
-  const int stages = job.parallelism.pipeline;
-  const std::vector<int64_t> counts = stage_layers(job);
-  const Costs cost{costs, stages, job.parallelism.virtual_stages};
-  const double all = costs.embedding + double(job.model.num_layers) * costs.layer + costs.head;
+/// The stages' costs, the dearest first: of two cuts the more even one has the smaller list.
+std::vector<double> judged(const Costs& cost, const Counts& counts) {
+  std::vector<double> costs = cost.of_stages(counts);
+  std::sort(costs.begin(), costs.end(), std::greater<>());
+  return costs;
+}
+
+/// Shifts a layer from one virtual stage to another, and with it the bounds between them, as long as that makes the
+/// stages more even.
+void even_out(const Costs& cost, Counts& counts) {
+  std::vector<double> best = judged(cost, counts);
+  for (bool better = true; better;) {
+    better = false;
+    for (size_t from = 0; from < counts.size(); ++from)
+      for (size_t to = 0; to < counts.size(); ++to) {
+        if (from == to || counts[from] <= least(int(from), cost.all())) continue;
+        Counts shifted = counts;
+        --shifted[from], ++shifted[to];
+        if (std::vector<double> now = judged(cost, shifted); now < best) {
+          best = std::move(now);
+          counts = std::move(shifted);
+          better = true;
+        }
+      }
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> balanced_layers(const PartFlops& parts, int stages, int virtual_stages) {
+  const Costs cost{parts, stages, virtual_stages};
+  const int64_t layers = int64_t(parts.layers.size());
+  ENSURE(layers >= cost.all() - 2, "{} layers for {} virtual stages", layers, cost.all());
+  if (cost.all() == 1) return {layers};
+  if (cost.layers_are_alike()) return cut_alike(cost, parts.layers.empty() ? 0 : parts.layers.front(), layers);
+  Counts counts = cut_unlike(cost);
+  even_out(cost, counts);
+  return counts;
+}
+
+std::vector<int64_t> stage_layers(const ModelPlan& model, const ParallelSpec& p, int64_t seq_len) {
+  const int64_t layers = int64_t(model.layers.size());
+  if (!p.stage_layers.empty()) {
+    ENSURE(p.stage_layers.size() == size_t(p.pipeline) * size_t(p.virtual_stages) &&
+               std::accumulate(p.stage_layers.begin(), p.stage_layers.end(), int64_t{0}) == layers,
+           "stage_layers of {} entries", p.stage_layers.size());
+    return p.stage_layers;
+  }
+  if (p.pipeline * p.virtual_stages == 1) return {layers};
+  return balanced_layers(part_flops(model, seq_len), p.pipeline, p.virtual_stages);
+}
+
+std::vector<StageWork> stage_work(const std::vector<int64_t>& counts, int stages, const PartFlops& parts) {
+  const Costs cost{parts, stages, int(counts.size()) / stages};
+  const std::vector<double> costs = cost.of_stages(counts);
+  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   std::vector<StageWork> work;
   for (int stage = 0; stage < stages; ++stage) {
-    StageWork of{.share = cost.of_stage(stage, counts) / all};
+    StageWork of{.share = costs[size_t(stage)] / all};
     for (size_t c = size_t(stage); c < counts.size(); c += size_t(stages)) of.layers.push_back(counts[c]);
     work.push_back(std::move(of));
   }

@@ -1,7 +1,6 @@
 #include "runtime/model/stage_memory.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "runtime/base/error.h"
 
@@ -11,9 +10,6 @@ namespace {
 
 /// Who holds a tensor: each micro-batch in flight, each layer, or all of them together.
 enum class Holder { slot, layer, shared, nobody };
-
-/// What is kept of a layer's forward pass.
-enum class Kept { all, all_but_cheap, input };
 
 Holder holder_of(const TensorDeclaration& d, bool first_of_layer, Kept kept, bool split) {
   switch (d.life) {
@@ -28,48 +24,61 @@ Holder holder_of(const TensorDeclaration& d, bool first_of_layer, Kept kept, boo
   return Holder::nobody;
 }
 
+/// The tensors of a kind of layer, of each of its sublayers.
+using LayerTensors = std::vector<std::vector<TensorDeclaration>>;
+
 /// What a stage's memory is laid out from.
 struct Layout {
-  const JobSpec& job;
+  const StageUses& uses;
   const bool split;
-  const LayerShape s = layer_shape(job);
-  const LayerTensors tensors = layer_tensors(job);
+  const LayerShape& s = uses.shape;
+  std::map<const LayerPlan*, LayerTensors> tensors = {};
+  std::map<const LayerPlan*, Kept> least_kept = {};   ///< of the layer of this kind that keeps least
 
-  /// Of layer `index` of a virtual stage of `layers`.
-  Kept kept(size_t index, size_t layers) const {
-    if (int64_t(index) < job.recomputed_layers(int64_t(layers))) return Kept::input;
-    return job.recompute == Recompute::selective ? Kept::all_but_cheap : Kept::all;
-  }
-  /// Of the layer of a rank that keeps least; nullopt: the rank has no layer.
-  std::optional<Kept> least_kept(const StageUses& uses) const {
-    std::optional<Kept> least;
+  Layout(const StageUses& stage, bool split_backward) : uses(stage), split(split_backward) {
     for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
-      if (const size_t layers = virtual_stage.layers.size(); layers > 0)
-        least = std::max(least.value_or(Kept::all), kept(0, layers));
-    return least;
+      for (const LayerUses& layer : virtual_stage.layers) add(*layer.plan, layer.kept);
   }
+
   /// The tensors of one layer that `holder` holds; others stay as they are. has_input: the layer's input is
   /// among them.
-  void take(Arena& arena, Holder holder, Kept kept, LayerRecord& record, bool has_input = true) const {
-    record.resize(tensors.size());
-    for (size_t i = 0; i < tensors.size(); ++i)
-      for (const TensorDeclaration& d : tensors[i]) {
+  void take(Arena& arena, Holder holder, const LayerPlan* plan, Kept kept, LayerRecord& record,
+            bool has_input = true) const {
+    const LayerTensors& of_layer = tensors.at(plan);
+    record.resize(of_layer.size());
+    for (size_t i = 0; i < of_layer.size(); ++i)
+      for (const TensorDeclaration& d : of_layer[i]) {
         if (holder_of(d, i == 0, kept, split) != holder || (i == 0 && d.life == Life::input && !has_input))
           continue;
         record[i][size_t(d.number)] =
             d.alone ? arena.take_alone(d.dtype, d.rows, d.cols) : arena.take(d.dtype, d.rows, d.cols);
       }
   }
+
+ private:
+  void add(const LayerPlan& plan, Kept kept) {
+    const auto [known, fresh] = least_kept.try_emplace(&plan, kept);
+    known->second = std::max(known->second, kept);
+    if (!fresh) return;
+    for (const SublayerPlan& sublayer : plan.sublayers) {
+      tensors[&plan].push_back(tensors_of(sublayer, s));
+      for (const TensorDeclaration& d : tensors[&plan].back())
+        ENSURE(d.number >= 0 && d.number < kMostTensors, "tensor {} of {}", d.number, name_of(sublayer));
+    }
+  }
 };
 
 /// shared: where the tensors lie that the slot does not hold.
-void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses, const LayerRecord& shared,
-               Slot& slot) {
+void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
+               const std::map<const LayerPlan*, LayerRecord>& shared, Slot& slot) {
   const LayerShape& s = layout.s;
   const bool split = layout.split;
-  slot.layers.assign(uses.layers.size(), shared);
-  for (size_t l = 0; l < slot.layers.size(); ++l)   // what is received has buffers of its own; see use_input
-    layout.take(arena, Holder::slot, layout.kept(l, slot.layers.size()), slot.layers[l], uses.first || l > 0);
+  for (const LayerUses& layer : uses.layers) {
+    const bool has_input = uses.first || !slot.layers.empty();   // what is received has buffers of its own; see use_input
+    const auto elsewhere = shared.find(layer.plan.get());
+    slot.layers.push_back(elsewhere == shared.end() ? LayerRecord{} : elsewhere->second);
+    layout.take(arena, Holder::slot, layer.plan.get(), layer.kept, slot.layers.back(), has_input);
+  }
   const auto edge = [&] { return arena.take(s.compute, s.local_rows, s.hidden); };
   if (!uses.last) slot.output = edge(), slot.output_gradient = edge();
   if (uses.first) slot.entry = slot.output;
@@ -92,17 +101,20 @@ int64_t padded_vocab(int64_t v) { return (v + 63) / 64 * 64; }
 void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shared& m) {
   const LayerShape& s = layout.s;
   m.scratch.take(arena, s);
-  m.layer.resize(layout.tensors.size());
-  if (const std::optional<Kept> least = layout.least_kept(uses))
-    layout.take(arena, Holder::shared, *least, m.layer);
+  const Arena begin = arena;
+  for (const auto& [plan, least] : layout.least_kept) {
+    Arena own = begin;
+    layout.take(own, Holder::shared, plan, least, m.layer[plan]);
+    if (own.used() > arena.used()) arena = own;
+  }
   m.ping = arena.take(s.compute, s.local_rows, s.hidden);
   m.pong = arena.take(s.compute, s.local_rows, s.hidden);
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
     if (virtual_stage.first && !layout.split) m.embedding_gradient = arena.take(s.compute, s.rows, s.hidden);
     if (!virtual_stage.last) continue;
-    const int tp = layout.job.parallelism.tensor;
+    const int64_t tp = s.tensor;
     // The widest slice of the vocabulary: every tp rank plans the same memory.
-    const int64_t v = (layout.job.model.vocab_size + tp - 1) / tp;
+    const int64_t v = (uses.vocabulary + tp - 1) / tp;
     m.logits = arena.take(s.compute, s.rows, padded_vocab(v));
     m.head_input = arena.take(s.compute, s.rows, s.hidden);
     m.head_input_gradient = arena.take(s.compute, s.rows, s.hidden);
@@ -117,33 +129,24 @@ void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shar
 void take_once(Arena& arena, const Layout& layout, const StageUses& uses, Memory& m) {
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
     m.of_layers.emplace_back(virtual_stage.layers.size());
-    for (LayerRecord& layer : m.of_layers.back()) layout.take(arena, Holder::layer, Kept::all, layer);
+    for (size_t l = 0; l < virtual_stage.layers.size(); ++l)
+      layout.take(arena, Holder::layer, virtual_stage.layers[l].plan.get(), Kept::all, m.of_layers.back()[l]);
   }
   take_shared(arena, layout, uses, m.shared);
 }
 
 }  // namespace
 
-LayerTensors layer_tensors(const JobSpec& job) {
-  LayerTensors tensors;
-  for (const SublayerKind* kind : layer_kind(job.model)) tensors.push_back(kind->tensors(layer_shape(job)));
-  for (const auto& list : tensors)
-    for (const TensorDeclaration& d : list)
-      ENSURE(d.number >= 0 && d.number < kMostTensors, "tensor {}", d.number);
-  return tensors;
-}
-
-int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, const JobSpec& job,
-                   int tp_rank, int64_t* begin) {
+int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, int tp_rank, int64_t* begin) {
   const int use = virtual_stage.head >= 0 ? virtual_stage.head : virtual_stage.embedding;
   const parallel::LocalShard shard =
-      parallel::local_shard(uses.uses[size_t(use)].layout, job.parallelism.tensor, tp_rank);
+      parallel::local_shard(uses.uses[size_t(use)].layout, int(uses.shape.tensor), tp_rank);
   if (begin) *begin = shard.pieces.front().global.row_begin;
   return shard.rows;
 }
 
-void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const StageModel::Options& options, Memory& m) {
-  const Layout layout{job, options.split_backward};
+void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& options, Memory& m) {
+  const Layout layout(uses, options.split_backward);
   const LayerShape& s = layout.s;
   take_once(arena, layout, uses, m);
   m.slots.resize(uses.virtual_stages.size());
@@ -161,32 +164,29 @@ void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const Sta
 
 }  // namespace stage_memory
 
-kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes) {
-  const LayerShape s = layer_shape(job);
-  const int64_t tp = job.parallelism.tensor;
-  kernels::ScratchShape shape;
-  shape.rows = s.rows;
-  shape.widest = std::max({s.hidden, s.qkv_cols(), s.up_cols()});
-  shape.attention = s.attention();
-  shape.embedding_rows = (job.model.vocab_size + tp - 1) / tp;
-  shape.embedding_cols = s.hidden;
-  shape.optimizer_elements = optimizer_elements;
-  shape.optimizer_boxes = optimizer_boxes;
-  return shape;
+kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements, int64_t optimizer_boxes) {
+  const LayerShape& s = tables.shape;
+  const Widest widest = widest_of(tables.model, s);
+  return {.rows = s.rows,
+          .widest = widest.columns,
+          .attention = widest.attention,
+          .embedding_rows = (tables.model.vocabulary + s.tensor - 1) / s.tensor,
+          .embedding_cols = s.hidden,
+          .optimizer_elements = optimizer_elements,
+          .optimizer_boxes = optimizer_boxes};
 }
 
-StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Options& options) {
+StageBytes StageModel::plan(const StageUses& uses, const Options& options) {
   using namespace stage_memory;
-  const Layout layout{job, options.split_backward};
+  const Layout layout(uses, options.split_backward);
   const LayerShape& s = layout.s;
-  const int tp = job.parallelism.tensor;
   StageBytes bytes;
   // The slots of a virtual stage are alike and every piece begins on 64 bytes, so that one measured slot is
   // all of them.
   for (size_t c = 0; c < uses.virtual_stages.size(); ++c) {
     Arena one;
     Slot slot;
-    take_slot(one, layout, uses.virtual_stages[c], LayerRecord(layout.tensors.size()), slot);
+    take_slot(one, layout, uses.virtual_stages[c], {}, slot);
     bytes.activations += one.used() * size_t(options.slots[c]);
     Arena input;
     if (!uses.virtual_stages[c].first) input.take(s.compute, s.local_rows, s.hidden);
@@ -196,8 +196,8 @@ StageBytes StageModel::plan(const JobSpec& job, const StageUses& uses, const Opt
   Memory unused;
   take_once(shared, layout, uses, unused);
   bytes.shared = shared.used();
-  bytes.tensor_sums = parallel::TensorParallel::scratch_bytes(tp, s.compute, s.rows, s.hidden);
-  if (kind_of(s.family).rotary) bytes.positions = size_t(job.data.seq_len * s.head_dim) * 4;
+  bytes.tensor_sums = parallel::TensorParallel::scratch_bytes(int(s.tensor), s.compute, s.rows, s.hidden);
+  for (const Rotary& rotary : uses.rotaries) bytes.positions += rotary_bytes(rotary, s);
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 // The activation memory of a rank: for each micro-batch in flight, and shared memory for one micro-batch at a
 // time. One function lays it out; the plan calls it to measure, StageModel to place.
 #pragma once
+#include <map>
 #include <vector>
 
 #include "runtime/model/stage_model.h"
@@ -8,10 +9,6 @@
 namespace trainctl::stage_memory {
 
 using kernels::Matrix;
-
-/// The declared tensors of a layer, of each of its sublayers.
-using LayerTensors = std::vector<std::vector<TensorDeclaration>>;
-LayerTensors layer_tensors(const JobSpec& job);
 
 /// The tensors of one layer for one micro-batch, of each of its sublayers.
 using LayerRecord = std::vector<Tensors>;
@@ -32,8 +29,9 @@ struct Slot {
 /// Memory for one micro-batch at a time.
 struct Shared {
   LayerScratch scratch;
-  // Scratch; of layers that are computed again what a slot does not keep; gradients without split backward.
-  LayerRecord layer;
+  // Of each kind of layer: scratch; of layers that are computed again what a slot does not keep; gradients without
+  // split backward. They share the memory.
+  std::map<const LayerPlan*, LayerRecord> layer;
   Matrix ping, pong;                       // gradient between layers
   Matrix logits, head_input, head_input_gradient, embedding_gradient;
   float *stats = nullptr, *all_stats = nullptr, *lse = nullptr, *loss = nullptr;
@@ -49,10 +47,14 @@ struct Memory {
 
 /// Rows of the vocabulary that this tp rank has of a virtual stage's head or embedding; begin: the first of
 /// them.
-int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, const JobSpec& job,
-                   int tp_rank, int64_t* begin);
+int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, int tp_rank, int64_t* begin);
+
+/// Of the table of a kind of rotary positions: f32 [T, D].
+inline size_t rotary_bytes(const Rotary& rotary, const LayerShape& s) {
+  return size_t(s.seq_len * rotary.head_dim) * sizeof(float);
+}
 
 /// Lays out all activation memory.
-void take_all(Arena& arena, const JobSpec& job, const StageUses& uses, const StageModel::Options& options, Memory& m);
+void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& options, Memory& m);
 
 }  // namespace trainctl::stage_memory

@@ -14,12 +14,12 @@ using namespace stage_memory;
 
 namespace {
 
-std::vector<float> rope_table(const JobSpec& job) {
-  const int64_t d = job.model.head_dim(), half = d / 2;
-  std::vector<float> table(size_t(job.data.seq_len * d));
-  for (int64_t t = 0; t < job.data.seq_len; ++t)
+std::vector<float> rotary_table(const Rotary& rotary, int64_t seq_len) {
+  const int64_t d = rotary.head_dim, half = d / 2;
+  std::vector<float> table(size_t(seq_len * d));
+  for (int64_t t = 0; t < seq_len; ++t)
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = double(t) * std::pow(job.model.rope_theta, -2.0 * double(i) / double(d));
+      const double angle = double(t) * std::pow(rotary.theta, -2.0 * double(i) / double(d));
       table[size_t(t * d + i)] = float(std::cos(angle));
       table[size_t(t * d + half + i)] = float(std::sin(angle));
     }
@@ -29,15 +29,14 @@ std::vector<float> rope_table(const JobSpec& job) {
 }  // namespace
 
 struct StageModel::Impl {
-  const JobSpec job;
   const StageUses uses;
   const Options options;
   parallel::ShardedParams& params;
   parallel::TensorParallel& tp;
   kernels::Backend& backend;
   kernels::Stream& stream;
-  LayerShape shape;
-  std::unique_ptr<kernels::Buffer> memory_buffer, tp_scratch, rope_buffer;
+  const LayerShape& shape;
+  std::unique_ptr<kernels::Buffer> memory_buffer, tp_scratch, rotary_buffer;
   Memory memory;
   LayerContext context;
   std::vector<std::vector<Layer>> layers;   // [virtual_stage][layer]
@@ -46,31 +45,30 @@ struct StageModel::Impl {
   Matrix d, embedding_gradient;             // backward under way
   std::unique_ptr<kernels::PackedWeight> head;
 
-  Impl(const JobSpec& j, StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t,
-       kernels::Backend& b, kernels::Stream& s)
-      : job(j),
-        uses(std::move(u)),
+  Impl(StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t, kernels::Backend& b,
+       kernels::Stream& s)
+      : uses(std::move(u)),
         options(std::move(o)),
         params(p),
         tp(t),
         backend(b),
         stream(s),
-        shape(layer_shape(job)),
-        context{shape, backend, stream, params, tp, memory.shared.scratch, nullptr, !options.split_backward} {
-    const StageBytes bytes = StageModel::plan(job, uses, options);
+        shape(uses.shape),
+        context{shape, backend, stream, params, tp, memory.shared.scratch, !options.split_backward} {
+    const StageBytes bytes = StageModel::plan(uses, options);
     memory_buffer = backend.allocate(bytes.activations + bytes.shared);
     Arena place(memory_buffer->data());
-    take_all(place, job, uses, options, memory);
+    take_all(place, uses, options, memory);
     ENSURE(place.used() == bytes.activations + bytes.shared, "{} of {} bytes", place.used(),
            bytes.activations + bytes.shared);
     tp_scratch = backend.allocate(bytes.tensor_sums);
     tp.set_scratch(tp_scratch->data());
-    if (bytes.positions > 0) take_rope_table(bytes.positions);
+    if (bytes.positions > 0) take_rotary_tables(bytes.positions);
     for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
       const std::vector<LayerRecord>& of_layers = memory.of_layers[layers.size()];
       layers.emplace_back();
       for (size_t l = 0; l < virtual_stage.layers.size(); ++l)
-        layers.back().emplace_back(layer_kind(job.model), virtual_stage.layers[l].sublayers, context,
+        layers.back().emplace_back(*virtual_stage.layers[l].plan, virtual_stage.layers[l].sublayers, context,
                                    of_layers[l]);
       stale.emplace_back(virtual_stage.parts.size(), true);
       if (virtual_stage.last)
@@ -78,13 +76,18 @@ struct StageModel::Impl {
     }
   }
 
-  void take_rope_table(size_t bytes) {
-    rope_buffer = backend.allocate(bytes);
-    context.cos_sin = static_cast<const float*>(rope_buffer->data());
-    if (!backend.computes()) return;
-    const std::vector<float> table = rope_table(job);
-    backend.copy_to_device(stream, rope_buffer->data(), table.data(), table.size() * 4);
-    stream.synchronize();   // the table on the host ends here
+  void take_rotary_tables(size_t bytes) {
+    rotary_buffer = backend.allocate(bytes);
+    auto* at = static_cast<char*>(rotary_buffer->data());
+    for (const Rotary& rotary : uses.rotaries) {
+      context.rotary_tables.emplace_back(rotary, reinterpret_cast<const float*>(at));
+      if (backend.computes()) {
+        const std::vector<float> table = rotary_table(rotary, shape.seq_len);
+        backend.copy_to_device(stream, at, table.data(), table.size() * sizeof(float));
+        stream.synchronize();   // the table on the host ends here
+      }
+      at += rotary_bytes(rotary, shape);
+    }
   }
 
   Slot& slot(int virtual_stage, int index) { return memory.slots[size_t(virtual_stage)][size_t(index)]; }
@@ -92,14 +95,11 @@ struct StageModel::Impl {
     return uses.virtual_stages[size_t(virtual_stage)];
   }
 
-  /// Whether backward computes the layer again.
-  bool recomputes(int c, size_t l) const {
-    return int64_t(l) < job.recomputed_layers(int64_t(layers[size_t(c)].size()));
-  }
+  Kept kept(int c, size_t l) const { return uses_of(c).layers[l].kept; }
 
   int64_t vocab_begin(const VirtualStageUses& virtual_stage) const {
     int64_t begin = 0;
-    vocab_rows(uses, virtual_stage, job, tp.rank(), &begin);
+    vocab_rows(uses, virtual_stage, tp.rank(), &begin);
     return begin;
   }
 
@@ -162,7 +162,7 @@ struct StageModel::Impl {
     if (last && !uses_of(c).last) {
       backend.copy(stream, mid, s.output);
       backend.add(stream, delta, s.output);
-    } else if (!last && recomputes(c, l)) {
+    } else if (!last && kept(c, l) == Kept::input) {
       // The next layer may overwrite the shared `mid`: hand it over in the next layer's own input.
       const Matrix x = s.layers[l + 1].front()[kInput];
       backend.copy(stream, mid, x);
@@ -180,8 +180,8 @@ struct StageModel::Impl {
     }
     const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
     backend.norm_forward(
-        stream, shape.norm(), mid, delta, vector_weight(params, virtual_stage.final_norm_weight),
-        vector_weight(params, virtual_stage.final_norm_bias), shape.norm_eps, s.final_x, y, s.final_stats);
+        stream, uses.final_norm.kind, mid, delta, vector_weight(params, virtual_stage.final_norm_weight),
+        vector_weight(params, virtual_stage.final_norm_bias), uses.final_norm.eps, s.final_x, y, s.final_stats);
     tp.enter(y, m.head_input);
   }
 
@@ -240,7 +240,7 @@ struct StageModel::Impl {
       case StagePart::final_norm: final_weight(virtual_stage, s, mb); break;
       case StagePart::layer: {
         const size_t l = size_t(part.index);
-        if (job.recompute == Recompute::selective) layers[size_t(c)][l].recompute_cheap(context, s.layers[l]);
+        if (kept(c, l) == Kept::all_but_cheap) layers[size_t(c)][l].recompute_cheap(context, s.layers[l]);
         layers[size_t(c)][l].backward_weight(context, s.layers[l], {mb.lane, mb.first_of_lane});
         break;
       }
@@ -255,7 +255,7 @@ struct StageModel::Impl {
       return fused ? vector_gradient(params, use, mb.lane) : use < 0 ? Matrix{} : waiting;
     };
     d = s.layers.empty() ? s.input_gradient : memory.shared.pong;
-    backend.norm_backward(stream, shape.norm(), s.final_gradient, s.final_x,
+    backend.norm_backward(stream, uses.final_norm.kind, s.final_gradient, s.final_x,
                           vector_weight(params, virtual_stage.final_norm_weight), s.final_stats, {}, d,
                           gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
                           gradient(virtual_stage.final_norm_bias, s.final_norm_bias),
@@ -265,7 +265,7 @@ struct StageModel::Impl {
   void layer_backward(int c, size_t l, Slot& s, const MicroBatch& mb) {
     const VirtualStageUses& virtual_stage = uses_of(c);
     if (l + 1 == s.layers.size() && !virtual_stage.last) d = s.output_gradient;
-    if (recomputes(c, l)) layers[size_t(c)][l].recompute(context, s.layers[l]);
+    if (kept(c, l) == Kept::input) layers[size_t(c)][l].recompute(context, s.layers[l]);
     const Matrix other = d.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
     const Matrix din = l == 0 && !virtual_stage.first ? s.input_gradient : other;
     layers[size_t(c)][l].backward_input(context, s.layers[l], d, din, {mb.lane, mb.first_of_lane});
@@ -306,9 +306,9 @@ struct StageModel::Impl {
   }
 };
 
-StageModel::StageModel(const JobSpec& job, StageUses uses, Options options, parallel::ShardedParams& params,
-                       parallel::TensorParallel& tp, kernels::Backend& backend, kernels::Stream& stream)
-    : impl_(std::make_unique<Impl>(job, std::move(uses), std::move(options), params, tp, backend, stream)) {}
+StageModel::StageModel(StageUses uses, Options options, parallel::ShardedParams& params, parallel::TensorParallel& tp,
+                       kernels::Backend& backend, kernels::Stream& stream)
+    : impl_(std::make_unique<Impl>(std::move(uses), std::move(options), params, tp, backend, stream)) {}
 StageModel::~StageModel() = default;
 
 void StageModel::weights_changed() {

@@ -31,8 +31,8 @@ struct StageBytes {
   size_t scratch() const { return shared + tensor_sums + positions; }
 };
 
-/// The largest shapes of the ops of a rank of `job`. optimizer_*: of the chunks whose state the rank holds.
-kernels::ScratchShape scratch_shape(const JobSpec& job, int64_t optimizer_elements, int64_t optimizer_boxes);
+/// The largest shapes of the ops of a rank. optimizer_*: of the chunks whose state the rank holds.
+kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements, int64_t optimizer_boxes);
 
 class StageModel {
  public:
@@ -44,11 +44,11 @@ class StageModel {
     bool split_backward = false;
     float loss_scale = 1;
   };
-  StageModel(const JobSpec& job, StageUses uses, Options options, parallel::ShardedParams& params,
-             parallel::TensorParallel& tp, kernels::Backend& backend, kernels::Stream& stream);
+  StageModel(StageUses uses, Options options, parallel::ShardedParams& params, parallel::TensorParallel& tp,
+             kernels::Backend& backend, kernels::Stream& stream);
   ~StageModel();
 
-  static StageBytes plan(const JobSpec& job, const StageUses& uses, const Options& options);
+  static StageBytes plan(const StageUses& uses, const Options& options);
 
   /// Call it when the compute copies change: every part must then call take_weights again.
   void weights_changed();

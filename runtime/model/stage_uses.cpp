@@ -13,15 +13,19 @@ using parallel::ParamUse;
 
 class UseBuilder {
  public:
-  UseBuilder(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at)
-      : table_(table), job_(job), at_(at) {}
+  UseBuilder(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at)
+      : model_(tables.model), table_(tables.params), layers_(tables.stage_layers), job_(job), at_(at) {
+    result_.shape = tables.shape;
+    result_.final_norm = model_.head.norm;
+    result_.rotaries = model_.rotaries();
+    result_.vocabulary = model_.vocabulary;
+  }
 
   StageUses build() {
     const int stages = job_.parallelism.pipeline, virtual_stages = stages * job_.parallelism.virtual_stages;
-    const std::vector<int64_t> layers = stage_layers(job_);
     int64_t begin = 0;
     for (int virtual_stage = 0; virtual_stage < virtual_stages; ++virtual_stage) {
-      const int64_t end = begin + layers[size_t(virtual_stage)];
+      const int64_t end = begin + layers_[size_t(virtual_stage)];
       if (virtual_stage % stages == at_.pp)
         add_virtual_stage(virtual_stage / stages, virtual_stage == 0, virtual_stage == virtual_stages - 1,
                           {begin, end});
@@ -38,7 +42,8 @@ class UseBuilder {
     use.param = param;
     use.layout = p.layout;
     const bool matrix = p.role == ParamRole::matrix || p.role == ParamRole::embedding || p.role == ParamRole::head;
-    use.dtype = matrix ? precision_.matrices : precision_.vectors;
+    const Precision& precision = p.sublayer < 0 ? model_.precision : model_.layers[size_t(p.layer)]->precision;
+    use.dtype = matrix ? precision.matrices : precision.vectors;
     use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
@@ -61,11 +66,13 @@ class UseBuilder {
     virtual_stage.last = last;
     virtual_stage.begin = int(result_.uses.size());
     virtual_stage.first_layer = layers.first;
-    for (int i = first_param(first ? -1 : layers.first); i < first_param(last ? job_.model.num_layers + 1 : layers.second); ++i) {
+    add_layers(layers, virtual_stage);
+    const int64_t all_layers = int64_t(model_.layers.size());
+    for (int i = first_param(first ? -1 : layers.first); i < first_param(last ? all_layers + 1 : layers.second); ++i) {
       const Param& p = table_.params[size_t(i)];
       if (p.layer == -1)
         add_before(i, virtual_stage);
-      else if (p.layer == job_.model.num_layers)
+      else if (p.layer == all_layers)
         add_after(i, virtual_stage);
       else
         add_to_layer(i, int(p.layer - layers.first), virtual_stage);
@@ -116,24 +123,30 @@ class UseBuilder {
     }
   }
 
-  void add_to_layer(int i, int layer_index, VirtualStageUses& virtual_stage) {
-    if (int(virtual_stage.layers.size()) <= layer_index) {
-      virtual_stage.layers.emplace_back();
-      virtual_stage.layers.back().begin = int(result_.uses.size());
-      virtual_stage.layers.back().sublayers.resize(layer_kind(job_.model).size());
+  void add_layers(std::pair<int64_t, int64_t> layers, VirtualStageUses& virtual_stage) const {
+    const int64_t count = layers.second - layers.first, recomputed = job_.recomputed_layers(count);
+    const Kept others = job_.recompute == Recompute::selective ? Kept::all_but_cheap : Kept::all;
+    for (int64_t l = 0; l < count; ++l) {
+      LayerUses layer{.plan = model_.layers[size_t(layers.first + l)], .kept = l < recomputed ? Kept::input : others};
+      layer.sublayers.resize(layer.plan->sublayers.size());
+      virtual_stage.layers.push_back(std::move(layer));
     }
+  }
+  void add_to_layer(int i, int layer_index, VirtualStageUses& virtual_stage) {
     LayerUses& layer = virtual_stage.layers[size_t(layer_index)];
     const Param& p = table_.params[size_t(i)];
     std::vector<int>& at = layer.sublayers[size_t(p.sublayer)].at;
     at.resize(std::max(at.size(), size_t(p.place) + 1), -1);
     const int use = add(i, p.joined);
     if (!p.joined) at[size_t(p.place)] = use;
-    layer.end = int(result_.uses.size());
+    if (layer.end == 0) layer.begin = use;
+    layer.end = use + 1;
   }
 
+  const ModelPlan& model_;
   const ParamTable& table_;
+  const std::vector<int64_t>& layers_;
   const JobSpec& job_;
-  const Precision precision_ = precision_of(job_);
   parallel::MeshPosition at_;
   StageUses result_;
   int parts_ = 0;
@@ -141,8 +154,28 @@ class UseBuilder {
 
 }  // namespace
 
-StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at) {
-  return UseBuilder(table, job, at).build();
+std::vector<VirtualStageClass> StageUses::stage_class() const {
+  std::vector<VirtualStageClass> result;
+  for (const VirtualStageUses& c : virtual_stages) {
+    result.push_back({c.first, c.last, {}});
+    for (const LayerUses& layer : c.layers) std::get<2>(result.back()).emplace_back(layer.plan.get(), layer.kept);
+  }
+  return result;
+}
+
+ModelTables model_tables(const JobSpec& job) { return model_tables(job, model_plan(job.model, job.compute)); }
+
+ModelTables model_tables(const JobSpec& job, ModelPlan model) {
+  ModelTables tables{.model = std::move(model)};
+  tables.shape = layer_shape(tables.model, job.batch, job.data.seq_len, job.parallelism);
+  tables.params = parameter_table(tables.model, job.optimizer);
+  tables.grids = chunk_grids(tables.params, job.checkpoint.chunk_mib);
+  tables.stage_layers = stage_layers(tables.model, job.parallelism, job.data.seq_len);
+  return tables;
+}
+
+StageUses stage_uses(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at) {
+  return UseBuilder(tables, job, at).build();
 }
 
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {

@@ -1,18 +1,23 @@
-// The parameters that one rank uses, in forward order and by virtual stage: from the table of parameters to
-// ShardedParams.
+// The part of the model that one rank computes, by virtual stage: its layers, and the parameters that it uses in forward
+// order, from the table of parameters to ShardedParams.
 #pragma once
+#include <tuple>
 #include <vector>
 
 #include "parallel/mesh.h"
 #include "parallel/sharded_params.h"
 #include "parallel/step_program.h"
 #include "runtime/model/params.h"
-#include "runtime/model/sublayers/sublayer.h"
 
 namespace trainctl {
 
-/// Indices into StageUses::uses.
+/// What is kept of a layer's forward pass for backward; the rest is computed again.
+enum class Kept : uint8_t { all, all_but_cheap, input };
+
+/// A layer of a virtual stage. begin, end, sublayers: indices into StageUses::uses.
 struct LayerUses {
+  LayerRef plan;
+  Kept kept = Kept::all;
   int begin = 0, end = 0;
   std::vector<SublayerUses> sublayers;
 };
@@ -35,19 +40,41 @@ struct VirtualStageUses {
   parallel::VirtualStageParts part_count() const { return {int(parts.size()), last}; }
 };
 
-struct StageUses {
-  std::vector<parallel::ParamUse> uses;
-  std::vector<VirtualStageUses> virtual_stages;      ///< local virtual stages in order
-};
-
-StageUses stage_uses(const ParamTable& table, const JobSpec& job, const parallel::MeshPosition& at);
-
 /// The chunk grids of all parameters.
 struct ChunkGrids {
   std::vector<std::vector<parallel::Box>> grids;
   int64_t total = 0;   ///< chunks of the model
 };
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib);
+
+/// What decides the work and the memory of a virtual stage. Stages that are equal in it are planned once, however many there are;
+/// they differ in the micro-batches that they hold.
+using VirtualStageClass = std::tuple<bool, bool, std::vector<std::pair<const LayerPlan*, Kept>>>;
+
+struct StageUses {
+  LayerShape shape;
+  NormPlan final_norm;
+  std::vector<Rotary> rotaries;                      ///< of the whole model
+  int64_t vocabulary = 0;                            ///< of the whole model
+  std::vector<parallel::ParamUse> uses;
+  std::vector<VirtualStageUses> virtual_stages;      ///< local virtual stages in order
+  std::vector<VirtualStageClass> stage_class() const;
+};
+
+/// What is the same for all ranks of a job: the model, its parameters, how each is cut for checkpoints, and which layers each
+/// virtual stage has.
+struct ModelTables {
+  ModelPlan model;
+  LayerShape shape;
+  ParamTable params;
+  ChunkGrids grids;
+  std::vector<int64_t> stage_layers;
+};
+ModelTables model_tables(const JobSpec& job);
+/// Of the job with `model` in place of its own.
+ModelTables model_tables(const JobSpec& job, ModelPlan model);
+
+StageUses stage_uses(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at);
 
 /// From ZeRO-2 on: the gradients of a lane are reduced as soon as they are complete, and the dp ranks compute
 /// neighbouring lanes at one time. Otherwise a rank has neighbouring lanes, reduced once a step.

@@ -154,10 +154,10 @@ class Search {
 
   /// The layers of the virtual stage that has most.
   int64_t most_layers(const Mesh& mesh) const {
-    JobSpec job = job_;
-    if (mesh.pipeline != job.parallelism.pipeline) job.parallelism.stage_layers.clear();
-    job.parallelism.pipeline = mesh.pipeline;
-    const std::vector<int64_t> layers = stage_layers(job);
+    ParallelSpec parallelism = job_.parallelism;
+    if (mesh.pipeline != parallelism.pipeline) parallelism.stage_layers.clear();
+    parallelism.pipeline = mesh.pipeline;
+    const std::vector<int64_t> layers = stage_layers(model_plan(job_.model), parallelism, job_.data.seq_len);
     return *std::max_element(layers.begin(), layers.end());
   }
 

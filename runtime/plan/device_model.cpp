@@ -24,12 +24,12 @@ constexpr size_t kProgramBytes = size_t(37) << 20;
 /// What oneDNN packs the panels of a product into, in each thread: up to 512 rows and 384 columns
 /// (kernels/cpu/product.cpp) of a depth that it cuts at 384. The heap keeps two and a half times that,
 /// because panels of several sizes take turns (measured, as above).
-size_t product_bytes(const JobSpec& job) {
-  const LayerShape s = layer_shape(job);
-  const int64_t depth = std::min<int64_t>(384, std::max({s.hidden, s.ffn, s.rows}));
-  const int64_t lines =
-      std::min<int64_t>(512, s.rows) + std::min<int64_t>(384, std::max(s.up_cols(), s.hidden));
-  return size_t(depth * lines) * size_of(s.compute) * 5 / 2 * size_t(job.parallelism.threads_per_rank);
+size_t product_bytes(const ModelTables& tables, int threads) {
+  const LayerShape& s = tables.shape;
+  const Widest widest = widest_of(tables.model, s);
+  const int64_t depth = std::min<int64_t>(384, std::max(widest.depth, s.rows));
+  const int64_t lines = std::min<int64_t>(512, s.rows) + std::min<int64_t>(384, widest.columns);
+  return size_t(depth * lines) * size_of(s.compute) * 5 / 2 * size_t(threads);
 }
 
 /// A GPU as plans know it. Peaks come from the table of data sheets behind kernels::gpu_peak_flops_per_s,
@@ -74,14 +74,15 @@ std::string lower(std::string text) {
 
 size_t DeviceModel::program_bytes() const { return is_host() ? kProgramBytes : 0; }
 
-size_t DeviceModel::workspace_bytes(const JobSpec& job, int64_t optimizer_elements,
-                                    int64_t optimizer_boxes) const {
+size_t DeviceModel::workspace_bytes(const ModelTables& tables, const ParallelSpec& parallelism,
+                                    int64_t optimizer_elements, int64_t optimizer_boxes) const {
   if (!is_host())
-    return kernels::cuda_scratch_bytes(scratch_shape(job, optimizer_elements, optimizer_boxes)) +
+    return kernels::cuda_scratch_bytes(scratch_shape(tables, optimizer_elements, optimizer_boxes)) +
            kernels::cuda_workspace_bytes();
-  kernels::ScratchShape shape = scratch_shape(job, 0, 0);
-  shape.widest = job.model.hidden_size;  // of a norm; biases need no memory of their own here
-  return kernels::cpu_scratch_bytes(shape, job.parallelism.threads_per_rank) + product_bytes(job);
+  kernels::ScratchShape shape = scratch_shape(tables, 0, 0);
+  shape.widest = tables.model.hidden;  // of a norm; biases need no memory of their own here
+  return kernels::cpu_scratch_bytes(shape, parallelism.threads_per_rank) +
+         product_bytes(tables, parallelism.threads_per_rank);
 }
 
 DeviceModel device_of_kind(const JobSpec& job, DeviceKind kind) {

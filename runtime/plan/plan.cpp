@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "parallel/bucket_plan.h"
@@ -15,16 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// What decides a stage's parameters and its work: of each virtual stage whether it holds the embedding,
-/// whether the head, how many layers. Stages that are equal in it are planned once, however many there are;
-/// they differ in the micro-batches that they hold.
-using StageClass = std::vector<std::tuple<bool, bool, size_t>>;
-
-StageClass class_of(const StageUses& uses) {
-  StageClass result;
-  for (const VirtualStageUses& c : uses.virtual_stages) result.emplace_back(c.first, c.last, c.layers.size());
-  return result;
-}
+using StageClass = std::vector<VirtualStageClass>;
 
 /// The rank of a class of stages that takes most, and what it sends.
 struct WorstRank {
@@ -56,14 +46,14 @@ class Planner {
     const RankParts parts = rank_parts(job_, device_, tables_, {.pp = pp});
     // Where ranks have different numbers of lanes, which of them takes most depends on the stage.
     const bool even = job_.parallelism.lanes % job_.parallelism.data == 0;
-    const auto [known, fresh] = worst_.try_emplace({class_of(parts.uses), even ? 0 : pp});
+    const auto [known, fresh] = worst_.try_emplace({parts.uses.stage_class(), even ? 0 : pp});
     if (fresh) known->second = worst_of(parts);
     const WorstRank& worst = known->second;
     PlannedStage result{alike(rank_parts(job_, device_, tables_, {.dp = worst.at.dp, .pp = pp})),
                         worst.traffic};
     result.worst.at = worst.at;
     result.worst.at.pp = pp;
-    add_state(result.worst, job_, device_, worst.sharding);
+    add_state(result.worst, job_, device_, tables_, worst.sharding);
     return result;
   }
 
@@ -72,7 +62,7 @@ class Planner {
   RankMemory alike(const RankParts& parts) {
     const StageModel::Options options{pipeline(parts.at.dp).slots[size_t(parts.at.pp)], splits_backward(job_),
                                       1.0f};
-    return memory_of_stage(job_, device_, StageModel::plan(job_, parts.uses, options),
+    return memory_of_stage(job_, device_, StageModel::plan(parts.uses, options),
                            parts.sequences_read());
   }
 
@@ -92,7 +82,7 @@ class Planner {
         const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_of(dp).count());
         if (fresh) known->second = alike(rank_parts(job_, device_, tables_, {.dp = dp, .pp = parts.at.pp}));
         RankMemory m = known->second;
-        add_state(m, job_, device_, ranks.bytes);
+        add_state(m, job_, device_, tables_, ranks.bytes);
         if (m.total() <= most) continue;
         most = m.total();
         result = {{tp, 0, dp, parts.at.pp}, ranks.bytes, {}};
@@ -143,7 +133,7 @@ RankMemory rank_memory(const JobSpec& job, DeviceKind kind, const parallel::Mesh
   const RankParts parts = rank_parts(job, device, planner.tables(), at);
   RankMemory m = planner.alike(parts);
   m.at = at;
-  add_state(m, job, device,
+  add_state(m, job, device, planner.tables(),
             parallel::ShardedParams::plan(parts.uses.uses, planner.tables().grids.grids, parts.sharding,
                                           parts.lines));
   return m;
@@ -154,7 +144,8 @@ JobPlan make_plan(const JobSpec& job, DeviceKind kind) { return make_plan(job, d
 JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   Planner planner(job, device);
   const ParamTable& table = planner.tables().params;
-  const FlopsPerToken flops = flops_per_token(job.model, job.data.seq_len);
+  const ModelPlan& model = planner.tables().model;
+  const FlopsPerToken flops = flops_per_token(model, job.data.seq_len);
   JobPlan plan;
   plan.device = device.kind;
   plan.parameters = table.total_count();
@@ -171,7 +162,7 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
     plan.stages.push_back(stage.worst);
     if (stage.traffic.total() > plan.traffic.total()) plan.traffic = stage.traffic;
   }
-  plan.work = stage_work(job, part_flops(job.model, job.data.seq_len));
+  plan.work = stage_work(planner.tables().stage_layers, job.parallelism.pipeline, part_flops(model, job.data.seq_len));
   plan.bubble_fraction = planner.pipeline(0).bubble_fraction;
   plan.checkpoint_bytes = size_t(plan.parameters) * 12;
   const RankMemory& worst = plan.worst();
@@ -196,7 +187,7 @@ PipelinePicture pipeline_picture(const JobSpec& job, const DeviceModel& device,
   std::vector<const std::vector<MicroBatchWork>*> work;   // of each stage
   for (int pp = 0; pp < picture.shape.stages; ++pp) {
     const RankParts parts = rank_parts(job, device, tables, {.pp = pp});
-    const auto [found, fresh] = known.try_emplace(class_of(parts.uses));
+    const auto [found, fresh] = known.try_emplace(parts.uses.stage_class());
     if (fresh) found->second = tally_micro_batch(job, device, tables, parts.at);
     work.push_back(&found->second);
   }

@@ -46,10 +46,10 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
   return m;
 }
 
-void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
+void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                const parallel::ShardingBytes& sharding) {
   m.sharding = sharding;
-  m.workspace = device.workspace_bytes(job, int64_t(sharding.optimizer / 12), sharding.state_boxes);
+  m.workspace = device.workspace_bytes(tables, job.parallelism, int64_t(sharding.optimizer / 12), sharding.state_boxes);
   // Of replicas, each saves its part.
   const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1;
   const size_t written = sharding.optimizer / replicas;

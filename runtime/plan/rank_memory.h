@@ -45,7 +45,7 @@ size_t trace_spans(const JobSpec& job);
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
                            int64_t sequences_read);
 /// Adds the memory that depends on the state that the rank holds.
-void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device,
+void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                const parallel::ShardingBytes& sharding);
 
 /// The memory of NCCL's connections on a rank's GPU, an estimate; 0 if the job does not use NCCL.

@@ -6,12 +6,6 @@ namespace trainctl {
 
 using parallel::Axis;
 
-ModelTables model_tables(const JobSpec& job) {
-  ParamTable params = parameter_table(job.model, job.optimizer);
-  ChunkGrids grids = chunk_grids(params, job.checkpoint.chunk_mib);
-  return {std::move(params), std::move(grids)};
-}
-
 RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
                        const parallel::MeshPosition& at) {
   const bool first = at.pp == 0, last = at.pp == mesh.pp - 1, ring = mesh.pp > 1 && virtual_stages > 1;
@@ -40,8 +34,7 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
                      const parallel::MeshPosition& at) {
   RankParts parts{.at = at,
                   .groups = rank_groups(job.mesh(), job.parallelism.virtual_stages, tables.params.tied, at),
-                  .precision = precision_of(job),
-                  .uses = stage_uses(tables.params, job, at),
+                  .uses = stage_uses(tables, job, at),
                   .sharding = sharding_options(job),
                   .reads_tokens = at.pp == 0 || at.pp == job.parallelism.pipeline - 1,
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
@@ -66,11 +59,11 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
                 .split_backward = splits_backward(job),
                 .loss_scale = float(1.0 / double(job.tokens_per_step()))};
   const parallel::ShardingBytes sharding = plan.params.bytes();
-  plan.scratch = scratch_shape(job, int64_t(sharding.optimizer / 12), sharding.state_boxes);
+  plan.scratch = scratch_shape(tables, int64_t(sharding.optimizer / 12), sharding.state_boxes);
   plan.memory =
-      memory_of_stage(job, device, StageModel::plan(job, plan.uses, plan.model), plan.sequences_read());
+      memory_of_stage(job, device, StageModel::plan(plan.uses, plan.model), plan.sequences_read());
   plan.memory.at = at;
-  add_state(plan.memory, job, device, sharding);
+  add_state(plan.memory, job, device, tables, sharding);
   plan.regions = memory_regions(plan.params, plan.memory);
   return plan;
 }

@@ -14,13 +14,6 @@
 
 namespace trainctl {
 
-/// The model's parameters and how each is cut for checkpoints: the same for all ranks of a job.
-struct ModelTables {
-  ParamTable params;
-  ChunkGrids grids;
-};
-ModelTables model_tables(const JobSpec& job);
-
 /// The groups that a rank belongs to, and the edges of its pipeline.
 struct RankGroups {
   parallel::MeshGroup tp, dp, pp;
@@ -36,7 +29,6 @@ struct RankParts {
   parallel::MeshPosition at;
   RankGroups groups;
   parallel::AxisLines lines;  ///< the groups along which parameters are shared
-  Precision precision;
   StageUses uses;                     ///< parameters, and the sublayers and other parts of each virtual stage
   parallel::ShardingOptions sharding;
   bool reads_tokens = false;          ///< first stage: inputs; last stage: targets

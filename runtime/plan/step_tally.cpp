@@ -79,7 +79,7 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
   parallel::ShardedParams params(plan.params, mesh.axes(), *backend, *stream);
-  StageModel model(job, plan.uses, plan.model, params, tp, *backend, *stream);
+  StageModel model(plan.uses, plan.model, params, tp, *backend, *stream);
   ExactSum squares;
   const auto step = [&] {
     params.add_gradient_squares(squares);
@@ -137,7 +137,7 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
       parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, sharding, parts.lines),
       mesh.axes(), *backend, *stream);
   // The halves apart, whatever the schedule: their work is the same.
-  StageModel model(job, parts.uses,
+  StageModel model(parts.uses,
                    {.slots = std::vector<int>(parts.uses.virtual_stages.size(), 1), .split_backward = true},
                    params, tp, *backend, *stream);
   const auto counted = [&](auto work) {

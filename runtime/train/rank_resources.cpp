@@ -54,7 +54,7 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   params = std::make_unique<parallel::ShardedParams>(
       plan.params, parallel::AxisGroups(*comms.dp, *comms.tp, comms.tied.get()), backend, *stream);
   activity.progress(1, 3, false);
-  model = std::make_unique<StageModel>(job_, plan.uses, plan.model, *params, *tp, backend, *stream);
+  model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream);
   activity.progress(2, 3, false);
   losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
   if (plan.reads_tokens) tokens = std::make_unique<TokenFeed>(plan.sequences, job_.data.seq_len, backend);

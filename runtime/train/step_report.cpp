@@ -52,7 +52,7 @@ StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankR
       options_(options),
       rank_(rank),
       control_(control),
-      flops_(flops_per_token(job.model, job.data.seq_len)),
+      flops_(flops_per_token(model_plan(job.model), job.data.seq_len)),
       peak_flops_per_s_(all_ranks_peak(job, options.matmul_flops_per_s, rank.world, rank.backend)) {
   if (options.gpu >= 0) gpu_watch_ = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
 }

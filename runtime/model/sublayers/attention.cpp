@@ -1,65 +1,48 @@
-// Causal self-attention:  x -> norm -> qkv -> (rope) -> attention -> proj
+#include "runtime/model/sublayers/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
 #include "runtime/model/sublayers/sublayer_parts.h"
 
 namespace trainctl {
 namespace {
 
 using kernels::Matrix;
-using parallel::Cut;
 
-enum AttentionPlace { qkv_weight = kFirstAfterNormPlaces, qkv_bias, proj_weight, proj_bias };
 enum AttentionNumber {
   kQkv = kFirstAfterNorm, kAttention, kLse,   // [M, Q] [M, A] [M, heads]
   kQkvGradient, kAttentionGradient,     // [M, Q] [M, A]
   kQkvBias, kProjBias
 };
 
-std::vector<ParamDeclaration> parameters(const ModelSpec& m) {
-  const int64_t h = m.hidden_size, q = m.num_heads * m.head_dim(), kv = m.num_kv_heads * m.head_dim();
-  ParamList list(m);
-  if (m.family == Family::gpt2) {
-    list.norm("ln_1", {norm_weight, norm_bias});
-    list.linear({.name = "attn.c_attn", .out = 3 * h, .in = h, .cut = Cut::rows, .sections = {h, h, h}},
-                {qkv_weight, qkv_bias});
-    list.linear({.name = "attn.c_proj", .out = h, .in = h, .cut = Cut::cols, .residual = true},
-                {proj_weight, proj_bias});
-  } else {
-    list.norm("input_layernorm", {norm_weight});
-    list.linear({.name = "self_attn.q_proj", .out = q, .in = h, .cut = Cut::rows}, {qkv_weight});
-    list.linear({.name = "self_attn.k_proj", .out = kv, .in = h, .cut = Cut::rows, .joined = true},
-                {qkv_weight});
-    list.linear({.name = "self_attn.v_proj", .out = kv, .in = h, .cut = Cut::rows, .joined = true},
-                {qkv_weight});
-    list.linear({.name = "self_attn.o_proj", .out = h, .in = q, .cut = Cut::cols, .residual = true},
-                {proj_weight});
-  }
-  return list.take();
+/// Both fit into scratch memory for the result.
+kernels::AttentionShape widest_of(const kernels::AttentionShape& a, const kernels::AttentionShape& b) {
+  return {std::max(a.batch, b.batch), std::max(a.seq_len, b.seq_len), std::max(a.heads, b.heads),
+          std::max(a.kv_heads, b.kv_heads), std::max(a.head_dim, b.head_dim), b.scale};
 }
 
-std::vector<TensorDeclaration> tensors(const LayerShape& s) {
-  const int64_t a = s.heads * s.head_dim;
-  std::vector<TensorDeclaration> list = {{kInput, Life::input, s.compute, s.local_rows, s.hidden},
-                                         {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
-                                         {kQkv, Life::activation, s.compute, s.rows, s.qkv_cols()},
-                                         {kAttention, Life::activation, s.compute, s.rows, a},
-                                         {kLse, Life::activation, DType::f32, s.rows, s.heads},
-                                         {kQkvGradient, Life::gradient, s.compute, s.rows, s.qkv_cols()},
-                                         {kAttentionGradient, Life::scratch, s.compute, s.rows, a}};
-  EntryNorm::declare(list, s, kNormNumbers);
-  if (s.biases()) {
-    Linear::declare_bias(list, s, kQkvBias, s.qkv_cols());
-    Linear::declare_bias(list, s, kProjBias, s.hidden);
-  }
-  return list;
+int64_t attention_cols(const kernels::AttentionShape& s) { return s.heads * s.head_dim; }
+int64_t qkv_cols(const kernels::AttentionShape& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
+
+/// Q, K and V as columns of one matrix [M, Q].
+struct Heads {
+  Matrix q, k, v;
+};
+Heads heads_of(const kernels::AttentionShape& s, const Matrix& qkv) {
+  const int64_t q = s.heads * s.head_dim, k = s.kv_heads * s.head_dim;
+  return {qkv.columns(0, q), qkv.columns(q, k), qkv.columns(q + k, k)};
 }
 
 class Attention : public Sublayer {
  public:
-  Attention(const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer)
-      : norm_(uses, norm_weight, norm_bias, kNormNumbers),
-        qkv_(c, uses.use(qkv_weight), uses.use(qkv_bias), c.shape.qkv_cols(), c.shape.hidden,
+  Attention(const AttentionPlan& plan, const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer)
+      : plan_(plan),
+        shape_(plan.shape(c.shape)),
+        norm_(plan.norm, uses, kNormNumbers),
+        qkv_(c, uses.use(plan.qkv_weight), uses.use(plan.qkv_bias), qkv_cols(shape_), c.shape.hidden,
              of_layer[kQkvBias]),
-        proj_(c, uses.use(proj_weight), uses.use(proj_bias), c.shape.hidden, c.shape.heads * c.shape.head_dim,
+        proj_(c, uses.use(plan.proj_weight), uses.use(plan.proj_bias), c.shape.hidden, attention_cols(shape_),
               of_layer[kProjBias]) {}
 
   void pack(const LayerContext& c) override {
@@ -76,9 +59,9 @@ class Attention : public Sublayer {
   void recompute(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     norm_.forward(c, t, previous, delta);
     c.backend.linear_forward(c.stream, t[kNorm], qkv_.packed(), qkv_.bias(c), t[kQkv]);
-    const Heads h = heads_of(c.shape, t[kQkv]);
+    const Heads h = heads_of(shape_, t[kQkv]);
     rotate(c, h, false);
-    c.backend.attention_forward(c.stream, c.shape.attention(), h.q, h.k, h.v, t[kAttention],
+    c.backend.attention_forward(c.stream, shape_, h.q, h.k, h.v, t[kAttention],
                                 t[kLse].as<float>());
   }
 
@@ -87,8 +70,8 @@ class Attention : public Sublayer {
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     keep_output_gradient(c, t, dout);
     c.backend.linear_backward_input(c.stream, t[kOutputGradient], proj_.packed(), t[kAttentionGradient]);
-    const Heads h = heads_of(c.shape, t[kQkv]), d = heads_of(c.shape, t[kQkvGradient]);
-    c.backend.attention_backward(c.stream, c.shape.attention(), h.q, h.k, h.v, t[kAttention],
+    const Heads h = heads_of(shape_, t[kQkv]), d = heads_of(shape_, t[kQkvGradient]);
+    c.backend.attention_backward(c.stream, shape_, h.q, h.k, h.v, t[kAttention],
                                  t[kLse].as<float>(), t[kAttentionGradient], d.q, d.k, d.v);
     rotate(c, d, true);
     c.backend.linear_backward_input(c.stream, t[kQkvGradient], qkv_.packed(), c.scratch.partial);
@@ -102,22 +85,50 @@ class Attention : public Sublayer {
   }
 
  private:
-  static void rotate(const LayerContext& c, const Heads& h, bool backward) {
-    if (!c.cos_sin) return;
+  void rotate(const LayerContext& c, const Heads& h, bool backward) const {
+    if (!plan_.rotary) return;
     for (const Matrix& m : {h.q, h.k})
-      c.backend.rope(c.stream, m, c.shape.head_dim, c.shape.seq_len, c.cos_sin, backward);
+      c.backend.rope(c.stream, m, shape_.head_dim, c.shape.seq_len, c.cos_sin(*plan_.rotary), backward);
   }
 
+  const AttentionPlan& plan_;
+  const kernels::AttentionShape shape_;
   EntryNorm norm_;
   Linear qkv_, proj_;
 };
 
 }  // namespace
 
-extern const SublayerKind kAttentionSublayer;
-const SublayerKind kAttentionSublayer{
-    "attention", parameters, tensors, [](const LayerContext& c, const SublayerUses& u, const Tensors& t) {
-      return std::unique_ptr<Sublayer>(std::make_unique<Attention>(c, u, t));
-    }};
+kernels::AttentionShape AttentionPlan::shape(const LayerShape& s) const {
+  return {s.micro_sequences, s.seq_len, heads / s.tensor, kv_heads / s.tensor, head_dim,
+          float(1.0 / std::sqrt(double(head_dim)))};
+}
+
+std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const {
+  const kernels::AttentionShape on_rank = shape(s);
+  const int64_t a = attention_cols(on_rank), q = qkv_cols(on_rank);
+  std::vector<TensorDeclaration> list = {{kInput, Life::input, s.compute, s.local_rows, s.hidden},
+                                         {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
+                                         {kQkv, Life::activation, s.compute, s.rows, q},
+                                         {kAttention, Life::activation, s.compute, s.rows, a},
+                                         {kLse, Life::activation, DType::f32, s.rows, on_rank.heads},
+                                         {kQkvGradient, Life::gradient, s.compute, s.rows, q},
+                                         {kAttentionGradient, Life::scratch, s.compute, s.rows, a}};
+  EntryNorm::declare(list, s, kNormNumbers);
+  if (declares(parameters, qkv_bias)) Linear::declare_bias(list, s, kQkvBias, q);
+  if (declares(parameters, proj_bias)) Linear::declare_bias(list, s, kProjBias, s.hidden);
+  return list;
+}
+
+void AttentionPlan::widen(Widest& widest, const LayerShape& s) const {
+  const kernels::AttentionShape on_rank = shape(s);
+  widest.columns = std::max({widest.columns, s.hidden, qkv_cols(on_rank)});
+  widest.depth = std::max({widest.depth, s.hidden, attention_cols(on_rank)});
+  widest.attention = widest_of(widest.attention, on_rank);
+}
+
+std::unique_ptr<Sublayer> AttentionPlan::make(const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer) const {
+  return std::make_unique<Attention>(*this, c, uses, of_layer);
+}
 
 }  // namespace trainctl

@@ -1,61 +1,37 @@
-// The feed-forward part of a layer:  x -> norm -> up -> gelu | swiglu -> down
+#include "runtime/model/sublayers/mlp.h"
+
+#include <algorithm>
+
 #include "runtime/model/sublayers/sublayer_parts.h"
 
 namespace trainctl {
 namespace {
 
 using kernels::Matrix;
-using parallel::Cut;
 
-enum MlpPlace { up_weight = kFirstAfterNormPlaces, up_bias, down_weight, down_bias };
 enum MlpNumber {
   kUp = kFirstAfterNorm, kAct,   // [M, U] [M, F]
   kUpGradient, kActGradient,     // [M, U] [M, F]
   kUpBias, kDownBias
 };
 
-std::vector<ParamDeclaration> mlp_parameters(const ModelSpec& m) {
-  const int64_t h = m.hidden_size, f = m.ffn_size;
-  ParamList list(m);
-  if (m.family == Family::gpt2) {
-    list.norm("ln_2", {norm_weight, norm_bias});
-    list.linear({.name = "mlp.c_fc", .out = f, .in = h, .cut = Cut::rows}, {up_weight, up_bias});
-    list.linear({.name = "mlp.c_proj", .out = h, .in = f, .cut = Cut::cols, .residual = true},
-                {down_weight, down_bias});
-  } else {
-    list.norm("post_attention_layernorm", {norm_weight});
-    list.linear({.name = "mlp.gate_proj", .out = f, .in = h, .cut = Cut::rows}, {up_weight});
-    list.linear({.name = "mlp.up_proj", .out = f, .in = h, .cut = Cut::rows, .joined = true}, {up_weight});
-    list.linear({.name = "mlp.down_proj", .out = h, .in = f, .cut = Cut::cols, .residual = true},
-                {down_weight});
-  }
-  return list.take();
-}
-
-std::vector<TensorDeclaration> mlp_tensors(const LayerShape& s) {
-  // Gelu may be computed within the product, before the product is rounded: making it again could change a
-  // bit, so it is kept.
-  std::vector<TensorDeclaration> list = {
-      {kInput, Life::input, s.compute, s.local_rows, s.hidden},
-      {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
-      {kUp, Life::activation, s.compute, s.rows, s.up_cols(), true},
-      {kAct, s.gated() ? Life::cheap : Life::activation, s.compute, s.rows, s.ffn, true},
-      {kUpGradient, Life::gradient, s.compute, s.rows, s.up_cols(), true}};
-  EntryNorm::declare(list, s, kNormNumbers);
-  if (s.gated()) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, s.ffn, true});
-  if (s.biases()) {
-    Linear::declare_bias(list, s, kUpBias, s.up_cols());
-    Linear::declare_bias(list, s, kDownBias, s.hidden);
-  }
-  return list;
+/// F and U.
+struct MlpSizes {
+  int64_t ffn = 0, up = 0;
+};
+MlpSizes sizes_of(const MlpPlan& plan, const LayerShape& s) {
+  const int64_t ffn = plan.ffn / s.tensor;
+  return {ffn, plan.gated ? 2 * ffn : ffn};
 }
 
 class Mlp : public Sublayer {
  public:
-  Mlp(const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer)
-      : norm_(uses, norm_weight, norm_bias, kNormNumbers),
-        up_(c, uses.use(up_weight), uses.use(up_bias), c.shape.up_cols(), c.shape.hidden, of_layer[kUpBias]),
-        down_(c, uses.use(down_weight), uses.use(down_bias), c.shape.hidden, c.shape.ffn,
+  Mlp(const MlpPlan& plan, const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer)
+      : sizes_(sizes_of(plan, c.shape)),
+        gated_(plan.gated),
+        norm_(plan.norm, uses, kNormNumbers),
+        up_(c, uses.use(plan.up_weight), uses.use(plan.up_bias), sizes_.up, c.shape.hidden, of_layer[kUpBias]),
+        down_(c, uses.use(plan.down_weight), uses.use(plan.down_bias), c.shape.hidden, sizes_.ffn,
               of_layer[kDownBias]) {}
 
   void pack(const LayerContext& c) override {
@@ -71,7 +47,7 @@ class Mlp : public Sublayer {
 
   void recompute(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     norm_.forward(c, t, previous, delta);
-    if (!c.shape.gated()) {
+    if (!gated_) {
       c.backend.linear_gelu_forward(c.stream, t[kNorm], up_.packed(), up_.bias(c), t[kUp], t[kAct]);
       return;
     }
@@ -81,14 +57,14 @@ class Mlp : public Sublayer {
 
   void recompute_cheap(const LayerContext& c, Tensors& t) override {
     norm_.apply(c, t);
-    if (c.shape.gated()) swiglu(c, t);
+    if (gated_) swiglu(c, t);
   }
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     keep_output_gradient(c, t, dout);
     const Matrix dy = t[kOutputGradient], dup = t[kUpGradient];
-    const int64_t f = c.shape.ffn;
-    if (c.shape.gated()) {
+    const int64_t f = sizes_.ffn;
+    if (gated_) {
       c.backend.linear_backward_input(c.stream, dy, down_.packed(), t[kActGradient]);
       c.backend.swiglu_backward(c.stream, t[kUp].columns(0, f), t[kUp].columns(f, f), t[kActGradient],
                                 dup.columns(0, f), dup.columns(f, f));
@@ -106,21 +82,44 @@ class Mlp : public Sublayer {
   }
 
  private:
-  static void swiglu(const LayerContext& c, Tensors& t) {
-    const int64_t f = c.shape.ffn;
+  void swiglu(const LayerContext& c, Tensors& t) const {
+    const int64_t f = sizes_.ffn;
     c.backend.swiglu_forward(c.stream, t[kUp].columns(0, f), t[kUp].columns(f, f), t[kAct]);
   }
 
+  const MlpSizes sizes_;
+  const bool gated_;
   EntryNorm norm_;
   Linear up_, down_;
 };
 
 }  // namespace
 
-extern const SublayerKind kMlpSublayer;
-const SublayerKind kMlpSublayer{
-    "mlp", mlp_parameters, mlp_tensors, [](const LayerContext& c, const SublayerUses& u, const Tensors& t) {
-      return std::unique_ptr<Sublayer>(std::make_unique<Mlp>(c, u, t));
-    }};
+std::vector<TensorDeclaration> MlpPlan::tensors(const LayerShape& s) const {
+  const MlpSizes sizes = sizes_of(*this, s);
+  // Gelu may be computed within the product, before the product is rounded: making it again could change a
+  // bit, so it is kept.
+  std::vector<TensorDeclaration> list = {
+      {kInput, Life::input, s.compute, s.local_rows, s.hidden},
+      {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
+      {kUp, Life::activation, s.compute, s.rows, sizes.up, true},
+      {kAct, gated ? Life::cheap : Life::activation, s.compute, s.rows, sizes.ffn, true},
+      {kUpGradient, Life::gradient, s.compute, s.rows, sizes.up, true}};
+  EntryNorm::declare(list, s, kNormNumbers);
+  if (gated) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, sizes.ffn, true});
+  if (declares(parameters, up_bias)) Linear::declare_bias(list, s, kUpBias, sizes.up);
+  if (declares(parameters, down_bias)) Linear::declare_bias(list, s, kDownBias, s.hidden);
+  return list;
+}
+
+void MlpPlan::widen(Widest& widest, const LayerShape& s) const {
+  const MlpSizes sizes = sizes_of(*this, s);
+  widest.columns = std::max({widest.columns, s.hidden, sizes.up});
+  widest.depth = std::max({widest.depth, s.hidden, sizes.ffn});
+}
+
+std::unique_ptr<Sublayer> MlpPlan::make(const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer) const {
+  return std::make_unique<Mlp>(*this, c, uses, of_layer);
+}
 
 }  // namespace trainctl

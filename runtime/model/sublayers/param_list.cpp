@@ -5,11 +5,10 @@ namespace trainctl {
 using parallel::Cut;
 
 void ParamList::norm(const std::string& name, Places places) {
-  const int64_t h = model_.hidden_size;
   list_.push_back(
-      {.name = name + ".weight", .role = ParamRole::norm_weight, .rows = h, .place = places.weight});
+      {.name = name + ".weight", .role = ParamRole::norm_weight, .rows = hidden_, .place = places.weight});
   if (places.bias >= 0)
-    list_.push_back({.name = name + ".bias", .role = ParamRole::norm_bias, .rows = h, .place = places.bias});
+    list_.push_back({.name = name + ".bias", .role = ParamRole::norm_bias, .rows = hidden_, .place = places.bias});
 }
 
 void ParamList::linear(const Linear& l, Places places) {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "parallel/layout.h"
-#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 
@@ -22,6 +21,7 @@ struct ParamDeclaration {
   bool residual = false;         ///< feeds the residual stream: smaller initial values
   int place = -1;                ///< in its sublayer, whose own numbers these are
   bool joined = false;           ///< lies directly behind the one before, as one taller matrix
+  bool operator==(const ParamDeclaration&) const = default;
 };
 
 /// Writes a sublayer's declarations. Places: of the weight and, where there is one, of the bias.
@@ -37,13 +37,13 @@ class ParamList {
   struct Places {
     int weight = -1, bias = -1;
   };
-  explicit ParamList(const ModelSpec& model) : model_(model) {}
+  explicit ParamList(int64_t hidden) : hidden_(hidden) {}
   void norm(const std::string& name, Places places);
   void linear(const Linear& linear, Places places);
   std::vector<ParamDeclaration> take() { return std::move(list_); }
 
  private:
-  const ModelSpec& model_;
+  int64_t hidden_;
   std::vector<ParamDeclaration> list_;
 };
 

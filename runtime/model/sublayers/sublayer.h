@@ -2,9 +2,10 @@
 //
 //   x = previous + delta;  delta = f(norm(x))
 //
-// A kind of sublayer is one file of this folder: its parameters, its memory and its five passes. layers.cpp
-// lists the sublayers of each family. Everything else (table of parameters, memory plan, pipeline,
-// checkpoints, tally) follows from these declarations.
+// A kind of sublayer is a value (AttentionPlan, MlpPlan) and one file of this folder: its sizes and parameters, its
+// memory and its five passes. A layer is a list of such values (layer.h), a model a list of layers
+// (runtime/model/model_plan.h). Everything else (table of parameters, memory plan, pipeline, checkpoints, tally)
+// follows from them.
 //
 // Letters: M tokens of a micro-batch, Ml the rows of them that a rank holds outside the cut parts
 // (TensorParallel), C hidden size, Q = (heads + 2 kv_heads) * head_dim / tp, A = heads * head_dim / tp, F =
@@ -12,6 +13,7 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -29,28 +31,38 @@ struct Precision {
   DType vectors = DType::f32;       ///< compute copies of norms and biases
   DType gradients = DType::f32;     ///< of parameters, and every sum of them
   DType state = DType::f32;         ///< master weights and moments
+  bool operator==(const Precision&) const = default;
 };
-Precision precision_of(const JobSpec& job);
+inline Precision precision_of(DType compute) { return {.activations = compute, .matrices = compute}; }
 
 /// Sizes that all layers of a rank share.
 struct LayerShape {
-  Family family = Family::gpt2;
   DType compute = DType::f32;
   int64_t micro_sequences = 1, seq_len = 0, hidden = 0;
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;  // of this tp rank
-  int64_t ffn = 0;                                // of this tp rank
-  int64_t rows = 0, local_rows = 0;               // M, Ml
-  float norm_eps = 1e-5f;
-  bool gated() const { return kind_of(family).gated; }
-  bool biases() const { return kind_of(family).biases; }
-  int64_t qkv_cols() const { return (heads + 2 * kv_heads) * head_dim; }
-  int64_t up_cols() const { return gated() ? 2 * ffn : ffn; }
-  kernels::NormKind norm() const {
-    return kind_of(family).rms_norm ? kernels::NormKind::rmsnorm : kernels::NormKind::layernorm;
-  }
-  kernels::AttentionShape attention() const;
+  int64_t tensor = 1;                             ///< ranks that heads and ffn are cut over
+  int64_t rows = 0, local_rows = 0;               ///< M, Ml
 };
-LayerShape layer_shape(const JobSpec& job);
+
+/// The largest sizes on a rank among its products and attentions; they size the scratch memory.
+struct Widest {
+  int64_t columns = 0;   ///< of the output of a product, or of a norm
+  int64_t depth = 0;     ///< of the input of a product
+  kernels::AttentionShape attention;
+};
+
+/// The norm that a sublayer, or the head, begins with.
+struct NormPlan {
+  kernels::NormKind kind = kernels::NormKind::layernorm;
+  float eps = 1e-5f;
+  bool operator==(const NormPlan&) const = default;
+};
+
+/// Positions that turn queries and keys.
+struct Rotary {
+  double theta = 10000;
+  int64_t head_dim = 0;
+  bool operator==(const Rotary&) const = default;
+};
 
 /// The lifetime of a tensor of a sublayer. It determines how many copies a rank holds.
 enum class Life : uint8_t {
@@ -102,8 +114,10 @@ struct LayerContext {
   parallel::ShardedParams& params;
   parallel::TensorParallel& tp;
   LayerScratch& scratch;
-  const float* cos_sin = nullptr;    ///< [T, D], of families with rotary positions
   bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
+  /// The tables of the model's rotary positions, each [T, D].
+  std::vector<std::pair<Rotary, const float*>> rotary_tables = {};
+  const float* cos_sin(const Rotary& rotary) const;
 };
 
 /// The gradients of a micro-batch are added to those of `lane`; the first micro-batch of the lane overwrites
@@ -138,42 +152,6 @@ class Sublayer {
   virtual void backward_input(const LayerContext&, Tensors& t, kernels::Matrix dout, kernels::Matrix din,
                               LanePlace) = 0;
   virtual void backward_weight(const LayerContext&, Tensors& t, LanePlace) = 0;
-};
-
-/// The declarations of a kind of sublayer: pure functions of the model and of the shape.
-struct SublayerKind {
-  const char* name;   ///< "attention"
-  /// In the order of the checkpoint's names; each declares its place.
-  std::vector<ParamDeclaration> (*parameters)(const ModelSpec&);
-  std::vector<TensorDeclaration> (*tensors)(const LayerShape&);
-  /// `biases`: the tensors of Life::layer.
-  std::unique_ptr<Sublayer> (*make)(const LayerContext&, const SublayerUses&, const Tensors& of_layer);
-};
-
-/// The sublayers of one layer, in forward order (layers.cpp).
-using LayerKind = std::vector<const SublayerKind*>;
-const LayerKind& layer_kind(const ModelSpec& model);
-
-/// A layer of one rank: runs its sublayers in order, by the contracts above. `t`: one element for each
-/// sublayer.
-class Layer {
- public:
-  Layer(const LayerKind& kind, const std::vector<SublayerUses>& uses, const LayerContext& context,
-        const std::vector<Tensors>& of_layer);
-
-  void pack(const LayerContext&);
-  /// The stream behind the layer is t.back()[kInput] + the result.
-  kernels::Matrix forward(const LayerContext&, std::vector<Tensors>& t, kernels::Matrix previous,
-                          kernels::Matrix delta);
-  /// From the first sublayer's input alone.
-  void recompute(const LayerContext&, std::vector<Tensors>& t);
-  void recompute_cheap(const LayerContext&, std::vector<Tensors>& t);
-  void backward_input(const LayerContext&, std::vector<Tensors>& t, kernels::Matrix dout, kernels::Matrix din,
-                      LanePlace);
-  void backward_weight(const LayerContext&, std::vector<Tensors>& t, LanePlace);
-
- private:
-  std::vector<std::unique_ptr<Sublayer>> sublayers_;
 };
 
 }  // namespace trainctl

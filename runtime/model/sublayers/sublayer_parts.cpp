@@ -1,5 +1,7 @@
 #include "runtime/model/sublayers/sublayer_parts.h"
 
+#include <algorithm>
+
 namespace trainctl {
 
 using kernels::Matrix;
@@ -32,9 +34,9 @@ void accumulate(const LayerContext& c, Matrix src, Matrix dst, bool overwrite) {
     c.backend.add(c.stream, src, dst);
 }
 
-Heads heads_of(const LayerShape& s, const Matrix& qkv) {
-  const int64_t q = s.heads * s.head_dim, k = s.kv_heads * s.head_dim;
-  return {qkv.columns(0, q), qkv.columns(q, k), qkv.columns(q + k, k)};
+bool declares(const std::vector<ParamDeclaration>& parameters, int place) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const ParamDeclaration& d) { return d.place == place; });
 }
 
 void EntryNorm::declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n) {
@@ -46,15 +48,15 @@ void EntryNorm::declare(std::vector<TensorDeclaration>& list, const LayerShape& 
 
 void EntryNorm::forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
   const Matrix out = t[size_t(n_.out)], y = c.tp.cuts_rows() ? c.scratch.normed : out;
-  c.backend.norm_forward(c.stream, c.shape.norm(), delta ? previous : t[kInput], delta,
-                         vector_weight(c.params, weight_), vector_weight(c.params, bias_), c.shape.norm_eps,
+  c.backend.norm_forward(c.stream, plan_.kind, delta ? previous : t[kInput], delta,
+                         vector_weight(c.params, weight_), vector_weight(c.params, bias_), plan_.eps,
                          t[kInput], y, t[size_t(n_.stats)].as<float>());
   c.tp.enter(y, out);
 }
 
 void EntryNorm::apply(const LayerContext& c, Tensors& t) const {
   const Matrix out = t[size_t(n_.out)], y = c.tp.cuts_rows() ? c.scratch.normed : out;
-  c.backend.norm_apply(c.stream, c.shape.norm(), t[kInput], t[size_t(n_.stats)].as<float>(),
+  c.backend.norm_apply(c.stream, plan_.kind, t[kInput], t[size_t(n_.stats)].as<float>(),
                        vector_weight(c.params, weight_), vector_weight(c.params, bias_), y);
   c.tp.enter(y, out);
 }
@@ -67,7 +69,7 @@ void EntryNorm::backward_input(const LayerContext& c, Tensors& t, Matrix dy, Mat
            : use < 0             ? Matrix{}
                                  : t[size_t(waiting)];
   };
-  c.backend.norm_backward(c.stream, c.shape.norm(), dy, t[kInput], vector_weight(c.params, weight_),
+  c.backend.norm_backward(c.stream, plan_.kind, dy, t[kInput], vector_weight(c.params, weight_),
                           t[size_t(n_.stats)].as<float>(), dresidual, din,
                           gradient(weight_, n_.weight_gradient), gradient(bias_, n_.bias_gradient),
                           c.weight_half_follows && !at.first);

@@ -11,11 +11,11 @@ kernels::Matrix vector_gradient(const parallel::ShardedParams&, int use, int lan
 /// dst += src, or dst = src when `overwrite`; nothing when either is empty.
 void accumulate(const LayerContext&, kernels::Matrix src, kernels::Matrix dst, bool overwrite);
 
-/// Q, K and V as columns of one matrix [M, Q].
-struct Heads {
-  kernels::Matrix q, k, v;
-};
-Heads heads_of(const LayerShape& s, const kernels::Matrix& qkv);
+/// Whether a sublayer has a parameter at this place.
+bool declares(const std::vector<ParamDeclaration>& parameters, int place);
+
+/// The places of a sublayer's norm: the first ones.
+enum EntryNormPlace { kNormWeight, kNormBias };
 
 /// The norm at the entrance of a sublayer: y = norm(previous + delta), entered into the part that is cut.
 class EntryNorm {
@@ -27,8 +27,8 @@ class EntryNorm {
   };
   static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n);
 
-  EntryNorm(const SublayerUses& uses, int weight_place, int bias_place, const Numbers& n)
-      : weight_(uses.use(weight_place)), bias_(uses.use(bias_place)), n_(n) {}
+  EntryNorm(const NormPlan& plan, const SublayerUses& uses, const Numbers& n)
+      : plan_(plan), weight_(uses.use(kNormWeight)), bias_(uses.use(kNormBias)), n_(n) {}
   void forward(const LayerContext& c, Tensors& t, kernels::Matrix previous, kernels::Matrix delta) const;
   /// y again, from x and the statistics.
   void apply(const LayerContext& c, Tensors& t) const;
@@ -38,12 +38,12 @@ class EntryNorm {
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) const;
 
  private:
+  NormPlan plan_;
   int weight_, bias_;
   Numbers n_;
 };
 
 /// What the places and numbers of a sublayer with one such norm begin with.
-enum EntryNormPlace { norm_weight, norm_bias, kFirstAfterNormPlaces };
 enum EntryNormNumber { kNorm = kFirstOwn, kStats, kNormWeightGradient, kNormBiasGradient, kFirstAfterNorm };
 constexpr EntryNorm::Numbers kNormNumbers{kNorm, kStats, kNormWeightGradient, kNormBiasGradient};
 

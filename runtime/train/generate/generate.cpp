@@ -40,7 +40,7 @@ struct Generator::Impl {
         job, device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda), tables, {});
     params = std::make_unique<parallel::ShardedParams>(
         std::move(plan.params), parallel::AxisGroups(*world[0], *world[0], nullptr), backend, *stream);
-    model = std::make_unique<StageModel>(job, std::move(plan.uses), plan.model, *params, tp, backend, *stream);
+    model = std::make_unique<StageModel>(std::move(plan.uses), plan.model, *params, tp, backend, *stream);
     StateStaging staging(backend, *stream, staging_bytes(plan.memory.sharding.optimizer));
     load(tables.params, {*params, backend, *stream, staging});
     params->publish();

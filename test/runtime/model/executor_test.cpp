@@ -131,15 +131,15 @@ class OneStage {
     job_.parallelism.lanes = width;
     job_.batch.global_sequences = 4 * width;
     const parallel::MeshPosition at{.pp = stage};
-    const ParamTable table = parameter_table(job_.model, job_.optimizer);
-    StageUses uses = stage_uses(table, job_, at);
+    const ModelTables tables = model_tables(job_);
+    StageUses uses = stage_uses(tables, job_, at);
     if (width > 1) dp_ = std::make_unique<RecordingEdge>("dp", 0, log);
     params_ = std::make_unique<parallel::ShardedParams>(
-        uses.uses, chunk_grids(table, 1).grids, sharding_options(job_),
+        uses.uses, tables.grids.grids, sharding_options(job_),
         parallel::AxisGroups(dp_ ? *dp_ : *world_[0], *world_[0], nullptr), *backend_, *stream_);
     program = stage_program(job_, at, uses);
     model_ = std::make_unique<StageModel>(
-        job_, std::move(uses), StageModel::Options{program.slots.slots, splits_backward(job_), 1.0f},
+        std::move(uses), StageModel::Options{program.slots.slots, splits_backward(job_), 1.0f},
         *params_, tp_, *backend_, *stream_);
     if (stage == 0) {
       edges_.activation_out = std::make_unique<RecordingEdge>("sent activation", 0, log);

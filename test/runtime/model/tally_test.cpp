@@ -158,7 +158,7 @@ TEST_CASE("the FLOPs of a token are 6 for each weight of a product, and attentio
         weights += double(p.count());
     for (const int64_t seq_len : {parsed.job.data.seq_len, int64_t{1000}}) {
       const double attention = 12.0 * double(model.num_layers * model.num_heads * model.head_dim() * seq_len);
-      const FlopsPerToken counted = flops_per_token(model, seq_len);
+      const FlopsPerToken counted = flops_per_token(model_plan(model), seq_len);
       CHECK(counted.full == 6 * weights + attention);
       CHECK(counted.causal == 6 * weights + attention / 2);
     }

@@ -151,17 +151,18 @@ TEST_CASE("a layer's sublayers declare each tensor and each place once, and what
     for (const DType compute : {DType::f32, DType::bf16}) {
       JobSpec job = tiny_job(family, dir.path());
       job.compute = compute;
-      for (const SublayerKind* kind : layer_kind(job.model)) {
-        CAPTURE(word_of(family), kind->name);
+      const ModelTables of_job = model_tables(job);
+      for (const SublayerPlan& sublayer : of_job.model.layers.front()->sublayers) {
+        CAPTURE(word_of(family), name_of(sublayer));
         std::map<int, TensorDeclaration> tensors;
-        for (const TensorDeclaration& d : kind->tensors(layer_shape(job))) {
+        for (const TensorDeclaration& d : tensors_of(sublayer, of_job.shape)) {
           CHECK(tensors.emplace(d.number, d).second);
           CHECK(d.rows * d.cols > 0);
         }
         CHECK(tensors.at(kInput).life == Life::input);
         CHECK(tensors.at(kOutputGradient).life == Life::gradient);
         std::set<int> places;
-        for (const ParamDeclaration& d : kind->parameters(job.model))
+        for (const ParamDeclaration& d : parameters_of(sublayer))
           CHECK((d.joined || places.insert(d.place).second));
         CHECK(*places.begin() >= 0);
       }

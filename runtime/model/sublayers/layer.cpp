@@ -1,42 +1,30 @@
-// The sublayers of each family's layers, and the layer that runs them.
-#include <cmath>
+#include "runtime/model/sublayers/layer.h"
 
-#include "runtime/model/sublayers/sublayer.h"
+#include "runtime/base/error.h"
 
 namespace trainctl {
 
 using kernels::Matrix;
 
-// One for each file of runtime/model/sublayers.
-extern const SublayerKind kAttentionSublayer, kMlpSublayer;
-
-const LayerKind& layer_kind(const ModelSpec&) {
-  static const LayerKind kAttentionThenMlp{&kAttentionSublayer, &kMlpSublayer};
-  return kAttentionThenMlp;   // of GPT-2 and of Llama
+const std::vector<ParamDeclaration>& parameters_of(const SublayerPlan& sublayer) {
+  return std::visit([](const auto& plan) -> const std::vector<ParamDeclaration>& { return plan.parameters; }, sublayer);
+}
+const char* name_of(const SublayerPlan& sublayer) {
+  return std::visit([](const auto& plan) { return plan.kName; }, sublayer);
+}
+std::vector<TensorDeclaration> tensors_of(const SublayerPlan& sublayer, const LayerShape& shape) {
+  return std::visit([&](const auto& plan) { return plan.tensors(shape); }, sublayer);
+}
+void widen(Widest& widest, const LayerPlan& layer, const LayerShape& shape) {
+  for (const SublayerPlan& sublayer : layer.sublayers)
+    std::visit([&](const auto& plan) { plan.widen(widest, shape); }, sublayer);
 }
 
-kernels::AttentionShape LayerShape::attention() const {
-  return {micro_sequences, seq_len, heads, kv_heads, head_dim, float(1.0 / std::sqrt(double(head_dim)))};
-}
-
-Precision precision_of(const JobSpec& job) { return {.activations = job.compute, .matrices = job.compute}; }
-
-LayerShape layer_shape(const JobSpec& job) {
-  LayerShape s;
-  const int tp = job.parallelism.tensor;
-  s.family = job.model.family;
-  s.compute = precision_of(job).activations;
-  s.micro_sequences = job.batch.micro_sequences;
-  s.seq_len = job.data.seq_len;
-  s.hidden = job.model.hidden_size;
-  s.heads = job.model.num_heads / tp;
-  s.kv_heads = job.model.num_kv_heads / tp;
-  s.head_dim = job.model.head_dim();
-  s.ffn = job.model.ffn_size / tp;
-  s.rows = s.micro_sequences * s.seq_len;
-  s.local_rows = job.parallelism.sequence_parallel && tp > 1 ? s.rows / tp : s.rows;
-  s.norm_eps = float(job.model.norm_eps);
-  return s;
+const float* LayerContext::cos_sin(const Rotary& rotary) const {
+  for (const auto& [of, table] : rotary_tables)
+    if (of == rotary) return table;
+  ENSURE(false, "no table of rotary positions with theta {} and {} channels", rotary.theta, rotary.head_dim);
+  return nullptr;
 }
 
 void LayerScratch::take(Arena& arena, const LayerShape& s) {
@@ -45,9 +33,10 @@ void LayerScratch::take(Arena& arena, const LayerShape& s) {
   normed = arena.take(s.compute, s.local_rows, s.hidden);
 }
 
-Layer::Layer(const LayerKind& kind, const std::vector<SublayerUses>& uses, const LayerContext& c,
+Layer::Layer(const LayerPlan& plan, const std::vector<SublayerUses>& uses, const LayerContext& c,
              const std::vector<Tensors>& of_layer) {
-  for (size_t i = 0; i < kind.size(); ++i) sublayers_.push_back(kind[i]->make(c, uses[i], of_layer[i]));
+  for (size_t i = 0; i < plan.sublayers.size(); ++i)
+    sublayers_.push_back(std::visit([&](const auto& of) { return of.make(c, uses[i], of_layer[i]); }, plan.sublayers[i]));
 }
 
 void Layer::pack(const LayerContext& c) {

@@ -1,0 +1,50 @@
+// ModelPlan is a model as a value: the embedding, a list of layers, the head. A family is a function that makes it; nobody
+// else asks for the family. Parameters, stages, memory, tally, checkpoints and generation are made by going over it.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/model/sublayers/layer.h"
+#include "runtime/spec/fields/job.h"
+
+namespace trainctl {
+
+struct EmbeddingPlan {
+  ParamDeclaration tokens;
+  std::optional<ParamDeclaration> positions;   ///< learned ones, added to the tokens'
+};
+
+struct HeadPlan {
+  NormPlan norm;
+  std::vector<ParamDeclaration> norm_parameters;   ///< weight and, where there is one, bias
+  std::optional<ParamDeclaration> weight;          ///< absent: the head multiplies by the embedding
+};
+
+struct ModelPlan {
+  Family family = Family::gpt2;
+  int64_t hidden = 0, vocabulary = 0;
+  double init_std = 0;
+  Precision precision;            ///< of the stream between layers, the embedding and the head
+  EmbeddingPlan embedding;
+  std::string layer_prefix;       ///< of a layer's names, in front of its number: "h."
+  std::vector<LayerRef> layers;   ///< equal ones share one value
+  HeadPlan head;
+
+  bool tied() const { return !head.weight; }
+  /// Each different layer once, in the order of the model.
+  std::vector<LayerRef> unlike_layers() const;
+  /// The different rotary positions of all layers.
+  std::vector<Rotary> rotaries() const;
+};
+
+/// compute: the dtype of activations and of matrices' compute copies.
+ModelPlan model_plan(const ModelSpec& model, DType compute = DType::f32);
+
+/// The sizes of a micro-batch on a rank.
+LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len, const ParallelSpec& parallelism);
+
+/// The largest sizes of the ops of any layer.
+Widest widest_of(const ModelPlan& model, const LayerShape& shape);
+
+}  // namespace trainctl

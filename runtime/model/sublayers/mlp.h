@@ -1,0 +1,23 @@
+// The feed-forward part of a layer:  x -> norm -> up -> gelu | swiglu -> down
+#pragma once
+#include "runtime/model/sublayers/sublayer.h"
+
+namespace trainctl {
+
+/// Sizes of the whole model.
+struct MlpPlan {
+  enum Place { norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias };
+  int64_t ffn = 0;
+  bool gated = false;   ///< SwiGLU, with gate and up as one product; else GELU
+  NormPlan norm;
+  std::vector<ParamDeclaration> parameters;   ///< in the order of the checkpoint's names; each declares its place
+
+  static constexpr const char* kName = "mlp";
+  bool operator==(const MlpPlan&) const = default;
+  std::vector<TensorDeclaration> tensors(const LayerShape&) const;
+  void widen(Widest&, const LayerShape&) const;
+  /// The plan must outlive the sublayer. of_layer: the tensors of Life::layer.
+  std::unique_ptr<Sublayer> make(const LayerContext&, const SublayerUses&, const Tensors& of_layer) const;
+};
+
+}  // namespace trainctl
