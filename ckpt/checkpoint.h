@@ -17,14 +17,15 @@
 #include <vector>
 
 #include "parallel/layout.h"
+#include "parallel/state_rows.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/words.h"
 
 namespace trainctl::ckpt {
 
-enum class Role { master, first_moment, second_moment, gradient };
-const char* name_of(Role);
+using Role = parallel::StateRole;
+using parallel::name_of;
 
 /// A global tensor. shape has one or two dimensions; as a matrix it is [shape[0], shape.size() == 2 ?
 /// shape[1] : 1].

@@ -50,16 +50,6 @@ std::vector<SafetensorsEntry> safetensors_entries(const ShardReceipt& shard) {
 
 }  // namespace
 
-const char* name_of(Role role) {
-  switch (role) {
-    case Role::master: return "master";
-    case Role::first_moment: return "first_moment";
-    case Role::second_moment: return "second_moment";
-    case Role::gradient: return "gradient";
-  }
-  return "?";
-}
-
 parallel::Box whole_box(const std::vector<int64_t>& shape) {
   ENSURE(shape.size() == 1 || shape.size() == 2, "a tensor of {} dimensions", shape.size());
   return {0, shape[0], 0, shape.size() == 2 ? shape[1] : 1};

@@ -39,7 +39,7 @@ bool GroupKey::repeats_sums(const AxisLines& lines) const {
 GroupKey key_of(const ParamUse& use) {
   const bool vector = use.dtype == DType::f32 && use.layout.cols == 1;
   const Form form = use.layout.cut == Cut::none ? Form::whole : vector ? Form::cut_vector : Form::cut_matrix;
-  return {use.replicated, use.partial, form, use.use, use.dtype};
+  return {use.replicated, use.partial, form, use.use, use.dtype, use.states};
 }
 
 std::string name_of(const GroupKey& key) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/state_rows.h"
 #include "runtime/base/dtype.h"
 
 namespace trainctl::parallel {
@@ -48,6 +49,7 @@ struct GroupKey {
   Form form = Form::whole;
   int use = 0;               ///< the first use of the parameter is 0
   DType dtype = DType::f32;  ///< of compute copies
+  StateRows states = kAdamW;
   auto operator<=>(const GroupKey&) const = default;
 
   /// The axis along which chunks are owned and gradients are added as the lanes' tree; 0: none has lanes.

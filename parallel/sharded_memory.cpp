@@ -29,8 +29,7 @@ void ShardedMemory::allocate_group(int g, kernels::Backend& backend) {
   const auto take = [&](std::unique_ptr<kernels::Buffer>& buffer, size_t n) {
     if (n > 0) buffer = backend.allocate(n);
   };
-  for (auto* moment : {&memory.master, &memory.first_moment, &memory.second_moment})
-    take(*moment, bytes.moment);
+  for (const size_t state : bytes.states) take(memory.states.emplace_back(), state);
   take(memory.weights, bytes.weights);
   take(memory.summed, bytes.summed);
   take(memory.received, bytes.most_received());
@@ -75,10 +74,10 @@ void ShardedMemory::build_state_chunks() {
   for (const auto& [g, c, saved_here] : layout.owned_chunks()) {
     const GroupMemory& memory = groups_[size_t(g)];
     const int64_t at = c.offset - layout.state_begin(g);
-    ShardedParams::StateChunk s{c.where.param, c.where.chunk, c.where.global};
-    s.master = static_cast<float*>(memory.master->data()) + at;
-    s.first_moment = static_cast<float*>(memory.first_moment->data()) + at;
-    s.second_moment = static_cast<float*>(memory.second_moment->data()) + at;
+    ShardedParams::StateChunk s{.param = c.where.param, .chunk = c.where.chunk, .box = c.where.global};
+    s.rows = group(g).key.states;
+    for (size_t i = 0; i < s.rows.size(); ++i)
+      s.states.push_back(static_cast<std::byte*>(memory.states[i]->data()) + size_t(at) * size_of(s.rows[i].dtype));
     if (!group(g).in_place) {
       s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();
@@ -88,7 +87,8 @@ void ShardedMemory::build_state_chunks() {
     }
     s.saved_here = saved_here;
     state_chunks_.push_back(s);
-    kernels::AdamWBox box{s.master, s.first_moment, s.second_moment, s.gradient, s.gradient_stride};
+    kernels::AdamWBox box{s.floats(StateRole::master), s.floats(StateRole::first_moment),
+                          s.floats(StateRole::second_moment), s.gradient, s.gradient_stride};
     box.weight_decay = layout.uses[size_t(c.use)].weight_decay;
     box.param = layout.shards_weights() ? own_weight(g, c) : chunk_weight(c);
     boxes_.push_back(box);

@@ -76,7 +76,7 @@ class ShardedMemory {
   void build_state_chunks();
 
   struct GroupMemory {
-    std::unique_ptr<kernels::Buffer> master, first_moment, second_moment;  // own run (ZeRO-0: all), f32
+    std::vector<std::unique_ptr<kernels::Buffer>> states;  // [row]: of the own run (ZeRO-0: of all)
     std::unique_ptr<kernels::Buffer> summed;  // own gradients in flat order (ZeRO-0: all), f32
     std::unique_ptr<kernels::Buffer> weights;  // own compute copies in flat order (ZeRO-3)
     std::unique_ptr<kernels::Buffer> received;

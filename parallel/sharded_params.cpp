@@ -148,6 +148,13 @@ void ShardedParams::publish() {
   if (!shards_weights()) gather(0, use_count());
 }
 
+float* ShardedParams::StateChunk::floats(StateRole role) const {
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].role == role && rows[i].dtype == DType::f32) return reinterpret_cast<float*>(states[i]);
+  ENSURE(false, "no state {} of parameter {} in f32", int(role), param);
+  return nullptr;
+}
+
 const std::vector<ShardedParams::StateChunk>& ShardedParams::state_chunks() const {
   return impl_->memory.state_chunks();
 }

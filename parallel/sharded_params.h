@@ -33,6 +33,7 @@
 // have different owners, so that most buckets are exchanged by all ranks at once.
 // Source: ZeRO, arXiv:1910.02054; lanes: balanced-tree summation at every width.
 #pragma once
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -43,6 +44,7 @@
 #include "parallel/exchange_choice.h"
 #include "parallel/group_key.h"
 #include "parallel/layout.h"
+#include "parallel/state_rows.h"
 
 namespace trainctl::parallel {
 
@@ -51,6 +53,7 @@ struct ParamUse {
   int param = 0;                  ///< index into the model's table
   ParamLayout layout;
   DType dtype = DType::f32;       ///< dtype of the compute copy
+  StateRows states = kAdamW;      ///< what the optimizer keeps of it
   float weight_decay = 0;
   bool joined = false;            ///< directly follows the previous use in memory, as one taller matrix
   int part = 0;                   ///< of the rank's model (parallel/step_program.h), in forward order
@@ -76,7 +79,10 @@ struct ShardingOptions {
 /// Memory in bytes by purpose; what the plan prints and the constructor takes.
 struct ShardingBytes {
   size_t weights = 0, gradients = 0, optimizer = 0, communication = 0;
-  int64_t state_boxes = 0;        ///< chunks whose optimizer state is here
+  // Of the optimizer's state here:
+  int64_t state_boxes = 0, state_elements = 0;   ///< chunks of parameters, and their elements
+  size_t saved = 0;                              ///< bytes of what checkpoints hold of it
+  int64_t saved_chunks = 0;                      ///< in so many chunks
   size_t total() const { return weights + gradients + optimizer + communication; }
 };
 
@@ -148,11 +154,14 @@ class ShardedParams {
   /// Waits in that way for all gathers that have been started.
   void finish_gathers();
 
-  /// A chunk whose optimizer state is on this rank. Each pointer is [box.count()] f32 on the device.
+  /// A chunk whose optimizer state is on this rank.
   struct StateChunk {
     int param = 0, chunk = 0;
     Box box;
-    float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;
+    StateRows rows = kAdamW;
+    std::vector<std::byte*> states;   ///< [row]: on the device, box.count() elements of its dtype
+    float* floats(StateRole role) const;   ///< of the row with this role, which is f32
+    uint64_t saved_bytes() const { return uint64_t(box.count()) * rows.saved_bytes_per_element(); }
     const float* gradient = nullptr;
     int64_t gradient_stride = 0;
     bool saved_here = false;      ///< this rank writes it to checkpoints (exactly one rank does)

@@ -131,11 +131,28 @@ bool lies_flat(const GroupPlan& group, const Plan& plan) {
   return true;
 }
 
+/// The owners of the chunks: chunk by chunk, or, where an update reads a whole matrix, use by use.
+std::vector<int> owners_of(const GroupPlan& group, const std::vector<int64_t>& sizes, int ranks) {
+  if (!group.key.states.has_matrices()) return deal_owners(sizes, ranks);
+  std::vector<int64_t> of_use;   // the chunks of a use come one after another
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (i == 0 || group.chunks[i].use != group.chunks[i - 1].use) of_use.push_back(0);
+    of_use.back() += sizes[i];
+  }
+  const std::vector<int> dealt = deal_owners(of_use, ranks);
+  std::vector<int> owners;
+  for (size_t i = 0, use = 0; i < sizes.size(); ++i) {
+    if (i > 0 && group.chunks[i].use != group.chunks[i - 1].use) ++use;
+    owners.push_back(dealt[use]);
+  }
+  return owners;
+}
+
 /// Deals the chunks out to the ranks of the group's line, and gives them their places in flat order.
 void deal_chunks(GroupPlan& group, int ranks) {
   std::vector<int64_t> sizes;
   for (const FlatChunk& c : group.chunks) sizes.push_back(c.where.global.count());
-  const std::vector<int> owners = deal_owners(sizes, ranks);
+  const std::vector<int> owners = owners_of(group, sizes, ranks);
   group.owner_begin.assign(size_t(ranks) + 1, 0);
   for (size_t i = 0; i < sizes.size(); ++i) group.owner_begin[size_t(owners[i]) + 1] += sizes[i];
   std::partial_sum(group.owner_begin.begin(), group.owner_begin.end(), group.owner_begin.begin());
@@ -205,7 +222,8 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
   GroupBytes bytes;
   const bool whole = options.zero_stage == 0, owns = owns_state(plan, g);
   const size_t size = size_t(group.size()), own = size_t(share.own);
-  if (owns) bytes.moment = 4 * (whole ? size : own);
+  for (const StateRow& row : group.key.states)
+    if (owns) bytes.states.push_back(size_of(row.dtype) * (whole ? size : own));
   if (owns && shards_weights(options, plan.line_of(g).ranks)) bytes.weights = own * size_of(group.key.dtype);
   if (!group.in_place) bytes.summed = 4 * (whole ? size : own) * size_t(share.levels);
   for (const AxisSet axis : group.sums)
@@ -250,12 +268,18 @@ ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const A
     const GroupBytes group =
         group_bytes(plan, g, options, lines, {.own = share.elements[size_t(g)], .levels = share.own_levels});
     bytes.weights += group.weights;
-    bytes.optimizer += 3 * group.moment;
+    for (const size_t state : group.states) bytes.optimizer += state;
     bytes.communication += group.summed;
     for (const auto& [axis, received] : group.received) bytes.communication += received;
-    if (owns_state(plan, g))
-      bytes.state_boxes +=
-          options.zero_stage == 0 ? int64_t(plan.groups[size_t(g)].chunks.size()) : share.chunks[size_t(g)];
+    if (!owns_state(plan, g)) continue;
+    const GroupPlan& of = plan.groups[size_t(g)];
+    const bool whole = options.zero_stage == 0;
+    const int64_t boxes = whole ? int64_t(of.chunks.size()) : share.chunks[size_t(g)];
+    const int64_t elements = whole ? of.size() : share.elements[size_t(g)];
+    bytes.state_boxes += boxes;
+    bytes.state_elements += elements;
+    bytes.saved += size_t(elements) * of.key.states.saved_bytes_per_element();
+    bytes.saved_chunks += boxes * of.key.states.saved();
   }
   return bytes;
 }

@@ -130,7 +130,7 @@ struct GroupShare {
 /// The memory of a group on one rank, in bytes; 0: none.
 struct GroupBytes {
   size_t weights = 0;    ///< own compute copies, apart from the places of parts (ZeRO-3)
-  size_t moment = 0;     ///< each of master weights, first and second moment
+  std::vector<size_t> states;  ///< [row of GroupKey::states]; empty: its state is another group's
   size_t summed = 0;     ///< own sums in flat order (ZeRO-0: everyone's; ZeRO-2, 3: all levels)
   std::vector<std::pair<AxisSet, size_t>> received;  ///< to add the sums over each of GroupPlan::sums
   size_t most_received() const;

@@ -160,7 +160,7 @@ class StateWriter {
   }
 
   std::string write() {
-    const std::vector<float> zeros(static_cast<size_t>(largest_));
+    const std::vector<float> zeros(static_cast<size_t>(largest_));   // of a state that is no weight, whatever its dtype
     std::vector<ckpt::ShardReceipt> receipts;
     ckpt::prepare_saving(fs_, directory_, info_);
     for (size_t g = 0; g < groups_.size(); ++g) receipts.push_back(write_group(g, zeros));
@@ -181,9 +181,12 @@ class StateWriter {
       const StoredParam stored = stored_.find(table_.params[size_t(chunk.param)]);
       stored_.read(stored, chunk.box, values.back().data());
       require_finite(stored.name, chunk.box, values.back());
-      // In the order of checkpoint_tensors: the weights and their two moments.
-      const float* const data[] = {values.back().data(), zeros.data(), zeros.data()};
-      for (int role = 0; role < 3; ++role) chunks.push_back({3 * chunk.param + role, chunk.box, data[role]});
+      const Param& param = table_.params[size_t(chunk.param)];
+      int tensor = param.first_tensor;
+      for (const parallel::StateRow& row : param.states)
+        if (row.saved)
+          chunks.push_back(
+              {tensor++, chunk.box, row.role == ckpt::Role::master ? values.back().data() : zeros.data()});
     }
     return ckpt::write_shard(fs_, ckpt::saving_directory(directory_, info_),
                              ckpt::shard_file_name(int(g), int(groups_.size())), info_, tensors_, chunks);

@@ -47,6 +47,7 @@ class TableBuilder {
       if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.layers.size()));
     }
     p.decay = decays(d.role);
+    if (!table_.params.empty()) p.first_tensor = table_.params.back().first_tensor + table_.params.back().states.saved();
     table_.params.push_back(std::move(p));
   }
 
@@ -91,10 +92,10 @@ class TableBuilder {
   int64_t kv_heads_ = 0;   // that each rank of a tensor group has as many of, in every layer
 };
 
-ckpt::Tensor tensor_of(const Param& p, ckpt::Role role) {
+ckpt::Tensor tensor_of(const Param& p, ckpt::Role role, DType dtype) {
   std::vector<int64_t> shape{p.layout.rows};
   if (!p.is_vector()) shape.push_back(p.layout.cols);
-  return {p.layout.name, role, DType::f32, shape};
+  return {p.layout.name, role, dtype, shape};
 }
 
 }  // namespace
@@ -112,6 +113,18 @@ int64_t ParamTable::total_count() const {
   return n;
 }
 
+size_t ParamTable::state_bytes() const {
+  size_t bytes = 0;
+  for (const Param& p : params) bytes += size_t(p.count()) * p.states.bytes_per_element();
+  return bytes;
+}
+
+size_t ParamTable::checkpoint_bytes() const {
+  size_t bytes = 0;
+  for (const Param& p : params) bytes += size_t(p.count()) * p.states.saved_bytes_per_element();
+  return bytes;
+}
+
 ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimizer) {
   return TableBuilder(model, optimizer).build();
 }
@@ -119,14 +132,14 @@ ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimize
 std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table) {
   std::vector<ckpt::Tensor> tensors;
   for (const Param& p : table.params)
-    for (const ckpt::Role role : {ckpt::Role::master, ckpt::Role::first_moment, ckpt::Role::second_moment})
-      tensors.push_back(tensor_of(p, role));
+    for (const parallel::StateRow& row : p.states)
+      if (row.saved) tensors.push_back(tensor_of(p, row.role, row.dtype));
   return tensors;
 }
 
 std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table) {
   std::vector<ckpt::Tensor> tensors;
-  for (const Param& p : table.params) tensors.push_back(tensor_of(p, ckpt::Role::gradient));
+  for (const Param& p : table.params) tensors.push_back(tensor_of(p, ckpt::Role::gradient, DType::f32));
   return tensors;
 }
 

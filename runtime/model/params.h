@@ -7,6 +7,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "parallel/layout.h"
+#include "parallel/state_rows.h"
 #include "runtime/model/model_plan.h"
 
 namespace trainctl {
@@ -22,6 +23,8 @@ struct Param {
   bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
   bool joined = false;           ///< as in ParamDeclaration
+  parallel::StateRows states = parallel::kAdamW;
+  int first_tensor = 0;          ///< of its saved states, which come one after another in checkpoint_tensors
 
   bool is_vector() const { return layout.cols == 1 && role != ParamRole::matrix; }
   int64_t count() const { return layout.rows * layout.cols; }
@@ -32,6 +35,8 @@ struct ParamTable {
   std::vector<int> legal_tensor;        ///< tensor-parallel degrees the model allows
   int find(const std::string& name) const;  ///< index; ENSUREs that it exists
   int64_t total_count() const;
+  size_t state_bytes() const;        ///< of all that the optimizer keeps
+  size_t checkpoint_bytes() const;   ///< of what is saved of it
   bool tied = false;                    ///< the head multiplies by the embedding
   Family family = Family::gpt2;
 };
@@ -41,8 +46,7 @@ inline ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& o
   return parameter_table(model_plan(model), optimizer);
 }
 
-/// The tensors of a checkpoint of this model: master weights, first and second moment of every parameter, or
-/// only `gradient`.
+/// The tensors of a checkpoint of this model: the saved states of every parameter, or only `gradient`.
 std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table);
 std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table);
 

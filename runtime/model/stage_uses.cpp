@@ -44,6 +44,7 @@ class UseBuilder {
     const bool matrix = p.role == ParamRole::matrix || p.role == ParamRole::embedding || p.role == ParamRole::head;
     const Precision& precision = p.sublayer < 0 ? model_.precision : model_.layers[size_t(p.layer)]->precision;
     use.dtype = matrix ? precision.matrices : precision.vectors;
+    use.states = p.states;
     use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;

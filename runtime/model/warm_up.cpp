@@ -52,8 +52,8 @@ void warm_up(const WarmUp& w) {
   w.params.finish_gathers();
   w.model.weights_changed();
   for (const auto& chunk : w.params.state_chunks())
-    for (float* state : {chunk.master, chunk.first_moment, chunk.second_moment})
-      w.backend.fill_zero(stream, state, size_t(chunk.box.count()) * sizeof(float));
+    for (size_t i = 0; i < chunk.rows.size(); ++i)
+      w.backend.fill_zero(stream, chunk.states[i], size_t(chunk.box.count()) * size_of(chunk.rows[i].dtype));
   stream.synchronize();
 }
 

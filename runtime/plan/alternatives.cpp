@@ -126,16 +126,16 @@ class Search {
 
   /// A bound that costs nothing: weights, gradients and optimizer state if everything were cut evenly.
   bool may_fit(const Mesh& m) const {
-    const double parameters = double(parameter_count()), part = double(m.tensor) * m.pipeline;
+    const double parameters = double(table().total_count()), part = double(m.tensor) * m.pipeline;
     const int zero = job_.parallelism.zero_stage;
     const double held = (zero >= 3 ? 0 : 2) + (zero >= 2 ? 0 : 4);   // weights, gradients: or of two parts
-    const double bytes = parameters / part * held + 12 * parameters / part / m.data;
+    const double bytes = parameters / part * held + double(table().state_bytes()) / part / m.data;
     const int together = device_.kind == DeviceKind::cuda ? 1 : m.tensor * m.pipeline * m.data;
     return bytes * together < double(device_.room(job_));
   }
-  int64_t parameter_count() const {
-    if (parameters_ == 0) parameters_ = parameter_table(job_.model, job_.optimizer).total_count();
-    return parameters_;
+  const ParamTable& table() const {
+    if (table_.params.empty()) table_ = parameter_table(job_.model, job_.optimizer);
+    return table_;
   }
 
   /// The ways to save activations that save no less than the spec's. Of some layers: of the least number.
@@ -258,7 +258,7 @@ class Search {
   const ParseInput& spec_;
   const JobSpec& job_;
   const DeviceModel& device_;
-  mutable int64_t parameters_ = 0;
+  mutable ParamTable table_;
 };
 
 }  // namespace

@@ -164,7 +164,7 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   }
   plan.work = stage_work(planner.tables().stage_layers, job.parallelism.pipeline, part_flops(model, job.data.seq_len));
   plan.bubble_fraction = planner.pipeline(0).bubble_fraction;
-  plan.checkpoint_bytes = size_t(plan.parameters) * 12;
+  plan.checkpoint_bytes = table.checkpoint_bytes();
   const RankMemory& worst = plan.worst();
   const RankParts parts = rank_parts(job, device, planner.tables(), worst.at);
   const auto params = parallel::sharding::make_layout(parts.uses.uses, planner.tables().grids.grids,
@@ -172,7 +172,8 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   plan.regions = memory_regions(params, worst);
   plan.buckets = count_buckets(params);
   for (const auto& owned : params.owned_chunks())
-    if (owned.saved_here) plan.saved_bytes += 12 * size_t(owned.chunk.where.global.count());
+    if (owned.saved_here)
+      plan.saved_bytes += params.group(owned.group).key.states.saved_bytes_per_element() * size_t(owned.chunk.where.global.count());
   plan.classes = planner.classes();
   return plan;
 }

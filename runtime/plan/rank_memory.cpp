@@ -49,21 +49,21 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                const parallel::ShardingBytes& sharding) {
   m.sharding = sharding;
-  m.workspace = device.workspace_bytes(tables, job.parallelism, int64_t(sharding.optimizer / 12), sharding.state_boxes);
+  m.workspace = device.workspace_bytes(tables, job.parallelism, sharding.state_elements, sharding.state_boxes);
   // Of replicas, each saves its part.
   const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1;
-  const size_t written = sharding.optimizer / replicas;
+  const size_t written = sharding.saved / replicas;
   if (job.checkpoint.memory != MemoryCopies::off)
-    m.copies = ckpt::memory_for_pieces(written, 3 * size_t(sharding.state_boxes) / replicas, 0, 0,
+    m.copies = ckpt::memory_for_pieces(written, size_t(sharding.saved_chunks) / replicas, 0, 0,
                                        job.checkpoint.memory == MemoryCopies::one ? 1 : 2);
   m.copies_count = device.is_host();
   if (!device.is_host()) {
-    m.pinned_host = staging_bytes(sharding.optimizer);
+    m.pinned_host = staging_bytes(sharding.saved);
     return;
   }
   // Any job may begin from a checkpoint, of which a rank reads its whole state; what it saves is no more.
   static_assert(ckpt::kReaderBytes >= ckpt::kShardWriterBytes);
-  m.saving = std::min(ckpt::kReaderBytes, sharding.optimizer);
+  m.saving = std::min(ckpt::kReaderBytes, sharding.saved);
 }
 
 // NCCL makes a connection for each peer and channel, and each receiving end on the same node keeps the

@@ -59,7 +59,7 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
                 .split_backward = splits_backward(job),
                 .loss_scale = float(1.0 / double(job.tokens_per_step()))};
   const parallel::ShardingBytes sharding = plan.params.bytes();
-  plan.scratch = scratch_shape(tables, int64_t(sharding.optimizer / 12), sharding.state_boxes);
+  plan.scratch = scratch_shape(tables, sharding.state_elements, sharding.state_boxes);
   plan.memory =
       memory_of_stage(job, device, StageModel::plan(plan.uses, plan.model), plan.sequences_read());
   plan.memory.at = at;
@@ -79,8 +79,8 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   for (int g = 0; g < params.groups(); ++g) {
     const GroupBytes bytes = params.group_bytes(g);
     const std::string of = " of " + parallel::name_of(params.group(g).key);
-    for (const char* state : {"master weights", "first moments", "second moments"})
-      add(state + of, bytes.moment);
+    for (size_t i = 0; i < bytes.states.size(); ++i)
+      add(std::string(params.group(g).key.states[i].words) + of, bytes.states[i]);
     add("own gradients" + of, bytes.summed);
     for (const auto& [axis, received] : bytes.received)
       add((axis == parallel::axes::tensor ? "sums over the tensor group" : "gradients of the other use") + of,

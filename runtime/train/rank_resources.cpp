@@ -60,7 +60,7 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   if (plan.reads_tokens) tokens = std::make_unique<TokenFeed>(plan.sequences, job_.data.seq_len, backend);
   saving_stream = backend.create_stream();
   staging = std::make_unique<StateStaging>(backend, *saving_stream,
-                                           staging_bytes(plan.memory.sharding.optimizer, most_staging_bytes));
+                                           staging_bytes(plan.memory.sharding.saved, most_staging_bytes));
   device_chunks = std::make_unique<DeviceChunks>(*staging);
   backend.reserve_scratch(plan.scratch);
 }

@@ -17,8 +17,8 @@ namespace {
 std::vector<ckpt::WantedBox> boxes_of(const WantedState& wanted) {
   std::vector<ckpt::WantedBox> boxes;
   for (const parallel::ShardedParams::StateChunk& chunk : wanted.params.state_chunks())
-    for (const ckpt::Role role : {ckpt::Role::master, ckpt::Role::first_moment, ckpt::Role::second_moment})
-      boxes.push_back({wanted.table.params[size_t(chunk.param)].layout.name, role, chunk.box});
+    for (const parallel::StateRow& row : chunk.rows)
+      if (row.saved) boxes.push_back({wanted.table.params[size_t(chunk.param)].layout.name, row.role, chunk.box});
   return boxes;
 }
 
@@ -84,8 +84,7 @@ std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const W
 void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
                    parallel::Communicator& world, Control& control) {
   std::array<int64_t, 2> bytes = {0, options.memory ? int64_t(*options.memory->read_elsewhere) : 0};
-  // Master weights and two moments.
-  for (const auto& chunk : params.state_chunks()) bytes[0] += 3 * chunk.box.count() * int64_t(sizeof(float));
+  for (const auto& chunk : params.state_chunks()) bytes[0] += int64_t(chunk.saved_bytes());
   parallel::all_sum(world, bytes);
   if (world.rank() != 0) return;
   const char* tier = options.memory ? "memory" : options.from_store ? "store" : "directory";

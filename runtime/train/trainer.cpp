@@ -244,7 +244,7 @@ struct Trainer::Impl {
                        .write_bytes_per_s = job.checkpoint.write_mib_per_s * kMebibyte,
                        .spans = spans},
         Saver::State{.tensors = tensors,
-                     .chunks = [this] { return state_chunk_data(rank.state()); },
+                     .chunks = [this] { return state_chunk_data(rank.tables.params, rank.state()); },
                      .source = rank.device_chunks.get(),
                      .written = [this](uint64_t n) { activity.progress(n, 0, true); }},
         control, fs, std::move(slots.memory), options.partner);

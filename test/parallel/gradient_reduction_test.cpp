@@ -159,7 +159,7 @@ struct ReduceCase {
     for (const ShardedParams::StateChunk& c : params.state_chunks())
       for (int64_t row = 0; row < c.box.rows(); ++row)
         for (int64_t col = 0; col < c.box.cols(); ++col)
-          c.master[row * c.box.cols() + col] = weight_value(
+          c.floats(StateRole::master)[row * c.box.cols() + col] = weight_value(
               c.param, (c.box.row_begin + row) * m.uses[size_t(c.param)].layout.cols + c.box.col_begin + col);
   }
 

@@ -83,7 +83,7 @@ void check_weights(ShardedParams& params, const Case& c) {
     for (int64_t i = 0; i < chunk.box.count(); ++i) {
       const int64_t cols = c.uses.uses[size_t(chunk.param)].layout.cols;
       const int64_t row = chunk.box.row_begin + i / chunk.box.cols();
-      chunk.master[i] = exact_weight(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
+      chunk.floats(StateRole::master)[i] = exact_weight(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
     }
   params.publish();
   for (int use = 0; use < params.use_count(); ++use) {

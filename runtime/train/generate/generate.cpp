@@ -41,7 +41,7 @@ struct Generator::Impl {
     params = std::make_unique<parallel::ShardedParams>(
         std::move(plan.params), parallel::AxisGroups(*world[0], *world[0], nullptr), backend, *stream);
     model = std::make_unique<StageModel>(std::move(plan.uses), plan.model, *params, tp, backend, *stream);
-    StateStaging staging(backend, *stream, staging_bytes(plan.memory.sharding.optimizer));
+    StateStaging staging(backend, *stream, staging_bytes(plan.memory.sharding.saved));
     load(tables.params, {*params, backend, *stream, staging});
     params->publish();
     model->weights_changed();

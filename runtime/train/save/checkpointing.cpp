@@ -37,24 +37,24 @@ void initialise_master(const Param& p, uint64_t seed, const parallel::Box& box, 
 class LoadProgress {
  public:
   explicit LoadProgress(const RankState& state) : report_(state.progress) {
-    for (const auto& c : state.params.state_chunks()) total_ += bytes_of(c);
+    for (const auto& c : state.params.state_chunks()) total_ += c.saved_bytes();
   }
-  void add(const ShardedParams::StateChunk& c) { add(bytes_of(c)); }
+  void add(const ShardedParams::StateChunk& c) { add(c.saved_bytes()); }
   void add(uint64_t bytes) {
     done_ += bytes;
     if (report_) report_(done_, total_);
   }
 
  private:
-  /// Master weights and two moments.
-  static uint64_t bytes_of(const ShardedParams::StateChunk& c) { return 3 * uint64_t(c.box.count()) * sizeof(float); }
   const std::function<void(uint64_t, uint64_t)>& report_;
   uint64_t done_ = 0, total_ = 0;
 };
 
-void zero_moments(const RankState& state, const ShardedParams::StateChunk& c) {
-  for (float* moment : {c.first_moment, c.second_moment})
-    state.backend.fill_zero(state.stream, moment, size_t(c.box.count()) * sizeof(float));
+/// All states but the weights.
+void zero_others(const RankState& state, const ShardedParams::StateChunk& c) {
+  for (size_t i = 0; i < c.rows.size(); ++i)
+    if (c.rows[i].role != ckpt::Role::master)
+      state.backend.fill_zero(state.stream, c.states[i], size_t(c.box.count()) * size_of(c.rows[i].dtype));
 }
 
 /// Calls with(band, offset) for runs of whole rows of `box` of at most `most` elements each (a row at least); `offset` is that of the
@@ -96,10 +96,10 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
     upload.flush();
   };
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
-    zero_moments(state, c);
+    zero_others(state, c);
     in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
       if (!upload.fits(band.count())) fill();
-      rooms.push_back({&table.params[size_t(c.param)], band, upload.room(c.master + offset, band.count())});
+      rooms.push_back({&table.params[size_t(c.param)], band, upload.room(c.floats(ckpt::Role::master) + offset, band.count())});
     });
     progress.add(c);
   }
@@ -117,9 +117,9 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
     if (c.param != found) stored = model.find(table.params[size_t(c.param)]);
     found = c.param;
     in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
-      model.read(stored, band, upload.room(c.master + offset, band.count()));
+      model.read(stored, band, upload.room(c.floats(ckpt::Role::master) + offset, band.count()));
     });
-    zero_moments(state, c);
+    zero_others(state, c);
     progress.add(c);
   }
   upload.finish();
@@ -148,26 +148,25 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
   };
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const std::string& name = table.params[size_t(c.param)].layout.name;
-    const std::pair<ckpt::Role, float*> parts[] = {{ckpt::Role::master, c.master},
-                                                   {ckpt::Role::first_moment, c.first_moment},
-                                                   {ckpt::Role::second_moment, c.second_moment}};
-    for (const auto& [role, values] : parts)
-      in_bands(c.box, upload.most(), [&, role = role, values = values](const parallel::Box& band, int64_t offset) {
-        if (!upload.fits(band.count())) read();
-        reads.push_back({name, role, band, upload.room(values + offset, band.count()), !c.saved_here});
-      });
+    for (const parallel::StateRow& row : c.rows)
+      if (row.saved)
+        in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
+          if (!upload.fits(band.count())) read();
+          reads.push_back(
+              {name, row.role, band, upload.room(c.floats(row.role) + offset, band.count()), !c.saved_here});
+        });
   }
   read();
   upload.finish();
 }
 
-std::vector<ckpt::ChunkData> state_chunk_data(const RankState& state) {
+std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const RankState& state) {
   std::vector<ckpt::ChunkData> data;
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     if (!c.saved_here) continue;
-    data.push_back({3 * c.param, c.box, c.master});
-    data.push_back({3 * c.param + 1, c.box, c.first_moment});
-    data.push_back({3 * c.param + 2, c.box, c.second_moment});
+    int tensor = table.params[size_t(c.param)].first_tensor;
+    for (size_t i = 0; i < c.rows.size(); ++i)
+      if (c.rows[i].saved) data.push_back({tensor++, c.box, c.states[i]});
   }
   return data;
 }

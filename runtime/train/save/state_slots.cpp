@@ -20,8 +20,8 @@ uint64_t slot_file_bytes(const parallel::ShardedParams& params, const SlotsWante
   size_t chunks = 0;
   for (const auto& chunk : params.state_chunks()) {
     if (!chunk.saved_here) continue;
-    bytes += 3 * uint64_t(chunk.box.count()) * sizeof(float);
-    chunks += 3;
+    bytes += chunk.saved_bytes();
+    chunks += size_t(chunk.rows.saved());
   }
   return ckpt::memory_for_pieces(bytes, chunks, wanted.tensors, wanted.text_bytes, slots);
 }

@@ -1,0 +1,80 @@
+// What an optimizer keeps of a parameter: a row for each thing. Memory, owners, checkpoints and plans go
+// over the rows; an optimizer is a list of rows and an op.
+#pragma once
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/words.h"
+
+namespace trainctl::parallel {
+
+/// What a stored tensor is of its parameter. gradient: no state; saved where a job asks for gradients.
+enum class StateRole : uint8_t { master, first_moment, second_moment, gradient };
+}  // namespace trainctl::parallel
+template <>
+struct trainctl::Words<trainctl::parallel::StateRole> {
+  static constexpr std::string_view list[] = {"master", "first_moment", "second_moment", "gradient"};
+};
+namespace trainctl::parallel {
+inline const char* name_of(StateRole role) { return word_of(role).data(); }
+
+/// What an update reads at once, so that it must lie with one owner. A matrix is the part that tensor
+/// parallelism leaves on a rank.
+enum class StateUnit : uint8_t { element, matrix };
+
+struct StateRow {
+  StateRole role = StateRole::master;
+  std::string_view words;  ///< of its memory: "master weights"
+  DType dtype = DType::f32;
+  StateUnit unit = StateUnit::element;
+  bool saved = true;  ///< in checkpoints; else it is made again
+  auto operator<=>(const StateRow&) const = default;
+};
+
+/// A table of rows, which lives as long as the program.
+class StateRows {
+ public:
+  template <size_t n>
+  constexpr StateRows(const StateRow (&rows)[n]) : begin_(rows), size_(n) {}
+  const StateRow* begin() const { return begin_; }
+  const StateRow* end() const { return begin_ + size_; }
+  size_t size() const { return size_; }
+  const StateRow& operator[](size_t i) const { return begin_[i]; }
+  /// Of one element of the parameter, or of what is saved of it.
+  size_t bytes_per_element() const;
+  size_t saved_bytes_per_element() const;
+  int saved() const {
+    return int(std::count_if(begin(), end(), [](const StateRow& row) { return row.saved; }));
+  }
+  bool has_matrices() const {
+    return std::any_of(begin(), end(), [](const StateRow& row) { return row.unit == StateUnit::matrix; });
+  }
+  std::strong_ordering operator<=>(const StateRows& other) const {
+    return std::lexicographical_compare_three_way(begin(), end(), other.begin(), other.end());
+  }
+  bool operator==(const StateRows& other) const { return (*this <=> other) == 0; }
+
+ private:
+  const StateRow* begin_;
+  size_t size_;
+};
+
+inline size_t StateRows::bytes_per_element() const {
+  size_t bytes = 0;
+  for (const StateRow& row : *this) bytes += size_of(row.dtype);
+  return bytes;
+}
+inline size_t StateRows::saved_bytes_per_element() const {
+  size_t bytes = 0;
+  for (const StateRow& row : *this) bytes += row.saved ? size_of(row.dtype) : 0;
+  return bytes;
+}
+
+inline constexpr StateRow kAdamW[] = {{StateRole::master, "master weights"},
+                                      {StateRole::first_moment, "first moments"},
+                                      {StateRole::second_moment, "second moments"}};
+
+}  // namespace trainctl::parallel
