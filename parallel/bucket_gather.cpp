@@ -44,7 +44,7 @@ void BucketGather::copy_in() {
 
 void BucketGather::copy_out() {
   places_->for_each_chunk([&](const FlatChunk& c, int64_t at) {
-    if (c.owner != line_->rank() || memory_.layout.shards_weights())
+    if (c.owner != line_->rank() || memory_.layout.shards_weights(group_))
       backend_.copy(moves_, in_buffer(c, at), memory_.chunk_weight(c));
   });
 }

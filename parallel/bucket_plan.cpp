@@ -74,12 +74,12 @@ bool can_halve(const ShardingOptions& options, int ranks) {
 }
 
 /// Of the buckets of one line.
-BucketRing ring_of(const LaneLine& line, const ShardingOptions& options, LaneRun lanes) {
+BucketRing ring_of(const Plan& plan, const LaneLine& line, const ShardingOptions& options, LaneRun lanes) {
   const LargestBucket& largest = line.largest;
   const int ranks = line.ranks;
   if (ranks == 1) return {};
   const bool f32 = options.reduction_dtype == DType::f32;
-  const int own = reduces_lanes(options, ranks) ? 1 : subtree_count(lanes);
+  const int own = plan.reduces_lanes ? 1 : subtree_count(lanes);
   // Of a rank's peer in round 0 of the halving it receives the most: all that ranks with its lowest bit own.
   // In the direct exchange, it is its slice of the subtrees of all others.
   const bool halves = can_halve(options, ranks);
@@ -97,6 +97,13 @@ BucketRing ring_of(const LaneLine& line, const ShardingOptions& options, LaneRun
 }
 
 }  // namespace
+
+GroupLinks links_along(const LaneLine& line, const ShardingOptions& options) {
+  GroupLinks links = options.links;
+  if (line.sharing > 1)
+    links.neighbours = int(std::bit_floor(unsigned(std::max(1, links.neighbours / line.sharing))));
+  return links;
+}
 
 BucketLoad bucket_load(const Plan& plan, const GroupPlan& group, const Bucket& bucket,
                        size_t bytes_of_element) {
@@ -130,7 +137,7 @@ void plan_buckets(Plan& plan, const ShardingOptions& options) {
         const bool fits = line.ranks > 2 &&
                           (!summed_here || received_directly(elements.all, line.ranks) <= line.largest.half);
         bucket.exchange = exchange_of(bucket_load(plan, group, bucket, size_of(options.reduction_dtype)),
-                                      line.ranks, options.links, options.exchange, fits);
+                                      line.ranks, links_along(line, options), options.exchange, fits);
         if (summed_here && bucket.exchange == Exchange::direct)
           line.largest.direct = std::max(line.largest.direct, elements.all);
       });
@@ -140,7 +147,7 @@ BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options,
                        const std::vector<LaneShare>& shares) {
   BucketRing ring;
   for (size_t i = 0; i < plan.lines.size(); ++i) {
-    const BucketRing of_line = ring_of(plan.lines[i], options, shares[i].lanes);
+    const BucketRing of_line = ring_of(plan, plan.lines[i], options, shares[i].lanes);
     ring.buckets = std::min(ring.buckets + of_line.buckets, BucketRing::kBuckets);
     ring.sums = std::max(ring.sums, of_line.sums);
     ring.received = std::max(ring.received, of_line.received);
@@ -151,16 +158,18 @@ BucketRing bucket_ring(const Plan& plan, const ShardingOptions& options,
 
 GatherRing gather_ring(const Plan& plan, const ShardingOptions& options) {
   GatherRing ring;
-  const LaneLine& line = plan.lines.front();
-  if (!shards_weights(options, line.ranks)) return ring;
-  ring.buckets = line.largest.buckets;
-  for (const GroupPlan& group : plan.groups)
+  for (const LaneLine& line : plan.lines)
+    if (shards_weights(options, line.ranks))
+      ring.buckets = std::min(ring.buckets + line.largest.buckets, BucketRing::kBuckets);
+  for (const GroupPlan& group : plan.groups) {
+    if (!shards_weights(options, plan.lines[size_t(group.line)].ranks)) continue;
     for (const Bucket& bucket : group.buckets) {
       size_t bytes = 0;
       for (size_t i = bucket.begin; i < bucket.end; ++i)
         bytes += size_t(group.chunks[i].where.global.count()) * size_of(group.key.dtype);
       ring.bucket_bytes = std::max(ring.bucket_bytes, align_up(bytes));
     }
+  }
   return ring;
 }
 

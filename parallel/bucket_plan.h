@@ -12,6 +12,9 @@ constexpr size_t align_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /// Cuts every group into buckets, chooses their exchanges, and fills LaneLine::largest.
 void plan_buckets(Plan& plan, const ShardingOptions& options);
 
+/// ShardingOptions::links, which are those of the first line, between the ranks of `line`.
+GroupLinks links_along(const LaneLine& line, const ShardingOptions& options);
+
 /// What decides about the exchange of a bucket, of a plan whose buckets are cut.
 ///   bytes_of_element  on the wire
 BucketLoad bucket_load(const Plan& plan, const GroupPlan& group, const Bucket& bucket,

@@ -47,12 +47,13 @@ void BucketReduction::pack(int level) {
              memory_.ring_received(slot_),
              memory_.ring_root(slot_),
              nullptr};
-  for (int subtree = 0; subtree < memory_.subtrees(group_); ++subtree)
+  const std::vector<int>& levels = memory_.levels(group_).left;
+  for (int subtree = 0; subtree < int(levels.size()); ++subtree)
     line_->places.for_each_chunk([&](const FlatChunk& c, int64_t at) {
       const Box& box = c.where.global;
       kernels::Matrix packed = packed_.in(packed_.sums, subtree * line_->places.count() + at, box.count());
       packed.rows = box.rows(), packed.cols = packed.stride = box.cols();
-      backend_.copy(sums_, memory_.chunk_gradient(c, subtree), packed);
+      backend_.copy(sums_, memory_.chunk_gradient(c, levels[size_t(subtree)]), packed);
       if (c.owner == line().group.rank() && !packed_.own)
         packed_.own = memory_.summed(group_, c.offset, level);
     });
@@ -69,7 +70,7 @@ void BucketReduction::start_reduce() {
     return packed_.in(packed_.sums, subtree * line_->places.count() + of.begin, of.count());
   };
   const Elements all{0, line_->places.count()};
-  for (int subtree = 1; subtree < memory_.subtrees(group_); ++subtree)
+  for (int subtree = 1; subtree < int(memory_.levels(group_).left.size()); ++subtree)
     add_lanes(backend_, sums_, packed_.dtype, sum(0, all), sum(subtree, all), sum(0, all));
   std::vector<Reduction> parts;
   for (int owner = 0; owner < line().group.size(); ++owner)

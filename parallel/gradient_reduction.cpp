@@ -25,23 +25,22 @@ GradientReduction::GradientReduction(const ShardedMemory& memory, LaneGroups& li
 
 void GradientReduction::merge_lane(int use, int lane) {
   const int g = memory_.group_of(use);
-  for (int level = memory_.level_of_lane(g, lane); level > 0 && level >= memory_.level_of_lane(g, lane + 1);
-       --level) {
-    const kernels::Matrix left = memory_.gradient(use, level - 1);
-    add_lanes(backend_, stream_, memory_.layout.options.reduction_dtype, left, memory_.gradient(use, level),
+  for (const auto& [into, from] : memory_.levels(g).after[memory_.lane_before_reduction(g, lane)]) {
+    const kernels::Matrix left = memory_.gradient(use, into);
+    add_lanes(backend_, stream_, memory_.layout.options.reduction_dtype, left, memory_.gradient(use, from),
               left);
   }
 }
 
 void GradientReduction::reduce(int begin, int end) {
-  const int lane = reductions_of_[size_t(begin)];
-  ENSURE(lane < memory_.layout.reductions(), "use {} was reduced before", begin);
+  const int number = reductions_of_[size_t(begin)];
+  ENSURE(number < memory_.layout.reductions(), "use {} was reduced before", begin);
   for (int use = begin; use < end; ++use) {
-    ENSURE(reductions_of_[size_t(use)] == lane, "use {} is not reduced with use {}", use, begin);
+    ENSURE(reductions_of_[size_t(use)] == number, "use {} is not reduced with use {}", use, begin);
     ++reductions_of_[size_t(use)];
   }
   if (memory_.layout.reduces_lanes())
-    queue_uses(begin, end, lane);
+    queue_uses(begin, end, number);
   else
     queue_ready();
   go_on();
@@ -62,7 +61,7 @@ void GradientReduction::queue_ready() {
 }
 
 /// Appends the buckets of these uses, which are whole parts of the model.
-void GradientReduction::queue_uses(int begin, int end, int lane) {
+void GradientReduction::queue_uses(int begin, int end, int number) {
   for (int g = 0; g < memory_.groups(); ++g) {
     const std::vector<FlatChunk>& chunks = memory_.group(g).chunks;
     const std::vector<Bucket>& buckets = memory_.group(g).buckets;
@@ -70,7 +69,7 @@ void GradientReduction::queue_uses(int begin, int end, int lane) {
     auto bucket = std::partition_point(buckets.begin(), buckets.end(),
                                        [&](const Bucket& b) { return chunks[b.begin].use >= end; });
     for (; bucket != buckets.end() && chunks[bucket->end - 1].use >= begin; ++bucket)
-      queue_.push_back({g, *bucket, lane});
+      queue_.push_back({g, *bucket, number});
   }
   for (int use = begin; use < end; ++use) last_of_place_[place_of(use)] = {queued_before_ + queue_.size(), 0};
 }
@@ -106,7 +105,7 @@ void GradientReduction::go_on() {
   while (!queue_.empty() && begin_next()) end_complete();
 }
 
-/// Where lanes are added, the sums of a lane must not take the place of an earlier one's: those of the same
+/// From ZeRO-2 on, the sums of a reduction must not take the place of an earlier one's: those of the same
 /// chunks come first.
 bool GradientReduction::may_write(size_t i) {
   const Queued& queued = slot_of(i).queued;
@@ -125,15 +124,15 @@ void GradientReduction::end_complete() {
 bool GradientReduction::begin_next() {
   const Queued next = queue_.front();
   if (line_of(next.group).size() == 1) {
-    copy_own(next.group, next.bucket);
+    copy_own(next);
   } else {
     if (under_way_ == ring_.size()) return false;
-    const size_t slot = (oldest_ + under_way_++) % ring_.size();
-    ring_[slot].queued = next;
-    ring_[slot].reduction.begin(next.group, next.bucket, memory_.own_level_of_lane(next.group, next.lane));
-    for (LastBucket& last : last_of_place_)
-      if (last.number == queued_before_ + 1) last.slot = slot;
+    last_slot_ = (oldest_ + under_way_++) % ring_.size();
+    ring_[last_slot_].queued = next;
+    ring_[last_slot_].reduction.begin(next.group, next.bucket, memory_.own_level(next.number));
   }
+  for (LastBucket& last : last_of_place_)
+    if (last.number == queued_before_ + 1) last.slot = last_slot_;
   queue_.pop_front();
   ++queued_before_;
   return true;
@@ -145,12 +144,18 @@ void GradientReduction::finish_oldest() {
   end_oldest();
 }
 
-/// Adds the own sums of the bucket's lane to those of the lanes before, with which they form a subtree.
-/// Buckets end in the order in which they were begun, so the lanes of a chunk are added in order.
+/// Buckets end in the order in which they were begun, so the reductions of a chunk are added in order.
 void GradientReduction::end_oldest() {
-  const auto& [group, bucket, lane] = slot_of(0).queued;
+  const Queued& queued = slot_of(0).queued;
   oldest_ = (oldest_ + 1) % ring_.size();
   --under_way_;
+  add_to_earlier(queued, *sums_);
+}
+
+/// From ZeRO-2 on: adds the own sums of the bucket to those of the reductions before, with which they form a
+/// subtree.
+void GradientReduction::add_to_earlier(const Queued& queued, kernels::Stream& stream) {
+  const auto& [group, bucket, number] = queued;
   if (!memory_.layout.reduces_lanes()) return;
   const int rank = line_of(group).rank();
   const auto own = std::find_if(memory_.group(group).chunks.begin() + int64_t(bucket.begin),
@@ -161,25 +166,28 @@ void GradientReduction::end_oldest() {
     if (memory_.group(group).chunks[i].owner == rank)
       count += memory_.group(group).chunks[i].where.global.count();
   if (count == 0) return;
-  for (int level = memory_.own_level_of_lane(group, lane);
-       level > 0 && level >= memory_.own_level_of_lane(group, lane + 1); --level) {
+  for (int level = memory_.own_level(number); level > 0 && level >= memory_.own_level(number + 1); --level) {
     const auto sum = [&](int of) {
       return kernels::matrix(memory_.summed(group, own->offset, of), DType::f32, 1, count);
     };
-    add_lanes(backend_, *sums_, memory_.layout.options.reduction_dtype, sum(level - 1), sum(level),
+    add_lanes(backend_, stream, memory_.layout.options.reduction_dtype, sum(level - 1), sum(level),
               sum(level - 1));
   }
 }
 
-/// Alone, a group has sums apart from its gradients only because they are added along another axis then.
-void GradientReduction::copy_own(int g, Bucket bucket) {
+/// Alone, a group has sums apart from its gradients where they are added along another axis then, or to those
+/// of later times. All in order on the stream of the gradients.
+void GradientReduction::copy_own(const Queued& queued) {
+  const auto& [g, bucket, number] = queued;
   if (memory_.group(g).in_place) return;
   for (size_t i = bucket.begin; i < bucket.end; ++i) {
     const FlatChunk& c = memory_.group(g).chunks[i];
     const Box& box = c.where.global;
     backend_.copy(stream_, memory_.chunk_gradient(c, 0),
-                  kernels::matrix(memory_.summed(g, c.offset), DType::f32, box.rows(), box.cols()));
+                  kernels::matrix(memory_.summed(g, c.offset, memory_.own_level(number)), DType::f32,
+                                  box.rows(), box.cols()));
   }
+  add_to_earlier(queued, stream_);
 }
 
 void GradientReduction::finish() {

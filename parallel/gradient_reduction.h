@@ -33,7 +33,7 @@ class GradientReduction {
   struct Queued {
     int group = 0;
     Bucket bucket;
-    int lane = 0;  // of this rank; 0 where lanes are not reduced one by one
+    int number = 0;  // of its chunks' reductions in this step
   };
   struct Slot {
     template <class... Args>
@@ -48,13 +48,14 @@ class GradientReduction {
   };
 
   void queue_ready();
-  void queue_uses(int begin, int end, int lane);
+  void queue_uses(int begin, int end, int number);
   bool begin_next();
   void finish_oldest();
   void end_oldest();
   void end_complete();
   bool may_write(size_t i);
-  void copy_own(int g, Bucket bucket);
+  void copy_own(const Queued& queued);
+  void add_to_earlier(const Queued& queued, kernels::Stream& stream);
   void add_uses();
   void add_along_axes(int g);
   void gather_sums(int g);
@@ -74,6 +75,7 @@ class GradientReduction {
   std::deque<Queued> queue_;  // of this step, not begun yet
   size_t queued_before_ = 0;  // buckets of this step that have begun
   std::vector<LastBucket> last_of_place_;
+  size_t last_slot_ = 0;  // of the ring: that of the bucket that was begun last
   std::deque<Slot> ring_;
   size_t oldest_ = 0, under_way_ = 0;  // of the ring: buckets that have begun and are not added yet
   std::vector<int> reductions_of_;     // [use] in this step

@@ -29,7 +29,8 @@ struct AxisLine {
   AxisSet axis = axes::data;
   int size = 1, rank = 0;
   /// Its ranks compute different lanes: gradients are added along it in the order of the lanes' tree, and
-  /// chunks are dealt out to its ranks.
+  /// chunks are dealt out to its ranks. The first such line is the longest. Of a shorter one, neighbours of
+  /// the first line have one rank together (LaneLine::sharing).
   bool has_lanes = false;
 };
 using AxisLines = std::vector<AxisLine>;

@@ -21,7 +21,8 @@ std::vector<GatherBucket> gather_buckets(const Layout& layout, const std::vector
 
 ParamGathers::ParamGathers(const ShardedMemory& memory, LaneGroups& lines, kernels::Backend& backend,
                            kernels::Stream& stream)
-    : waits_on_device_(lines.front().waits_on_device()),
+    : waits_on_device_(std::any_of(lines.begin(), lines.end(),
+                                   [](const LaneGroup& line) { return line.waits_on_device(); })),
       stream_(stream),
       moves_(backend.create_stream()),
       changed_(backend.create_event()) {

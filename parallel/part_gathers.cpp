@@ -87,7 +87,7 @@ void PartGathers::finish_first() {
     end_complete();
     go_on();
   }
-  stream_.wait(*first.part->here);
+  if (!first.part->buckets.empty()) stream_.wait(*first.part->here);
   under_way_.pop_front();
 }
 

@@ -14,7 +14,7 @@ Matrix chunk_in(Matrix local, const FlatChunk& c) {
 
 ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend) : layout(std::move(l)) {
   weights_ = backend.allocate(layout.plan.weight_bytes);
-  gradients_ = backend.allocate(size_t(layout.plan.gradient_elements * layout.gradient_levels()) * 4);
+  gradients_ = backend.allocate(size_t(layout.gradient_elements()) * 4);
   groups_.resize(size_t(groups()));
   for (int g = 0; g < groups(); ++g) allocate_group(g, backend);
   if (layout.ring.bytes() > 0) ring_ = backend.allocate(layout.ring.bytes());
@@ -44,9 +44,10 @@ Matrix ShardedMemory::weight(int use) const {
 
 Matrix ShardedMemory::gradient(int use, int level) const {
   const Placement& p = layout.plan.places[size_t(use)];
-  float* base =
-      static_cast<float*>(gradients_->data()) + layout.plan.gradient_elements * level + p.gradient_offset;
-  return kernels::matrix(base, DType::f32, p.rows, p.cols);
+  const int64_t of_level =
+      layout.share_of(p.group).gradients_begin + layout.line_of(p.group).gradient_elements * level;
+  return kernels::matrix(static_cast<float*>(gradients_->data()) + of_level + p.gradient_offset, DType::f32,
+                         p.rows, p.cols);
 }
 
 Matrix ShardedMemory::chunk_gradient(const FlatChunk& c, int level) const {
@@ -60,7 +61,7 @@ float* ShardedMemory::own_sums(int g) const {
 }
 
 Matrix ShardedMemory::own_weight(int g, const FlatChunk& c) const {
-  if (!layout.shards_weights()) return chunk_weight(c);
+  if (!layout.shards_weights(g)) return chunk_weight(c);
   // The groups of a parameter's uses have the same chunks and owners.
   const int owner = group(g).state_of;
   const int64_t at = c.offset - own_begin(owner);
@@ -90,7 +91,7 @@ void ShardedMemory::build_state_chunks() {
     kernels::AdamWBox box{s.floats(StateRole::master), s.floats(StateRole::first_moment),
                           s.floats(StateRole::second_moment), s.gradient, s.gradient_stride};
     box.weight_decay = layout.uses[size_t(c.use)].weight_decay;
-    box.param = layout.shards_weights() ? own_weight(g, c) : chunk_weight(c);
+    box.param = own_weight(g, c);
     boxes_.push_back(box);
   }
 }

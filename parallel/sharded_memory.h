@@ -25,21 +25,20 @@ class ShardedMemory {
   float* own_sums(int g) const;
 
   kernels::Matrix weight(int use) const;
-  /// level: of those that exist while lanes are added (level_of_lane).
+  /// level: of those that exist while lanes are added (LaneLevels).
   kernels::Matrix gradient(int use, int level) const;
   int group_of(int use) const { return layout.plan.places[size_t(use)].group; }
-  /// The level into which lane `lane` of this rank, of those of the group, accumulates: those below it are
-  /// the sums of the subtrees before it.
-  int level_of_lane(int g, int lane) const { return layout.reduces_lanes() ? 0 : levels_before(g, lane); }
-  /// ZeRO-2: the same for the sums of its owned chunks.
-  int own_level_of_lane(int g, int lane) const { return layout.reduces_lanes() ? levels_before(g, lane) : 0; }
-  /// The sums that are left when all lanes are merged.
-  int subtrees(int g) const { return layout.reduces_lanes() ? 1 : subtree_count(layout.share_of(g).lanes); }
-  /// Levels that hold the sum of the lanes before `lane`.
-  int levels_before(int g, int lane) const {
-    const int begin = layout.share_of(g).lanes.begin;
-    return subtree_count({begin, begin + lane});
+  /// The levels of the gradients of a group.
+  const LaneLevels& levels(int g) const { return layout.share_of(g).levels; }
+  /// Of the group's lanes that come to this rank, counted from 0: which one it is of those that are added
+  /// before a reduction.
+  size_t lane_before_reduction(int g, int lane) const {
+    ENSURE(lane >= 0 && lane < layout.share_of(g).lanes.count());
+    return size_t(lane) % levels(g).of_lane.size();
   }
+  /// The level of the sums of owned chunks to which reduction `number` of a step goes: those below it have
+  /// the sums of the reductions before, as the tree adds them.
+  int own_level(int number) const { return subtree_count({0, number}); }
   /// A chunk in a gradient of its use, and in its use's compute copy.
   kernels::Matrix chunk_gradient(const FlatChunk& c, int level) const;
   kernels::Matrix chunk_weight(const FlatChunk& c) const;

@@ -52,7 +52,7 @@ struct ShardedParams::Impl {
       const int size = group ? group->size() : 1, rank = group ? group->rank() : 0;
       ENSURE(size == line.size && rank == line.rank, "axis {}: a layout of {} of {} on {} of {}", line.axis,
              line.rank, line.size, rank, size);
-      ENSURE(!layout.options.fast_reduction || !line.has_lanes || (group && group->reduces()),
+      ENSURE(!layout.options.fast_reduction || !line.has_lanes || size == 1 || (group && group->reduces()),
              "the group of axis {} makes no sums", line.axis);
     }
     return layout;
@@ -64,7 +64,7 @@ namespace {
 /// Sums are made here where a group makes none.
 ShardingOptions made_here(ShardingOptions options, const AxisGroups& groups) {
   for (const AxisLine& line : groups.lines())
-    if (line.has_lanes) options.fast_reduction &= groups.find(line.axis)->reduces();
+    if (line.has_lanes && line.size > 1) options.fast_reduction &= groups.find(line.axis)->reduces();
   return options;
 }
 
@@ -85,7 +85,8 @@ bool ShardedParams::shards_weights() const { return impl_->memory.layout.shards_
 Matrix ShardedParams::weight(int use) const { return impl_->memory.weight(use); }
 Matrix ShardedParams::gradient(int use, int lane) const {
   const ShardedMemory& memory = impl_->memory;
-  return memory.gradient(use, memory.level_of_lane(memory.group_of(use), lane));
+  const int g = memory.group_of(use);
+  return memory.gradient(use, memory.levels(g).of_lane[memory.lane_before_reduction(g, lane)]);
 }
 
 void ShardedParams::zero_gradient(int use, int lane) {

@@ -28,6 +28,10 @@
 // forward or backward, its copies are gathered into one of two places, in which parts take turns; or into a
 // place of its own, in which they stay until the step (shares_weights).
 //
+// Parameters may have lanes along a shorter line, whose ranks have the lanes of several dp ranks each
+// (parallel/README.md, "Several lines with lanes"). Each of these lanes is merged; when gradients are reduced
+// does not change.
+//
 // Flat order, of the sums and the optimizer state: the chunks of a group are sorted by owner, each owner's
 // last layer first (the order in which gradients become ready), each chunk contiguous. Neighbouring chunks
 // have different owners, so that most buckets are exchanged by all ranks at once.
@@ -64,7 +68,7 @@ struct ParamUse {
 };
 
 struct ShardingOptions {
-  int zero_stage = 1;             ///< 2 and 3: all are sharded along one axis, whose size divides lanes
+  int zero_stage = 1;             ///< 2 and 3: the size of the first axis with lanes divides lanes
   bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
   bool shares_weights = false;    ///< ZeRO-3: two parts at a time have memory for compute copies
   int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many
@@ -112,7 +116,8 @@ class ShardedParams {
   /// The compute copy [local rows, cols]. A tied second use on the same rank has that of the first use, but
   /// with ZeRO-3.
   kernels::Matrix weight(int use) const;
-  /// The f32 gradient into which micro-batches of this rank's lane `lane` accumulate.
+  /// The f32 gradient into which micro-batches of lane `lane` accumulate: 0, 1, .. of those that come to this
+  /// rank along the line of the use, in the order of lanes_in_time.
   kernels::Matrix gradient(int use, int lane) const;
   /// Sets this gradient to zero.
   void zero_gradient(int use, int lane);
@@ -120,12 +125,12 @@ class ShardedParams {
   /// From ZeRO-2 on: call it before a lane's first gradients of uses [begin, end), which are whole parts, are
   /// written. Waits until those that are in this memory are on their way.
   void claim_gradients(int begin, int end);
-  /// Call it when lane `lane` (0, 1, .. of this rank's, in order) has its whole gradient of uses [begin,
-  /// end). Adds the gradient to those of the earlier lanes with which it forms a subtree of the lanes' tree.
+  /// Call it when lane `lane` (see gradient; in order) has its whole gradient of uses [begin, end). Adds the
+  /// gradient to those of the earlier lanes with which it forms a subtree of the lanes' tree.
   void merge_lane(int begin, int end, int lane);
   /// Call it when all lanes of uses [begin, end) are merged: once per step for every use, last uses first,
-  /// and when all uses are awaited. From ZeRO-2 on: when a lane has its whole gradient of a part's uses; once
-  /// per lane, the lanes in order. Begins the dp reduction of every full bucket for which the ring has room;
+  /// and when all uses are awaited. From ZeRO-2 on: when the lanes of one time are merged for a part's uses;
+  /// once for each time, in order. Begins the dp reduction of every full bucket for which the ring has room;
   /// does not wait for peers.
   void reduce(int begin, int end);
   /// Lets buckets under way go on as far as they can without a wait, and begins others for which the ring has

@@ -13,7 +13,6 @@
 namespace trainctl::parallel {
 namespace sharding {
 
-bool reduces_lanes(const ShardingOptions& options, int ranks) { return options.zero_stage >= 2 && ranks > 1; }
 bool shards_weights(const ShardingOptions& options, int ranks) {
   return options.zero_stage >= 3 && ranks > 1;
 }
@@ -43,64 +42,111 @@ class PartArena {
   size_t used_ = 0, most_[2] = {};
 };
 
-/// The places of all uses.
+/// The places of all uses: of each line in arenas of its own.
 void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& options, const AxisLine& tensor,
                 Plan& plan) {
-  const bool sharded = shards_weights(options, plan.lines.front().ranks);
-  PartArena weights(sharded && options.shares_weights), gradients(options.shares_gradients);
+  std::vector<PartArena> weights, gradients;  // [line]
+  for (const LaneLine& line : plan.lines) {
+    weights.emplace_back(shards_weights(options, line.ranks) && options.shares_weights);
+    gradients.emplace_back(options.shares_gradients);
+  }
+  const auto line_of = [&](int u) {
+    return size_t(plan.groups[size_t(plan.places[size_t(u)].group)].line);
+  };
   std::map<int, int> first_uses;  // by parameter
   for (int u = 0; u < int(uses.size()); ++u) {
     const ParamUse& use = uses[size_t(u)];
+    const size_t line = line_of(u);
+    ENSURE(!use.joined || line == line_of(u - 1), "use {} is joined to one of another line", u);
     const LocalShard shard = local_shard(use.layout, tensor.size, tensor.rank);
-    Placement p{.rows = shard.rows, .cols = shard.cols, .weight_of = u};
+    Placement& p = plan.places[size_t(u)];
+    p.rows = shard.rows, p.cols = shard.cols, p.weight_of = u;
     const size_t elements = size_t(p.rows * p.cols);
     const auto [first, fresh] = first_uses.try_emplace(use.param, u);
-    if (!fresh && !sharded) p.weight_of = first->second;
-    p.weight_offset = weights.add(use, p.weight_of == u ? elements * size_of(use.dtype) : 0);
-    p.gradient_offset = int64_t(gradients.add(use, elements * 4) / 4);
-    plan.places.push_back(p);
+    if (!fresh && !shards_weights(options, plan.lines[line].ranks)) p.weight_of = first->second;
+    p.weight_offset = weights[line].add(use, p.weight_of == u ? elements * size_of(use.dtype) : 0);
+    p.gradient_offset = int64_t(gradients[line].add(use, elements * 4) / 4);
   }
-  for (size_t u = 0; u < uses.size(); ++u) {
-    plan.places[u].weight_offset += weights.begin_of(uses[u].part);
-    plan.places[u].gradient_offset += int64_t(gradients.begin_of(uses[u].part) / 4);
+  std::vector<size_t> begins;  // of each line's weights
+  for (size_t line = 0; line < plan.lines.size(); ++line) {
+    begins.push_back(align_up(plan.weight_bytes));
+    plan.weight_bytes = begins.back() + weights[line].size();
+    plan.lines[line].gradient_elements = int64_t(gradients[line].size() / 4);
   }
-  plan.weight_bytes = weights.size();
-  plan.gradient_elements = int64_t(gradients.size() / 4);
+  for (int u = 0; u < int(uses.size()); ++u) {
+    const size_t line = line_of(u);
+    Placement& p = plan.places[size_t(u)];
+    p.weight_offset += begins[line] + weights[line].begin_of(uses[size_t(u)].part);
+    p.gradient_offset += int64_t(gradients[line].begin_of(uses[size_t(u)].part) / 4);
+  }
 }
 
-LaneLine make_lane_line(const AxisLine& of, int lanes) {
-  LaneLine line{.axis = of.axis, .ranks = of.size, .lanes = lanes, .subtrees = 0};
+LaneLine make_lane_line(const AxisLine& of, int lanes, int first_ranks) {
+  ENSURE(of.size > 0 && first_ranks % of.size == 0,
+         "axis {}: {} ranks with lanes do not divide the {} ranks of the first axis with lanes", of.axis,
+         of.size, first_ranks);
+  LaneLine line{.axis = of.axis,
+                .ranks = of.size,
+                .sharing = first_ranks / of.size,
+                .lanes = lanes,
+                .subtrees = 0};
   for (int r = 0; r < line.ranks; ++r) line.subtrees += subtree_count(lanes_of_rank(lanes, line.ranks, r));
   return line;
 }
 
 /// The line of an axis with lanes, or of this rank alone; made when first asked for.
-int find_line(Plan& plan, const AxisLines& lines, AxisSet axis, int lanes) {
+int find_line(Plan& plan, const AxisLines& lines, AxisSet axis) {
   for (size_t i = 0; i < plan.lines.size(); ++i)
     if (plan.lines[i].axis == axis) return int(i);
-  plan.lines.push_back(make_lane_line(axis == 0 ? AxisLine{.axis = 0} : line_of(lines, axis), lanes));
+  const LaneLine& first = plan.lines.front();
+  plan.lines.push_back(
+      make_lane_line(axis == 0 ? AxisLine{.axis = 0} : line_of(lines, axis), first.lanes, first.ranks));
   return int(plan.lines.size()) - 1;
 }
 
-/// lanes 0, 1, .. of those that a rank computes one after another, or of the line's lanes.
-LaneRun lanes_here(const LaneLine& line, const ShardingOptions& options, int rank) {
-  if (reduces_lanes(options, line.ranks)) return {0, line.lanes / line.ranks};
+/// lanes 0, 1, .. of those that come to a rank one after another, or of the line's lanes.
+LaneRun lanes_here(const LaneLine& line, const Plan& plan, int rank) {
+  if (plan.reduces_lanes) return {0, line.lanes / line.ranks};
   return lanes_of_rank(line.lanes, line.ranks, rank);
+}
+
+/// Of the gradients of all lanes that a rank adds before a reduction. From ZeRO-2 on these are the lanes of
+/// one time, whichever: neighbours, that begin at a multiple of their number.
+LaneLevels gradient_levels(const LaneLine& line, const Plan& plan, int rank) {
+  std::vector<int> lanes =
+      lanes_in_time(line.lanes, plan.lines.front().ranks, plan.reduces_lanes, line.ranks, rank);
+  if (plan.reduces_lanes) lanes.resize(size_t(line.sharing));
+  return levels_of_lanes(lanes);
+}
+
+/// Of the sums of own chunks: as many as exist at one time while those of one time after another are added.
+int own_levels(const Plan& plan) { return sums_at_once({0, plan.reductions}); }
+
+/// Where the gradients of each line begin, and where those of the last one end: elements.
+std::vector<int64_t> gradient_begins(const Plan& plan, const std::vector<int>& levels) {
+  std::vector<int64_t> begins;
+  int64_t end = 0;
+  for (size_t line = 0; line < plan.lines.size(); ++line) {
+    begins.push_back(int64_t(align_up(size_t(end) * 4) / 4));
+    end = begins.back() + plan.lines[line].gradient_elements * levels[line];
+  }
+  begins.push_back(end);
+  return begins;
 }
 
 /// Puts each chunk into its group, whose list begins with the last use.
 void list_chunks(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
-                 const ShardingOptions& options, const AxisLine& tensor, Plan& plan) {
+                 const AxisLine& tensor, Plan& plan) {
   std::map<GroupKey, GroupPlan> groups;
   for (const ParamUse& use : uses) groups[key_of(use)].key = key_of(use);
-  const bool by_part = reduces_lanes(options, plan.lines.front().ranks);
   for (int u = int(uses.size()) - 1; u >= 0; --u) {
     const ParamUse& use = uses[size_t(u)];
     for (const LocalChunk& c :
          local_chunks(use.layout, use.param, grids[size_t(use.param)], tensor.size, tensor.rank))
-      groups[key_of(use)].chunks.push_back({u, c, 0, 0, by_part ? use.part : 0});
+      groups[key_of(use)].chunks.push_back({u, c, 0, 0, plan.reduces_lanes ? use.part : 0});
   }
   for (auto& [key, group] : groups) plan.groups.push_back(std::move(group));
+  plan.places.resize(uses.size());
   for (size_t u = 0; u < uses.size(); ++u)
     plan.places[u].group = int(std::distance(groups.begin(), groups.find(key_of(uses[u]))));
 }
@@ -173,28 +219,31 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   const AxisLine first = with_lanes == lines.end() ? AxisLine{.axis = 0} : *with_lanes;
   const AxisLine tensor = line_of(lines, axes::tensor);
   const int lanes = options.lanes > 0 ? options.lanes : first.size;
-  plan.lines.push_back(make_lane_line(first, lanes));
-  ENSURE(!reduces_lanes(options, first.size) || lanes % first.size == 0, "ZeRO-{} with {} lanes on {} ranks",
+  plan.lines.push_back(make_lane_line(first, lanes, first.size));
+  plan.reduces_lanes = options.zero_stage >= 2 && first.size > 1;
+  ENSURE(!plan.reduces_lanes || lanes % first.size == 0, "ZeRO-{} with {} lanes on {} ranks",
          options.zero_stage, lanes, first.size);
+  if (plan.reduces_lanes) plan.reductions = lanes / first.size;
+  list_chunks(uses, grids, tensor, plan);
+  for (GroupPlan& group : plan.groups) group.line = find_line(plan, lines, group.key.lane_axis(lines));
   place_uses(uses, options, tensor, plan);
-  list_chunks(uses, grids, options, tensor, plan);
   for (int g = 0; g < int(plan.groups.size()); ++g) {
     GroupPlan& group = plan.groups[size_t(g)];
-    group.line = find_line(plan, lines, group.key.lane_axis(lines), lanes);
     group.state_of = state_of(plan, g);
     group.sums = group.key.sum_axes(lines);
     group.repeats_sums = group.key.repeats_sums(lines);
     deal_chunks(group, plan.line_of(g).ranks);
   }
-  ENSURE(options.zero_stage < 2 || plan.lines.size() == 1,
-         "ZeRO-{} with parameters that are sharded along {} axes", options.zero_stage, plan.lines.size());
+  // Only where they stay until the step: no other part takes their place, and no later time adds to them.
+  const bool keeps_gradients = !plan.reduces_lanes || (plan.reductions == 1 && !options.shares_gradients);
   for (int g = 0; g < int(plan.groups.size()); ++g) {
     GroupPlan& group = plan.groups[size_t(g)];
     const bool added_here =
         group.state_of != g || std::any_of(plan.groups.begin() + g + 1, plan.groups.end(),
                                            [&](const GroupPlan& later) { return later.state_of == g; });
     const bool stays = group.sums.empty() && !added_here;
-    group.in_place = plan.line_of(g).ranks == 1 && (stays || lies_flat(group, plan));
+    group.in_place =
+        plan.line_of(g).ranks == 1 && keeps_gradients && (stays || lies_flat(group, plan));
   }
   plan_buckets(plan, options);
   plan.gather_ring = gather_ring(plan, options);
@@ -233,7 +282,7 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
 
 bool gathers_params(const Layout& layout, int g) {
   if (layout.line_of(g).ranks == 1 || layout.options.zero_stage == 0) return false;
-  return layout.shards_weights() || owns_state(layout.plan, g);
+  return layout.shards_weights(g) || owns_state(layout.plan, g);
 }
 
 namespace {
@@ -241,7 +290,7 @@ namespace {
 /// All that the ranks of a line differ in.
 struct Share {
   std::vector<int64_t> elements, chunks;  // [group]
-  int gradient_levels = 1, own_levels = 1;
+  int64_t gradient_elements = 0;          // of all lines and levels
   BucketRing ring;
   auto operator<=>(const Share&) const = default;
 };
@@ -254,19 +303,18 @@ Share share_of(const Layout& layout) {
     share.chunks.push_back(std::count_if(layout.group(g).chunks.begin(), layout.group(g).chunks.end(),
                                          [&](const FlatChunk& c) { return c.owner == rank; }));
   }
-  share.gradient_levels = layout.gradient_levels();
-  share.own_levels = layout.own_levels();
+  share.gradient_elements = layout.gradient_elements();
   share.ring = layout.ring;
   return share;
 }
 
 ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const AxisLines& lines,
                        const Share& share) {
-  ShardingBytes bytes{plan.weight_bytes, size_t(plan.gradient_elements * share.gradient_levels) * 4, 0,
+  ShardingBytes bytes{plan.weight_bytes, size_t(share.gradient_elements) * 4, 0,
                       share.ring.bytes() + plan.gather_ring.bytes()};
   for (int g = 0; g < int(plan.groups.size()); ++g) {
     const GroupBytes group =
-        group_bytes(plan, g, options, lines, {.own = share.elements[size_t(g)], .levels = share.own_levels});
+        group_bytes(plan, g, options, lines, {.own = share.elements[size_t(g)], .levels = own_levels(plan)});
     bytes.weights += group.weights;
     for (const size_t state : group.states) bytes.optimizer += state;
     bytes.communication += group.summed;
@@ -290,23 +338,33 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses,
                                     const std::vector<std::vector<Box>>& grids,
                                     const ShardingOptions& options, const AxisLines& lines) {
   const Plan plan = make_plan(uses, grids, options, lines);
-  ENSURE(plan.lines.size() == 1);
-  const LaneLine& line = plan.lines.front();
-  std::vector<Share> shares(size_t(line.ranks));
+  std::vector<std::vector<int64_t>> chunks;  // [group][rank of its line]
   for (const GroupPlan& group : plan.groups) {
-    for (int r = 0; r < line.ranks; ++r) {
-      shares[size_t(r)].elements.push_back(group.own(r));
-      shares[size_t(r)].chunks.push_back(0);
-    }
-    for (const FlatChunk& c : group.chunks) ++shares[size_t(c.owner)].chunks.back();
+    chunks.emplace_back(size_t(plan.lines[size_t(group.line)].ranks));
+    for (const FlatChunk& c : group.chunks) ++chunks.back()[size_t(c.owner)];
   }
+  std::vector<std::vector<int>> levels_of(plan.lines.size());  // [line][rank of it]
+  for (size_t i = 0; i < plan.lines.size(); ++i)
+    for (int r = 0; r < plan.lines[i].ranks; ++r)
+      levels_of[i].push_back(gradient_levels(plan.lines[i], plan, r).count);
   std::vector<RankClass> classes;
   std::set<Share> seen;
-  for (int r = 0; r < line.ranks; ++r) {
-    Share& share = shares[size_t(r)];
-    const LaneRun lanes = lanes_here(line, options, r);
-    (reduces_lanes(options, line.ranks) ? share.own_levels : share.gradient_levels) = sums_at_once(lanes);
-    share.ring = bucket_ring(plan, options, {{r, lanes}});
+  for (int r = 0; r < plan.lines.front().ranks; ++r) {
+    Share share;
+    for (size_t g = 0; g < plan.groups.size(); ++g) {
+      const int rank = plan.line_of(int(g)).rank_of(r);
+      share.elements.push_back(plan.groups[g].own(rank));
+      share.chunks.push_back(chunks[g][size_t(rank)]);
+    }
+    std::vector<LaneShare> shares;
+    std::vector<int> levels;
+    for (size_t i = 0; i < plan.lines.size(); ++i) {
+      const int rank = plan.lines[i].rank_of(r);
+      shares.push_back({rank, lanes_here(plan.lines[i], plan, rank)});
+      levels.push_back(levels_of[i][size_t(rank)]);
+    }
+    share.gradient_elements = gradient_begins(plan, levels).back();
+    share.ring = bucket_ring(plan, options, shares);
     if (seen.insert(share).second) classes.push_back({r, bytes_of(plan, options, lines, share)});
   }
   return classes;
@@ -316,24 +374,28 @@ Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box
                    const ShardingOptions& options, AxisLines lines) {
   Plan plan = make_plan(uses, grids, options, lines);
   std::vector<LaneShare> shares;
+  std::vector<int> levels;
   for (const LaneLine& line : plan.lines) {
     const int rank = line.axis == 0 ? 0 : line_of(lines, line.axis).rank;
-    shares.push_back({rank, lanes_here(line, options, rank)});
+    shares.push_back({rank, lanes_here(line, plan, rank), gradient_levels(line, plan, rank)});
+    levels.push_back(shares.back().levels.count);
+    const int first = shares.front().rank;
+    ENSURE(rank == line.rank_of(first), "rank {} of the first axis with lanes is rank {}, not {}, of axis {}",
+           first, rank, line.rank_of(first), line.axis);
   }
+  const std::vector<int64_t> begins = gradient_begins(plan, levels);
+  for (size_t i = 0; i < shares.size(); ++i) shares[i].gradients_begin = begins[i];
   const BucketRing ring = bucket_ring(plan, options, shares);
   return {std::move(uses), options, std::move(lines), std::move(plan), std::move(shares), ring};
 }
 
-int Layout::gradient_levels() const {
-  int most = 1;
-  if (!reduces_lanes())
-    for (const LaneShare& share : shares) most = std::max(most, sums_at_once(share.lanes));
-  return most;
+int64_t Layout::gradient_elements() const {
+  return shares.back().gradients_begin + plan.lines.back().gradient_elements * shares.back().levels.count;
 }
 
 GroupBytes Layout::group_bytes(int g) const {
   return sharding::group_bytes(plan, g, options, lines,
-                               {.own = group(g).own(share_of(g).rank), .levels = own_levels()});
+                               {.own = group(g).own(share_of(g).rank), .levels = own_levels(plan)});
 }
 
 ShardingBytes Layout::bytes() const { return bytes_of(plan, options, lines, sharding::share_of(*this)); }

@@ -96,26 +96,29 @@ struct GatherRing {
 struct LaneLine {
   AxisSet axis = 0;  ///< 0: no other rank
   int ranks = 1;
+  /// Ranks of the first line that have one rank of this one: neighbours, whose lanes all come to it.
+  int sharing = 1;
   int lanes = 1;     ///< of all of them
   int subtrees = 1;  ///< of all of them: what their runs of lanes consist of
+  int64_t gradient_elements = 0;  ///< of one level; of two parts where they take turns
   LargestBucket largest;
+  int rank_of(int first_rank) const { return first_rank / sharing; }   ///< of a rank of the first line
 };
 
 /// The layout of all ranks along the axes with lanes.
 struct Plan {
-  std::vector<LaneLine> lines;     ///< at least one; from ZeRO-2 on exactly one
+  std::vector<LaneLine> lines;     ///< at least one; the first one is the longest, the others divide it
   std::vector<Placement> places;   ///< [use]
   std::vector<GroupPlan> groups;   ///< in the order of their keys
   size_t weight_bytes = 0;         ///< of two parts where they take turns
-  int64_t gradient_elements = 0;   ///< of one level; of two parts where they take turns
   GatherRing gather_ring;
+  /// From ZeRO-2 on, of more than one rank: the lanes of one time are reduced as soon as they are complete.
+  bool reduces_lanes = false;
+  int reductions = 1;   ///< of a step: one, or one for each time
   const LaneLine& line_of(int group) const { return lines[size_t(groups[size_t(group)].line)]; }
 };
 
-/// Whether each lane is reduced as soon as it is complete.
-bool reduces_lanes(const ShardingOptions& options, int ranks);
-
-/// Whether compute copies are kept by their owners alone, and gathered for each use (ZeRO-3).
+/// Whether compute copies of a line are kept by their owners alone, and gathered for each use (ZeRO-3).
 bool shards_weights(const ShardingOptions& options, int ranks);
 
 /// The ranks of `lines` have no meaning, but the one along the tensor axis.
@@ -148,8 +151,10 @@ struct OwnedChunk {
 /// This rank among those of a LaneLine.
 struct LaneShare {
   int rank = 0;
-  /// Its lanes: of the line's, or 0, 1, .. of those that it computes one after another (from ZeRO-2 on).
+  /// Its lanes: of the line's, or 0, 1, .. of those that come to it one after another (from ZeRO-2 on).
   LaneRun lanes;
+  LaneLevels levels = {};        ///< of its gradients, of all lanes that are added here before a reduction
+  int64_t gradients_begin = 0;   ///< elements of the gradients of the lines before
 };
 
 /// One rank's parameters as a value: which uses it has, where each lies, what it owns, saves and takes.
@@ -166,13 +171,13 @@ struct Layout {
   int groups() const { return int(plan.groups.size()); }
   const LaneLine& line_of(int g) const { return plan.line_of(g); }
   const LaneShare& share_of(int g) const { return shares[size_t(group(g).line)]; }
+  /// Of any group, and of group `g`.
   bool shards_weights() const { return sharding::shards_weights(options, plan.lines.front().ranks); }
-  /// Lanes are reduced one by one (from ZeRO-2 on), not all at once.
-  bool reduces_lanes() const { return sharding::reduces_lanes(options, plan.lines.front().ranks); }
-  int reductions() const { return reduces_lanes() ? shares.front().lanes.count() : 1; }  ///< of a step
-  /// Gradients of the whole model, and own sums: as many as exist at one time while lanes are added.
-  int gradient_levels() const;
-  int own_levels() const { return reduces_lanes() ? sums_at_once(shares.front().lanes) : 1; }
+  bool shards_weights(int g) const { return sharding::shards_weights(options, line_of(g).ranks); }
+  bool reduces_lanes() const { return plan.reduces_lanes; }
+  int reductions() const { return plan.reductions; }
+  /// Of all lines and levels.
+  int64_t gradient_elements() const;
 
   GroupBytes group_bytes(int group) const;
   ShardingBytes bytes() const;
@@ -181,16 +186,18 @@ struct Layout {
   /// Group by group, in flat order.
   std::vector<OwnedChunk> owned_chunks() const;
 };
+/// Along each axis with lanes, this rank is where LaneLine::rank_of its rank along the first one is.
 Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
                    const ShardingOptions& options, AxisLines lines);
 
-/// Ranks of one line that take the same memory: they own as many elements and as many chunks of each group.
+/// Ranks that take the same memory: they own as many elements and as many chunks of each group.
 struct RankClass {
-  int first_rank = 0;  ///< the lowest rank of the class
+  int first_rank = 0;  ///< the lowest rank of the class along the first axis with lanes; LaneLine::rank_of
+                       ///< says where that is along the others
   ShardingBytes bytes;
 };
-/// The classes of all ranks along the one axis with lanes, in the order of their first ranks. One layout is
-/// made for the whole line, so the work does not grow with the ranks times the number of chunks.
+/// The classes of all ranks along the axes with lanes, in the order of their first ranks. One plan is made
+/// for all of them, so the work does not grow with the ranks times the number of chunks.
 std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses,
                                     const std::vector<std::vector<Box>>& grids,
                                     const ShardingOptions& options, const AxisLines& lines);

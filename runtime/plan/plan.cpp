@@ -101,9 +101,10 @@ class Planner {
 
 BucketCounts count_buckets(const parallel::sharding::Layout& params) {
   BucketCounts counts;
-  if (params.plan.lines.front().ranks == 1) return counts;
   for (const auto& group : params.plan.groups) {
-    const int ranks = params.plan.lines[size_t(group.line)].ranks;
+    const parallel::sharding::LaneLine& line = params.plan.lines[size_t(group.line)];
+    const int ranks = line.ranks;
+    if (ranks == 1) continue;
     for (const auto& bucket : group.buckets) {
       const bool direct = bucket.exchange == parallel::Exchange::direct;
       ++(direct ? counts.direct : counts.halving);
@@ -112,7 +113,7 @@ BucketCounts count_buckets(const parallel::sharding::Layout& params) {
           params.plan, group, bucket, size_of(params.options.reduction_dtype));
       counts.largest_direct_bytes = std::max(counts.largest_direct_bytes, load.size.bytes);
       if (!std::has_single_bit(unsigned(ranks))) continue;
-      const parallel::GroupLinks& links = params.options.links;
+      const parallel::GroupLinks links = parallel::sharding::links_along(line, params.options);
       counts.more_bytes += parallel::direct_cost(load, ranks, links).bytes -
                            parallel::halving_cost(load, ranks, links).bytes;
     }

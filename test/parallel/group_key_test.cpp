@@ -2,8 +2,9 @@
 // code knows works like the others: one that shares a sequence (context parallelism), whose ranks have the
 // same lanes and whose sums are added, and one that divides the data-parallel ranks (expert parallelism),
 // along which fewer ranks share a parameter and each has more lanes. Method: both axes made up here, on rank
-// threads; the sums against the tree over all lanes, written down again; compute copies by values of their
-// own; the memory taken against the plan.
+// threads, each lane at the time at which its rank computes it; the sums against the tree over all lanes,
+// written down again; compute copies by values of their own; the memory taken against the plan, and the
+// classes of ranks against the layout of each rank.
 #include "parallel/group_key.h"
 
 #include <array>
@@ -47,9 +48,13 @@ float exact_weight(int use, int64_t element) { return float((use * 31 + element)
 struct Uses {
   std::vector<ParamUse> uses;
   std::vector<std::vector<Box>> grids;
-  void add(AxisSet replicated, AxisSet partial, int64_t rows, int64_t cols, DType dtype = DType::f32) {
+  /// A part of its own, or, if it is joined or its part is named, of the part of the use before.
+  void add(AxisSet replicated, AxisSet partial, int64_t rows, int64_t cols, DType dtype = DType::f32,
+           bool same_part = false, bool joined = false) {
     ParamUse use;
-    use.param = use.part = int(uses.size());
+    use.param = int(uses.size());
+    use.part = uses.empty() ? 0 : uses.back().part + !same_part;
+    use.joined = joined;
     use.layout = {.name = std::to_string(use.param), .rows = rows, .cols = cols};
     use.layout.cut = rows % 2 ? Cut::none : Cut::rows;
     use.dtype = dtype;
@@ -57,6 +62,15 @@ struct Uses {
     use.partial = partial;
     grids.push_back(chunk_grid(use.layout, {1}, 12));
     uses.push_back(std::move(use));
+  }
+  /// The uses [begin, end) of each part.
+  std::vector<std::pair<int, int>> parts() const {
+    std::vector<std::pair<int, int>> result;
+    for (int use = 0; use < int(uses.size()); ++use) {
+      if (size_t(uses[size_t(use)].part) == result.size()) result.push_back({use, use});
+      result.back().second = use + 1;
+    }
+    return result;
   }
 };
 
@@ -86,13 +100,15 @@ void check_weights(ShardedParams& params, const Case& c) {
       chunk.floats(StateRole::master)[i] = exact_weight(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
     }
   params.publish();
-  for (int use = 0; use < params.use_count(); ++use) {
-    if (params.shards_weights()) params.gather(use, use + 1);
-    params.await(use, use + 1);
-    const kernels::Matrix w = params.weight(use);
-    for (int64_t i = 0; i < w.count(); ++i) {
-      const float value = w.dtype == DType::f32 ? w.as<float>()[i] : float(w.as<bf16>()[i]);
-      require(value == exact_weight(use, i), "use {}, element {}: {}", use, i, value);
+  for (const auto& [begin, end] : c.uses.parts()) {
+    if (params.shards_weights()) params.gather(begin, end);
+    params.await(begin, end);
+    for (int use = begin; use < end; ++use) {
+      const kernels::Matrix w = params.weight(use);
+      for (int64_t i = 0; i < w.count(); ++i) {
+        const float value = w.dtype == DType::f32 ? w.as<float>()[i] : float(w.as<bf16>()[i]);
+        require(value == exact_weight(use, i), "use {}, element {}: {}", use, i, value);
+      }
     }
   }
 }
@@ -143,8 +159,52 @@ void run_context(Communicator& world, int context, const Case& c) {
   check_weights(params, c);
 }
 
-/// Of `experts` groups of experts, data-parallel rank r has group r % experts: so its line of copies has
-/// fewer ranks, and its gradients come from the lanes of `experts` ranks.
+/// The lanes that `ranks` of data parallelism compute at one time; empty: the step is over.
+std::vector<std::vector<int>> lanes_at(int time, int ranks, bool by_time) {
+  std::vector<std::vector<int>> lanes(static_cast<size_t>(ranks));
+  bool any = false;
+  for (int r = 0; r < ranks; ++r) {
+    const LaneRun run = by_time ? LaneRun{r, kLanes} : lanes_of_rank(kLanes, ranks, r);
+    const int lane = run.begin + time * (by_time ? ranks : 1);
+    if (lane < run.end) lanes[size_t(r)].push_back(lane), any = true;
+  }
+  if (!any) lanes.clear();
+  return lanes;
+}
+
+bool is_expert(const ParamUse& use) { return use.replicated & kExpertData; }
+
+/// A step of ranks of which `experts` neighbours have all experts: every rank's experts have the lanes that
+/// these neighbours compute at that time.
+void run_step(ShardedParams& params, int ranks, int rank, int experts, const Case& c) {
+  const bool by_time = c.options.zero_stage >= 2 && ranks > 1;
+  const std::vector<std::pair<int, int>> parts = c.uses.parts();
+  std::vector<int> came(c.uses.uses.size());
+  for (int time = 0;; ++time) {
+    const std::vector<std::vector<int>> lanes = lanes_at(time, ranks, by_time);
+    if (lanes.empty()) break;
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+      if (by_time) params.claim_gradients(part->first, part->second);
+      for (int use = part->first; use < part->second; ++use) {
+        const bool expert = is_expert(c.uses.uses[size_t(use)]);
+        const int first = expert ? rank / experts * experts : rank;
+        for (int r = first; r < first + (expert ? experts : 1); ++r)
+          for (const int lane : lanes[size_t(r)]) {
+            const kernels::Matrix g = params.gradient(use, came[size_t(use)]);
+            for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = part_gradient(lane, 0, use, i);
+            params.merge_lane(use, use + 1, came[size_t(use)]++);
+          }
+      }
+      if (by_time) params.reduce(part->first, part->second);
+    }
+  }
+  for (auto part = parts.rbegin(); part != parts.rend() && !by_time; ++part)
+    params.reduce(part->first, part->second);
+  params.finish_reduction();
+}
+
+/// Of each `experts` neighbours, data-parallel rank r has the experts of number r % experts: so the line of
+/// copies has fewer ranks, and their gradients come from the lanes of `experts` ranks.
 void run_experts(Communicator& world, int experts, const Case& c) {
   const auto backend = kernels::make_reference_backend();
   const auto stream = backend->create_stream();
@@ -154,23 +214,37 @@ void run_experts(Communicator& world, int experts, const Case& c) {
   groups.add(kExpertData, *copies, true);
   ShardedParams params(c.uses.uses, c.uses.grids, c.options, groups, *backend, *stream);
   check_memory(c, groups, *backend);
+  for (size_t use = 1; use < c.uses.uses.size(); ++use)
+    if (const kernels::Matrix w = params.weight(int(use) - 1); c.uses.uses[use].joined)
+      require(params.weight(int(use)).data == w.as<char>() + size_t(w.count()) * size_of(w.dtype),
+              "use {} is not joined", use);
   for (int step = 0; step < 2; ++step) {
-    for (int use = 0; use < params.use_count(); ++use) {
-      const bool expert = c.uses.uses[size_t(use)].replicated & kExpertData;
-      const Communicator& line = expert ? *copies : world;
-      const LaneRun run = lanes_of_rank(kLanes, line.size(), line.rank());
-      for (int at = 0; at < run.count(); ++at) {
-        const kernels::Matrix g = params.gradient(use, at);
-        for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = part_gradient(run.begin + at, 0, use, i);
-        params.merge_lane(use, use + 1, at);
-      }
-    }
-    for (int use = params.use_count() - 1; use >= 0; --use) params.reduce(use, use + 1);
-    params.finish_reduction();
+    run_step(params, world.size(), world.rank(), experts, c);
     check_sums(params, c);
   }
   check_weights(params, c);
 }
+
+/// Some parts of experts, some of other parameters, some of both.
+Uses expert_uses() {
+  Uses uses;
+  uses.add(axes::data, axes::data, 8, 6);
+  uses.add(kExpertData, kExpertData, 10, 6, DType::bf16);
+  uses.add(kExpertData, kExpertData, 6, 6, DType::bf16, true, true);
+  uses.add(axes::data, axes::data, 5, 6, DType::bf16, true);
+  uses.add(kExpertData, kExpertData, 4, 6);
+  uses.add(axes::data, axes::data, 6, 6);
+  uses.add(kExpertData, kExpertData, 7, 1, DType::f32, true);
+  uses.add(axes::data, axes::data, 7, 1);
+  return uses;
+}
+
+/// How a stage of ZeRO can be used.
+struct Stage {
+  int zero = 0;
+  bool shares_gradients = false, shares_weights = false;
+};
+constexpr Stage kStages[] = {{0}, {1}, {2}, {2, true}, {3}, {3, false, true}, {3, true}, {3, true, true}};
 
 struct ReductionWay {
   DType dtype;
@@ -241,16 +315,17 @@ TEST_CASE("parameters along a context axis are reduced, added and gathered", "[g
 }
 
 TEST_CASE("parameters of experts are shared by fewer ranks, which have more lanes each", "[groups]") {
-  for (const auto& [ranks, experts] : {std::pair{2, 2}, {4, 2}, {8, 2}, {8, 4}, {6, 2}, {6, 3}})
-    for (const int zero : {0, 1})
+  for (const auto& [ranks, experts] :
+       {std::pair{2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {8, 4}, {8, 8}, {6, 2}, {6, 3}, {3, 3}})
+    for (const Stage& stage : kStages)
       for (const ReductionWay& way : kWays) {
-        CAPTURE(ranks, experts, zero, name_of(way.dtype), word_of(way.exchange), way.bucket_elements);
-        Case c;
-        c.uses.add(axes::data, axes::data, 8, 6);
-        c.uses.add(kExpertData, kExpertData, 10, 6, DType::bf16);
-        c.uses.add(kExpertData, kExpertData, 4, 6);
-        c.uses.add(axes::data, axes::data, 7, 1);
-        c.options = {.zero_stage = zero,
+        if (stage.zero >= 2 && !std::has_single_bit(unsigned(ranks))) continue;
+        CAPTURE(ranks, experts, stage.zero, stage.shares_gradients, stage.shares_weights, name_of(way.dtype),
+                word_of(way.exchange), way.bucket_elements);
+        Case c{.uses = expert_uses()};
+        c.options = {.zero_stage = stage.zero,
+                     .shares_gradients = stage.shares_gradients,
+                     .shares_weights = stage.shares_weights,
                      .lanes = kLanes,
                      .bucket_elements = way.bucket_elements,
                      .reduction_dtype = way.dtype,
@@ -259,6 +334,62 @@ TEST_CASE("parameters of experts are shared by fewer ranks, which have more lane
         CHECK_NOTHROW(on_rank_threads(ranks, 60,
                                       [&, of = experts](Communicator& world) { run_experts(world, of, c); }));
       }
+}
+
+TEST_CASE("the classes of ranks are the memory of every rank, also along two lines", "[groups]") {
+  const auto numbers = [](const ShardingBytes& b) {
+    return std::array<int64_t, 8>{int64_t(b.weights),     int64_t(b.gradients), int64_t(b.optimizer),
+                                  int64_t(b.communication), b.state_boxes,      b.state_elements,
+                                  int64_t(b.saved),       b.saved_chunks};
+  };
+  const Uses uses = expert_uses();
+  for (const auto& [ranks, experts] :
+       {std::pair{1, 1}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {8, 8}, {6, 2}, {7, 7}, {12, 4}, {16, 4}})
+    for (const Stage& stage : kStages)
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        if (stage.zero >= 2 && (ranks == 1 || !std::has_single_bit(unsigned(ranks)))) continue;
+        CAPTURE(ranks, experts, stage.zero, stage.shares_gradients, stage.shares_weights, name_of(dtype));
+        const ShardingOptions options{.zero_stage = stage.zero,
+                                      .shares_gradients = stage.shares_gradients,
+                                      .shares_weights = stage.shares_weights,
+                                      .lanes = 16,
+                                      .bucket_elements = 30,
+                                      .reduction_dtype = dtype};
+        const auto lines_of = [&, ranks = ranks, experts = experts](int r) {
+          return AxisLines{{axes::data, ranks, r, true}, {kExpertData, ranks / experts, r / experts, true}};
+        };
+        const std::vector<sharding::RankClass> classes =
+            sharding::rank_classes(uses.uses, uses.grids, options, lines_of(0));
+        size_t next = 0;
+        for (int r = 0; r < ranks; ++r) {
+          const sharding::Layout layout = sharding::make_layout(uses.uses, uses.grids, options, lines_of(r));
+          REQUIRE(layout.plan.lines.size() == 2);
+          CHECK(layout.plan.lines[1].rank_of(r) == layout.shares[1].rank);
+          const auto bytes = numbers(layout.bytes());
+          if (next < classes.size() && classes[next].first_rank == r)
+            CHECK(numbers(classes[next++].bytes) == bytes);
+          else
+            CHECK(std::any_of(classes.begin(), classes.begin() + int64_t(next),
+                              [&](const auto& known) { return numbers(known.bytes) == bytes; }));
+        }
+        CHECK(next == classes.size());
+      }
+}
+
+TEST_CASE("only the gradients of experts take the memory of more lanes", "[groups]") {
+  Uses uses;
+  uses.add(axes::data, axes::data, 8, 8);            // 256 bytes of gradients
+  uses.add(kExpertData, kExpertData, 16, 8);         // 512 bytes
+  for (const auto& [zero, lanes, levels, expert_levels] :
+       // Two lanes a rank, one after another: two sums. Of four ranks together: one lane each, and the first
+       // of the next ones.
+       {std::array{1, 8, 2, 5}, {1, 4, 1, 3}, {2, 8, 1, 3}, {2, 4, 1, 3}}) {
+    CAPTURE(zero, lanes);
+    const ShardingOptions options{.zero_stage = zero, .lanes = lanes};
+    const AxisLines axes{{axes::data, 4, 2, true}, {kExpertData, 1, 0, true}};
+    const ShardingBytes bytes = ShardedParams::plan(uses.uses, uses.grids, options, axes);
+    CHECK(bytes.gradients == size_t(256 * levels + 512 * expert_levels));
+  }
 }
 
 TEST_CASE("the uses of a tied embedding are added where fewer ranks own a part of it than there are",

@@ -1,5 +1,6 @@
 // Goal: whatever the width, ranks have neighbouring lanes of which no rank has two more than another, and
-// what they add alone and together is the balanced tree over all lanes. Method: every width up to 64 lanes;
+// what they add alone and together is the balanced tree over all lanes, also where neighbouring ranks have
+// one place on a shorter line, to which their lanes come at one time. Method: every width up to 64 lanes;
 // sums written as formulas.
 #include "parallel/lanes.h"
 
@@ -7,6 +8,7 @@
 #include <bit>
 #include <catch2/catch.hpp>
 #include <string>
+#include <utility>
 
 #include "parallel/slices.h"
 
@@ -72,6 +74,46 @@ TEST_CASE("every width adds the tree over all lanes", "[lanes]") {
       }
       CHECK(sums.front() == sum_tree(0, lanes));
     }
+}
+
+TEST_CASE("lanes that come to a place of a shorter line are added as the tree over all lanes", "[lanes]") {
+  CHECK(lanes_in_time(8, 4, false, 2, 1) == std::vector{4, 6, 5, 7});
+  CHECK(lanes_in_time(8, 4, true, 2, 1) == std::vector{2, 3, 6, 7});
+  CHECK(lanes_in_time(8, 6, false, 3, 1) == std::vector{3, 4, 5});
+  for (int lanes = 1; lanes <= 32; lanes *= 2)
+    for (int dp = 1; dp <= lanes; ++dp)
+      for (int places = 1; places <= dp; ++places)
+        for (const bool by_time : {false, true}) {
+          if (dp % places != 0 || (by_time && lanes % dp != 0)) continue;
+          CAPTURE(lanes, dp, places, by_time);
+          int count = 0;
+          for (int place = 0; place < places; ++place) {
+            const std::vector<int> order = lanes_in_time(lanes, dp, by_time, places, place);
+            const LaneLevels levels = levels_of_lanes(order);
+            std::vector<std::string> at(size_t(levels.count));
+            for (size_t i = 0; i < order.size(); ++i) {
+              std::string& lane = at[size_t(levels.of_lane[i])];
+              CHECK(lane.empty());
+              lane = std::to_string(order[i]);
+              for (const auto& [into, from] : levels.after[i])
+                at[size_t(into)] = "(" + at[size_t(into)] + "+" + std::exchange(at[size_t(from)], "") + ")";
+            }
+            count += int(order.size());
+            CHECK(std::count_if(at.begin(), at.end(), [](auto& sum) { return !sum.empty(); }) ==
+                  int64_t(levels.left.size()));
+            if (by_time) continue;
+            // As many sums, and, where one rank has a place, in the same levels as of its run alone.
+            const LaneRun run = lanes_of_rank(lanes, places, place);
+            const std::vector<LaneRun> left = subtrees_of(run);
+            REQUIRE(left.size() == levels.left.size());
+            for (size_t i = 0; i < left.size(); ++i) {
+              CHECK(at[size_t(levels.left[i])] == sum_tree(left[i].begin, left[i].end));
+              if (places == dp) CHECK(levels.left[i] == int(i));
+            }
+            if (places == dp) CHECK(levels.count == sums_at_once(run));
+          }
+          CHECK(count == lanes);
+        }
 }
 
 TEST_CASE("slices cover a vector once, in order, and none is larger than planned", "[lanes]") {
