@@ -80,10 +80,10 @@ size_t GradientReduction::place_of(int use) const {
 }
 
 /// Waits for peers, which cannot end in a circle. The dp ranks run one program, so that all of them claim at
-/// the same place of it and need the same buckets to have begun there. A rank leaves the claim when the older
-/// ones have ended, that is, when it has sent all that its peers need of them. So nobody waits here for a
-/// peer that is further on in the program, and a peer that is not as far does not wait for this rank's later
-/// messages.
+/// the same place of it and need the same buckets to have begun there, in the same order, of whichever lines.
+/// A rank leaves the claim when the older ones have ended, that is, when it has sent all that its peers need
+/// of them. So nobody waits here for a peer that is further on in the program, and a peer that is not as far
+/// does not wait for this rank's later messages.
 void GradientReduction::claim(int begin, int end) {
   if (!memory_.layout.reduces_lanes()) return;
   for (int use = begin; use < end; ++use) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <map>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -50,49 +51,74 @@ int sums_at_once(LaneRun run) {
   return most;
 }
 
-std::vector<int> lanes_in_time(int lanes, int dp, bool by_time, int places, int place) {
+LaneTimes lanes_in_time(int lanes, int dp, bool by_time, int places, int place) {
   ENSURE(dp % places == 0 && place < places && (!by_time || lanes % dp == 0),
          "{} lanes of {} ranks, place {} of {}", lanes, dp, place, places);
   const int sharing = dp / places, first = place * sharing;
-  std::vector<int> result;
-  const int times = by_time ? lanes / dp : (lanes + dp - 1) / dp;
-  for (int time = 0; time < times; ++time)
-    for (int rank = first; rank < first + sharing; ++rank) {
-      const LaneRun run = by_time ? LaneRun{rank, lanes} : lanes_of_rank(lanes, dp, rank);
-      const int lane = run.begin + time * (by_time ? dp : 1);
-      if (lane < run.end) result.push_back(lane);
+  LaneTimes times;
+  for (int rank = first; rank < first + sharing; ++rank) {
+    LaneRun run = by_time ? LaneRun{rank, lanes} : lanes_of_rank(lanes, dp, rank);
+    for (size_t time = 0; run.begin < run.end; ++time, run.begin += by_time ? dp : 1) {
+      if (time == times.size()) times.emplace_back();
+      times[time].push_back(run.begin);
     }
-  return result;
+  }
+  return times;
 }
 
-LaneLevels levels_of_lanes(const std::vector<int>& lanes) {
+namespace {
+
+class LevelSearch {
+ public:
+  void take_level() {
+    const auto free = std::find(taken_.begin(), taken_.end(), false) - taken_.begin();
+    if (size_t(free) == taken_.size()) taken_.push_back(false);
+    taken_[size_t(free)] = true;
+    levels_.of_lane.push_back(int(free));
+  }
+  /// The next lane, whose level is taken, is complete.
+  void add(int lane) {
+    auto [left, fresh] = sums_.emplace(lane, Sum{1, levels_.of_lane[levels_.after.size()]});
+    ENSURE(fresh, "lane {} comes twice", lane);
+    levels_.after.emplace_back();
+    for (;;) {
+      auto right = sums_.find(left->first ^ left->second.lanes);
+      if (right == sums_.end() || right->second.lanes != left->second.lanes) return;
+      if (right->first < left->first) std::swap(left, right);
+      levels_.after.back().push_back({left->second.level, right->second.level});
+      taken_[size_t(right->second.level)] = false;
+      left->second.lanes *= 2;
+      sums_.erase(right);
+    }
+  }
+  LaneLevels result() {
+    levels_.count = int(taken_.size());
+    for (const auto& [lane, sum] : sums_) levels_.left.push_back(sum.level);
+    return std::move(levels_);
+  }
+
+ private:
   struct Sum {
     int lanes = 1, level = 0;
   };
-  std::map<int, Sum> sums;  // by their first lanes
-  std::vector<bool> taken;
-  LaneLevels result;
-  for (const int lane : lanes) {
-    const auto level = std::find(taken.begin(), taken.end(), false) - taken.begin();
-    if (size_t(level) == taken.size()) taken.push_back(false);
-    taken[size_t(level)] = true;
-    result.of_lane.push_back(int(level));
-    result.after.emplace_back();
-    auto [left, fresh] = sums.emplace(lane, Sum{1, int(level)});
-    ENSURE(fresh, "lane {} comes twice", lane);
-    for (;;) {
-      auto right = sums.find(left->first ^ left->second.lanes);
-      if (right == sums.end() || right->second.lanes != left->second.lanes) break;
-      if (right->first < left->first) std::swap(left, right);
-      result.after.back().push_back({left->second.level, right->second.level});
-      taken[size_t(right->second.level)] = false;
-      left->second.lanes *= 2;
-      sums.erase(right);
+  std::map<int, Sum> sums_;  // by their first lanes
+  std::vector<bool> taken_;
+  LaneLevels levels_;
+};
+
+}  // namespace
+
+LaneLevels levels_of_lanes(const LaneTimes& times, bool together) {
+  LevelSearch search;
+  for (const std::vector<int>& lanes : times) {
+    if (together)
+      for (size_t i = 0; i < lanes.size(); ++i) search.take_level();
+    for (const int lane : lanes) {
+      if (!together) search.take_level();
+      search.add(lane);
     }
   }
-  result.count = int(taken.size());
-  for (const auto& [lane, sum] : sums) result.left.push_back(sum.level);
-  return result;
+  return search.result();
 }
 
 }  // namespace trainctl::parallel

@@ -27,24 +27,28 @@ int subtree_count(LaneRun run);
 /// subtrees before a lane, and the lane itself.
 int sums_at_once(LaneRun run);
 
-/// The lanes whose gradients come to one place of a line, in the order of time. A line may have fewer places
+/// The lanes whose gradients come to one place of a line, at each time. A line may have fewer places
 /// than there are dp ranks: dp / places neighbouring ranks then share a place and compute at one time, so
 /// that the lanes of all of them come to it; those of one time in the order of the ranks.
 ///   by_time  dp divides lanes, and rank r has lane t * dp + r at time t. Otherwise it has those of
 ///            lanes_of_rank, one after another.
-std::vector<int> lanes_in_time(int lanes, int dp, bool by_time, int places, int place);
+using LaneTimes = std::vector<std::vector<int>>;  // [time]
+LaneTimes lanes_in_time(int lanes, int dp, bool by_time, int places, int place);
 
 /// Where sums lie while lanes are added one after another, in any order: a new lane has the lowest level
-/// that is free, and two sums that make a node of the tree are added at once, in the level of the left one.
+/// that is free, and two sums that make a node of the tree are added as soon as both are complete, in the
+/// level of the left one.
 struct LaneLevels {
   struct Addition {
     int into = 0, from = 0;  ///< levels; the left subtree is `into`
   };
   int count = 0;                             ///< the most that are in use at one time
-  std::vector<int> of_lane;                  ///< [lane, in the order of time]
-  std::vector<std::vector<Addition>> after;  ///< [lane, in the order of time]
+  std::vector<int> of_lane;                  ///< [lane, in the order of LaneTimes]
+  std::vector<std::vector<Addition>> after;  ///< [lane, in the order of LaneTimes]
   std::vector<int> left;                     ///< of the sums that are left in the end, in the order of lanes
 };
-LaneLevels levels_of_lanes(const std::vector<int>& lanes);
+/// together: the lanes of one time grow at the same time, so that each has its level before one is complete.
+/// They are complete one after another.
+LaneLevels levels_of_lanes(const LaneTimes& times, bool together);
 
 }  // namespace trainctl::parallel

@@ -72,6 +72,7 @@ struct ShardingOptions {
   bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
   bool shares_weights = false;    ///< ZeRO-3: two parts at a time have memory for compute copies
   int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many
+  bool accumulates = false;  ///< a lane has several micro-batches, so lanes of one time are summed together
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
   DType reduction_dtype = DType::f32;  ///< of gradients between ranks, or bf16 (parallel/lane_sums.h)
   ExchangeChoice exchange = ExchangeChoice::automatic;

@@ -111,12 +111,17 @@ LaneRun lanes_here(const LaneLine& line, const Plan& plan, int rank) {
 }
 
 /// Of the gradients of all lanes that a rank adds before a reduction. From ZeRO-2 on these are the lanes of
-/// one time, whichever: neighbours, that begin at a multiple of their number.
-LaneLevels gradient_levels(const LaneLine& line, const Plan& plan, int rank) {
-  std::vector<int> lanes =
-      lanes_in_time(line.lanes, plan.lines.front().ranks, plan.reduces_lanes, line.ranks, rank);
-  if (plan.reduces_lanes) lanes.resize(size_t(line.sharing));
-  return levels_of_lanes(lanes);
+/// one time, which have the levels of the first time's: neighbours from a multiple of their number on.
+LaneLevels gradient_levels(const LaneLine& line, const Plan& plan, const ShardingOptions& options, int rank) {
+  const int dp = plan.lines.front().ranks;
+  return levels_of_lanes(
+      lanes_in_time(plan.reduces_lanes ? dp : line.lanes, dp, plan.reduces_lanes, line.ranks, rank),
+      options.accumulates);
+}
+/// LaneLevels::count of these.
+int gradient_level_count(const LaneLine& line, const Plan& plan, const ShardingOptions& options, int rank) {
+  if (line.sharing > 1) return gradient_levels(line, plan, options, rank).count;
+  return plan.reduces_lanes ? 1 : sums_at_once(lanes_here(line, plan, rank));
 }
 
 /// Of the sums of own chunks: as many as exist at one time while those of one time after another are added.
@@ -346,7 +351,7 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses,
   std::vector<std::vector<int>> levels_of(plan.lines.size());  // [line][rank of it]
   for (size_t i = 0; i < plan.lines.size(); ++i)
     for (int r = 0; r < plan.lines[i].ranks; ++r)
-      levels_of[i].push_back(gradient_levels(plan.lines[i], plan, r).count);
+      levels_of[i].push_back(gradient_level_count(plan.lines[i], plan, options, r));
   std::vector<RankClass> classes;
   std::set<Share> seen;
   for (int r = 0; r < plan.lines.front().ranks; ++r) {
@@ -377,7 +382,7 @@ Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box
   std::vector<int> levels;
   for (const LaneLine& line : plan.lines) {
     const int rank = line.axis == 0 ? 0 : line_of(lines, line.axis).rank;
-    shares.push_back({rank, lanes_here(line, plan, rank), gradient_levels(line, plan, rank)});
+    shares.push_back({rank, lanes_here(line, plan, rank), gradient_levels(line, plan, options, rank)});
     levels.push_back(shares.back().levels.count);
     const int first = shares.front().rank;
     ENSURE(rank == line.rank_of(first), "rank {} of the first axis with lanes is rank {}, not {}, of axis {}",

@@ -30,10 +30,14 @@ float part_gradient(int lane, int part, int use, int64_t element) {
   return input_value(lane * 16 + part, use * 1000 + element);
 }
 
-/// The tree over all lanes of one part of the sequence.
-float lane_tree(int part, int use, int64_t element, DType dtype) {
+/// The tree over all lanes of one part of the sequence, or of the sums of the first so many of them.
+float lane_tree(int part, int use, int64_t element, DType dtype, int parts = 1) {
   std::vector<float> values;
-  for (int lane = 0; lane < kLanes; ++lane) values.push_back(part_gradient(lane, part, use, element));
+  for (int lane = 0; lane < kLanes; ++lane) {
+    values.push_back(part_gradient(lane, part, use, element));
+    for (int next = part + 1; next < part + parts; ++next)
+      values.back() += part_gradient(lane, next, use, element);
+  }
   while (values.size() > 1) {
     if (dtype == DType::bf16)
       for (float& value : values) value = float(bf16(value));
@@ -77,6 +81,7 @@ struct Uses {
 struct Case {
   Uses uses;
   ShardingOptions options;
+  int micro_batches = 1;  // of a lane
   /// The sum of a use's gradients over everything that it is partial over.
   std::function<float(int use, int64_t element)> sum;
 };
@@ -174,6 +179,20 @@ std::vector<std::vector<int>> lanes_at(int time, int ranks, bool by_time) {
 
 bool is_expert(const ParamUse& use) { return use.replicated & kExpertData; }
 
+/// A micro-batch of each of these lanes, which are computed at one time; the first one is number `first_lane`
+/// of those that come to this rank.
+void add_micro_batch(ShardedParams& params, int use, const std::vector<int>& lanes, int first_lane,
+                     int micro_batch, bool last) {
+  for (int at = 0; at < int(lanes.size()); ++at) {
+    const kernels::Matrix g = params.gradient(use, first_lane + at);
+    for (int64_t i = 0; i < g.count(); ++i) {
+      const float value = part_gradient(lanes[size_t(at)], micro_batch, use, i);
+      g.as<float>()[i] = micro_batch == 0 ? value : g.as<float>()[i] + value;
+    }
+    if (last) params.merge_lane(use, use + 1, first_lane + at);
+  }
+}
+
 /// A step of ranks of which `experts` neighbours have all experts: every rank's experts have the lanes that
 /// these neighbours compute at that time.
 void run_step(ShardedParams& params, int ranks, int rank, int experts, const Case& c) {
@@ -183,19 +202,20 @@ void run_step(ShardedParams& params, int ranks, int rank, int experts, const Cas
   for (int time = 0;; ++time) {
     const std::vector<std::vector<int>> lanes = lanes_at(time, ranks, by_time);
     if (lanes.empty()) break;
-    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-      if (by_time) params.claim_gradients(part->first, part->second);
-      for (int use = part->first; use < part->second; ++use) {
-        const bool expert = is_expert(c.uses.uses[size_t(use)]);
-        const int first = expert ? rank / experts * experts : rank;
-        for (int r = first; r < first + (expert ? experts : 1); ++r)
-          for (const int lane : lanes[size_t(r)]) {
-            const kernels::Matrix g = params.gradient(use, came[size_t(use)]);
-            for (int64_t i = 0; i < g.count(); ++i) g.as<float>()[i] = part_gradient(lane, 0, use, i);
-            params.merge_lane(use, use + 1, came[size_t(use)]++);
-          }
+    for (int micro_batch = 0; micro_batch < c.micro_batches; ++micro_batch) {
+      const bool last = micro_batch + 1 == c.micro_batches;
+      for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+        if (by_time && micro_batch == 0) params.claim_gradients(part->first, part->second);
+        for (int use = part->first; use < part->second; ++use) {
+          const int sharing = is_expert(c.uses.uses[size_t(use)]) ? experts : 1;
+          std::vector<int> here;
+          for (int r = rank / sharing * sharing; r < rank / sharing * sharing + sharing; ++r)
+            here.insert(here.end(), lanes[size_t(r)].begin(), lanes[size_t(r)].end());
+          add_micro_batch(params, use, here, came[size_t(use)], micro_batch, last);
+          if (last) came[size_t(use)] += int(here.size());
+        }
+        if (by_time && last) params.reduce(part->first, part->second);
       }
-      if (by_time) params.reduce(part->first, part->second);
     }
   }
   for (auto part = parts.rbegin(); part != parts.rend() && !by_time; ++part)
@@ -242,9 +262,11 @@ Uses expert_uses() {
 /// How a stage of ZeRO can be used.
 struct Stage {
   int zero = 0;
-  bool shares_gradients = false, shares_weights = false;
+  bool shares_gradients = false, shares_weights = false, accumulates = false;
 };
-constexpr Stage kStages[] = {{0}, {1}, {2}, {2, true}, {3}, {3, false, true}, {3, true}, {3, true, true}};
+constexpr Stage kStages[] = {{0},       {0, false, false, true}, {1},       {1, false, false, true},
+                             {2},       {2, false, false, true}, {2, true}, {3, false, true},
+                             {3, true}, {3, false, true, true},  {3, true, true}};
 
 struct ReductionWay {
   DType dtype;
@@ -320,17 +342,21 @@ TEST_CASE("parameters of experts are shared by fewer ranks, which have more lane
     for (const Stage& stage : kStages)
       for (const ReductionWay& way : kWays) {
         if (stage.zero >= 2 && !std::has_single_bit(unsigned(ranks))) continue;
-        CAPTURE(ranks, experts, stage.zero, stage.shares_gradients, stage.shares_weights, name_of(way.dtype),
-                word_of(way.exchange), way.bucket_elements);
+        CAPTURE(ranks, experts, stage.zero, stage.shares_gradients, stage.shares_weights, stage.accumulates,
+                name_of(way.dtype), word_of(way.exchange), way.bucket_elements);
         Case c{.uses = expert_uses()};
         c.options = {.zero_stage = stage.zero,
                      .shares_gradients = stage.shares_gradients,
                      .shares_weights = stage.shares_weights,
                      .lanes = kLanes,
+                     .accumulates = stage.accumulates,
                      .bucket_elements = way.bucket_elements,
                      .reduction_dtype = way.dtype,
                      .exchange = way.exchange};
-        c.sum = [&](int use, int64_t element) { return lane_tree(0, use, element, way.dtype); };
+        c.micro_batches = stage.accumulates ? 3 : 1;
+        c.sum = [&](int use, int64_t element) {
+          return lane_tree(0, use, element, way.dtype, c.micro_batches);
+        };
         CHECK_NOTHROW(on_rank_threads(ranks, 60,
                                       [&, of = experts](Communicator& world) { run_experts(world, of, c); }));
       }
@@ -348,11 +374,13 @@ TEST_CASE("the classes of ranks are the memory of every rank, also along two lin
     for (const Stage& stage : kStages)
       for (const DType dtype : {DType::f32, DType::bf16}) {
         if (stage.zero >= 2 && (ranks == 1 || !std::has_single_bit(unsigned(ranks)))) continue;
-        CAPTURE(ranks, experts, stage.zero, stage.shares_gradients, stage.shares_weights, name_of(dtype));
+        CAPTURE(ranks, experts, stage.zero, stage.shares_gradients, stage.shares_weights, stage.accumulates,
+                name_of(dtype));
         const ShardingOptions options{.zero_stage = stage.zero,
                                       .shares_gradients = stage.shares_gradients,
                                       .shares_weights = stage.shares_weights,
                                       .lanes = 16,
+                                      .accumulates = stage.accumulates,
                                       .bucket_elements = 30,
                                       .reduction_dtype = dtype};
         const auto lines_of = [&, ranks = ranks, experts = experts](int r) {
@@ -380,12 +408,13 @@ TEST_CASE("only the gradients of experts take the memory of more lanes", "[group
   Uses uses;
   uses.add(axes::data, axes::data, 8, 8);            // 256 bytes of gradients
   uses.add(kExpertData, kExpertData, 16, 8);         // 512 bytes
-  for (const auto& [zero, lanes, levels, expert_levels] :
+  for (const auto& [zero, lanes, accumulates, levels, expert_levels] :
        // Two lanes a rank, one after another: two sums. Of four ranks together: one lane each, and the first
-       // of the next ones.
-       {std::array{1, 8, 2, 5}, {1, 4, 1, 3}, {2, 8, 1, 3}, {2, 4, 1, 3}}) {
-    CAPTURE(zero, lanes);
-    const ShardingOptions options{.zero_stage = zero, .lanes = lanes};
+       // of the next ones, or all of them.
+       {std::array{1, 8, 0, 2, 5}, {1, 8, 1, 2, 8}, {1, 4, 0, 1, 3}, {1, 4, 1, 1, 4}, {2, 8, 0, 1, 3},
+        {2, 8, 1, 1, 4}}) {
+    CAPTURE(zero, lanes, accumulates);
+    const ShardingOptions options{.zero_stage = zero, .lanes = lanes, .accumulates = accumulates == 1};
     const AxisLines axes{{axes::data, 4, 2, true}, {kExpertData, 1, 0, true}};
     const ShardingBytes bytes = ShardedParams::plan(uses.uses, uses.grids, options, axes);
     CHECK(bytes.gradients == size_t(256 * levels + 512 * expert_levels));

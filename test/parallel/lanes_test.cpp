@@ -38,6 +38,25 @@ std::vector<std::string> added_one_by_one(LaneRun run) {
   return sums;
 }
 
+/// [level] when all lanes have come.
+std::vector<std::string> added_in_levels(const LaneTimes& times, const LaneLevels& levels, bool together) {
+  std::vector<std::string> sums(size_t(levels.count));
+  size_t next = 0;
+  for (const std::vector<int>& lanes : times) {
+    for (size_t i = 0; together && i < lanes.size(); ++i)
+      CHECK(std::exchange(sums[size_t(levels.of_lane[next + i])], "grows").empty());
+    for (const int lane : lanes) {
+      const std::string before =
+          std::exchange(sums[size_t(levels.of_lane[next])], std::to_string(lane));
+      CHECK(before == (together ? "grows" : ""));
+      for (const auto& [into, from] : levels.after[next++])
+        sums[size_t(into)] =
+            "(" + sums[size_t(into)] + "+" + std::exchange(sums[size_t(from)], "") + ")";
+    }
+  }
+  return sums;
+}
+
 }  // namespace
 
 TEST_CASE("every width adds the tree over all lanes", "[lanes]") {
@@ -77,43 +96,36 @@ TEST_CASE("every width adds the tree over all lanes", "[lanes]") {
 }
 
 TEST_CASE("lanes that come to a place of a shorter line are added as the tree over all lanes", "[lanes]") {
-  CHECK(lanes_in_time(8, 4, false, 2, 1) == std::vector{4, 6, 5, 7});
-  CHECK(lanes_in_time(8, 4, true, 2, 1) == std::vector{2, 3, 6, 7});
-  CHECK(lanes_in_time(8, 6, false, 3, 1) == std::vector{3, 4, 5});
+  CHECK(lanes_in_time(8, 4, false, 2, 1) == LaneTimes{{4, 6}, {5, 7}});
+  CHECK(lanes_in_time(8, 4, true, 2, 1) == LaneTimes{{2, 3}, {6, 7}});
+  CHECK(lanes_in_time(8, 6, false, 3, 0) == LaneTimes{{0, 2}, {1}});
   for (int lanes = 1; lanes <= 32; lanes *= 2)
     for (int dp = 1; dp <= lanes; ++dp)
       for (int places = 1; places <= dp; ++places)
-        for (const bool by_time : {false, true}) {
-          if (dp % places != 0 || (by_time && lanes % dp != 0)) continue;
-          CAPTURE(lanes, dp, places, by_time);
-          int count = 0;
-          for (int place = 0; place < places; ++place) {
-            const std::vector<int> order = lanes_in_time(lanes, dp, by_time, places, place);
-            const LaneLevels levels = levels_of_lanes(order);
-            std::vector<std::string> at(size_t(levels.count));
-            for (size_t i = 0; i < order.size(); ++i) {
-              std::string& lane = at[size_t(levels.of_lane[i])];
-              CHECK(lane.empty());
-              lane = std::to_string(order[i]);
-              for (const auto& [into, from] : levels.after[i])
-                at[size_t(into)] = "(" + at[size_t(into)] + "+" + std::exchange(at[size_t(from)], "") + ")";
+        for (const bool by_time : {false, true})
+          for (const bool together : {false, true}) {
+            if (dp % places != 0 || (by_time && lanes % dp != 0)) continue;
+            CAPTURE(lanes, dp, places, by_time, together);
+            std::vector<int> came(static_cast<size_t>(lanes));
+            for (int place = 0; place < places; ++place) {
+              const LaneTimes times = lanes_in_time(lanes, dp, by_time, places, place);
+              const LaneLevels levels = levels_of_lanes(times, together);
+              const std::vector<std::string> sums = added_in_levels(times, levels, together);
+              for (const std::vector<int>& time : times)
+                for (const int lane : time) ++came[size_t(lane)];
+              CHECK(std::count(sums.begin(), sums.end(), "") + int(levels.left.size()) == int(sums.size()));
+              if (by_time) continue;
+              const LaneRun run = lanes_of_rank(lanes, places, place);
+              const std::vector<LaneRun> left = subtrees_of(run);
+              REQUIRE(left.size() == levels.left.size());
+              for (size_t i = 0; i < left.size(); ++i)
+                CHECK(sums[size_t(levels.left[i])] == sum_tree(left[i].begin, left[i].end));
+              if (places < dp) continue;  // else as many, and in the same levels, as ever
+              CHECK(levels.count == sums_at_once(run));
+              for (size_t i = 0; i < left.size(); ++i) CHECK(levels.left[i] == int(i));
             }
-            count += int(order.size());
-            CHECK(std::count_if(at.begin(), at.end(), [](auto& sum) { return !sum.empty(); }) ==
-                  int64_t(levels.left.size()));
-            if (by_time) continue;
-            // As many sums, and, where one rank has a place, in the same levels as of its run alone.
-            const LaneRun run = lanes_of_rank(lanes, places, place);
-            const std::vector<LaneRun> left = subtrees_of(run);
-            REQUIRE(left.size() == levels.left.size());
-            for (size_t i = 0; i < left.size(); ++i) {
-              CHECK(at[size_t(levels.left[i])] == sum_tree(left[i].begin, left[i].end));
-              if (places == dp) CHECK(levels.left[i] == int(i));
-            }
-            if (places == dp) CHECK(levels.count == sums_at_once(run));
+            CHECK(std::count(came.begin(), came.end(), 1) == lanes);
           }
-          CHECK(count == lanes);
-        }
 }
 
 TEST_CASE("slices cover a vector once, in order, and none is larger than planned", "[lanes]") {
