@@ -354,19 +354,21 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses,
       levels_of[i].push_back(gradient_level_count(plan.lines[i], plan, options, r));
   std::vector<RankClass> classes;
   std::set<Share> seen;
+  std::vector<LaneShare> shares(plan.lines.size());
+  std::vector<int> levels(plan.lines.size());
   for (int r = 0; r < plan.lines.front().ranks; ++r) {
     Share share;
+    share.elements.reserve(plan.groups.size());
+    share.chunks.reserve(plan.groups.size());
     for (size_t g = 0; g < plan.groups.size(); ++g) {
       const int rank = plan.line_of(int(g)).rank_of(r);
       share.elements.push_back(plan.groups[g].own(rank));
       share.chunks.push_back(chunks[g][size_t(rank)]);
     }
-    std::vector<LaneShare> shares;
-    std::vector<int> levels;
     for (size_t i = 0; i < plan.lines.size(); ++i) {
-      const int rank = plan.lines[i].rank_of(r);
-      shares.push_back({rank, lanes_here(plan.lines[i], plan, rank)});
-      levels.push_back(levels_of[i][size_t(rank)]);
+      shares[i].rank = plan.lines[i].rank_of(r);
+      shares[i].lanes = lanes_here(plan.lines[i], plan, shares[i].rank);
+      levels[i] = levels_of[i][size_t(shares[i].rank)];
     }
     share.gradient_elements = gradient_begins(plan, levels).back();
     share.ring = bucket_ring(plan, options, shares);

@@ -337,8 +337,8 @@ TEST_CASE("parameters along a context axis are reduced, added and gathered", "[g
 }
 
 TEST_CASE("parameters of experts are shared by fewer ranks, which have more lanes each", "[groups]") {
-  // Of 10 ranks and 5 places, the last place has lanes 13, 15 and 14, in this order: a sum that is left is not
-  // in the level of its number.
+  // Of 10 ranks and 5 places, the last place has lanes 13, 15 and 14, in this order: a sum that is left is
+  // not in the level of its number.
   for (const auto& [ranks, experts] :
        {std::pair{2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {8, 4}, {8, 8}, {6, 2}, {6, 3}, {3, 3}, {10, 2}})
     for (const Stage& stage : kStages)
