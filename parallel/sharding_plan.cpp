@@ -142,8 +142,17 @@ std::vector<int64_t> gradient_begins(const Plan& plan, const std::vector<int>& l
 /// Puts each chunk into its group, whose list begins with the last use.
 void list_chunks(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
                  const AxisLine& tensor, Plan& plan) {
+  plan.places.resize(uses.size());
   std::map<GroupKey, GroupPlan> groups;
-  for (const ParamUse& use : uses) groups[key_of(use)].key = key_of(use);
+  std::map<GroupKey, size_t> chunks;   // of the groups, about
+  for (const ParamUse& use : uses) {
+    const int ranks = use.layout.cut == Cut::none ? 1 : tensor.size;
+    chunks[key_of(use)] += grids[size_t(use.param)].size() / size_t(ranks) + 1;
+  }
+  for (const auto& [key, count] : chunks) {
+    groups[key].key = key;
+    groups[key].chunks.reserve(count);
+  }
   for (int u = int(uses.size()) - 1; u >= 0; --u) {
     const ParamUse& use = uses[size_t(u)];
     for (const LocalChunk& c :
@@ -151,7 +160,6 @@ void list_chunks(const std::vector<ParamUse>& uses, const std::vector<std::vecto
       groups[key_of(use)].chunks.push_back({u, c, 0, 0, plan.reduces_lanes ? use.part : 0});
   }
   for (auto& [key, group] : groups) plan.groups.push_back(std::move(group));
-  plan.places.resize(uses.size());
   for (size_t u = 0; u < uses.size(); ++u)
     plan.places[u].group = int(std::distance(groups.begin(), groups.find(key_of(uses[u]))));
 }
