@@ -45,7 +45,10 @@ struct Strike {
     if (kind == "rank stopped") return is_of_rank && has("stopped");
     // It had not ordered the start of these ranks yet.
     if (kind == "supervisor killed") return has("its ranks are gone");
-    return cause.starts_with(node + " was lost");
+    // A process of the agent: it may have been the one that serves PMIx.
+    if (kind == "agent killed" && cause.starts_with("the PMIx server of " + node + " ended by itself"))
+      return true;
+    return cause.starts_with(node + " was lost") || has("in the memory of " + node + " (");
   }
 };
 
@@ -114,11 +117,20 @@ class Chaos {
       else if (is_of_busy_machine(cause))
         ++busy_;
       else
-        text += cause + "\n";
+        text += cause + strikes_before(at_s) + "\n";
     }
     return text;
   }
 
+  /// The strikes of the last seconds before a verdict.
+  std::string strikes_before(double at_s) const {
+    std::string text;
+    for (const Strike& strike : strikes_)
+      if (const double before_s = at_s - strike.unix_s; before_s > 0 && before_s < 10)
+        text += "\n    " + std::to_string(before_s) + " s before: " + strike.kind + " " + strike.node +
+                (strike.is_named ? ", named by another verdict" : "");
+    return text;
+  }
   std::string text() const {
     std::map<std::string, std::pair<int, int>> counts;
     for (const Strike& strike : strikes_) {
@@ -129,6 +141,7 @@ class Chaos {
     for (const auto& [kind, count] : counts)
       text += "  " + kind + ": " + std::to_string(count.first) + ", in a verdict " +
               std::to_string(count.second) + "\n";
+    if (busy_ > 0) text += "  verdicts of a busy machine, without a strike: " + std::to_string(busy_) + "\n";
     return text;
   }
 

@@ -72,8 +72,8 @@ class ServiceProcess {
 
   /// `news` gets what is no answer, on the thread of this object, also that the process has ended by itself
   /// (a message of kind `failed`).
-  ServiceProcess(ForkServer::Child child, News news)
-      : child_(child), news_(std::move(news)), listener_([this] { listen(); }) {
+  ServiceProcess(ForkServer::Child child, std::string host, News news)
+      : child_(child), host_(std::move(host)), news_(std::move(news)), listener_([this] { listen(); }) {
     const timeval limit = {.tv_sec = kSendLimitS, .tv_usec = 0};
     ::setsockopt(child_.socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   }
@@ -137,11 +137,11 @@ class ServiceProcess {
       changed_.notify_all();
       if (ending_) return;
     }
-    news_({PmixMessageKind::failed,
-           "the PMIx server ended by itself: MPI_Init and MPI_Finalize cannot succeed\n"});
+    news_({PmixMessageKind::failed, fmt::format("the PMIx server of {} ended by itself\n", host_)});
   }
 
   const ForkServer::Child child_;
+  const std::string host_;
   const News news_;
   std::mutex sending_;
   std::mutex mutex_;  ///< of the rest
@@ -206,8 +206,8 @@ void PmixServer::State::start_service() {
   ++services;
   ready = false;
   real_file_system().make_directory(pmix_folder());
-  auto started =
-      std::make_unique<ServiceProcess>(fork_service(), [this](PmixMessage message) { pass_on(message); });
+  auto started = std::make_unique<ServiceProcess>(fork_service(), options.host_name,
+                                                  [this](PmixMessage message) { pass_on(message); });
   PmixBody body;
   body.put(std::string_view(pmix_folder()));
   body.put(std::string_view(options.host_name));

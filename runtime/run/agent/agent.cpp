@@ -192,18 +192,20 @@ class Agent {
     hello.newest_epoch = state_.newest_epoch();
     if (std::exchange(obeyed_token_, link_.token()) != link_.token()) obeyed_ = 0;
     hello.obeyed = obeyed_;
-    hello.pieces = serve_pieces(end.address);
+    hello.pieces = serve_pieces(hello.name, end.address);
     link_.send({.kind = Kind::hello, .payload = hello.to_json()});
   }
 
   /// Other nodes read the pieces of this one by the network by which it reaches the supervisor. On one machine
   /// there are no other nodes.
-  wire::PieceServerAddress serve_pieces(const std::string& address) {
+  wire::PieceServerAddress serve_pieces(const std::string& node, const std::string& address) {
     if (address.empty()) return {};
     try {
       if (!piece_server_) piece_server_.emplace(address);
       piece_server_->set_folder(pieces_.folder());
-      return piece_server_->address();
+      wire::PieceServerAddress served = piece_server_->address();
+      served.node = node;
+      return served;
     } catch (const Error& error) {
       log_.complain(error.what());
       return {};

@@ -109,7 +109,7 @@ ckpt::OtherPieces pieces_elsewhere(FileSystem& fs, const std::string& folder, in
       for (const wire::RankRange& range : holder.ranks)
         if (is_in(range, rank) && number++ == copy)
           return ckpt::pieces_in(remote_memory(holder.server, rank, ranks, limit_s, read_bytes),
-                                 fmt::format("rank {} on {}", rank, holder.server.address), rank, ranks);
+                                 fmt::format("rank {} on {}", rank, holder.server.text()), rank, ranks);
     if (number == 0) throw Error(ErrorCode::kIo, fmt::format("no node holds the piece of rank {}", rank));
     return {};
   };

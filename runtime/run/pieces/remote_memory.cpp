@@ -21,7 +21,7 @@ class RemoteMemory final : public ckpt::NodeMemory {
   RemoteMemory(const wire::PieceServerAddress& server, Request request, double limit_s,
                std::shared_ptr<std::atomic<uint64_t>> read_bytes = nullptr)
       : what_(fmt::format("{} the piece of rank {} in the memory of {}",
-                          request.op == Op::make ? "write" : "read", request.rank, server.address)),
+                          request.op == Op::make ? "write" : "read", request.rank, server.text())),
         writes_(request.op == Op::make),
         limit_s_(limit_s),
         read_bytes_(std::move(read_bytes)) {

@@ -113,9 +113,11 @@ extern const char* const kProgramVersion;
 /// Where the agent of a node lets ranks read the pieces in its memory; no address: nowhere, because all ranks
 /// are on this machine.
 struct PieceServerAddress {
-  std::string address, token;
+  std::string node, address, token;
   bool exists() const { return !address.empty(); }
+  std::string text() const { return node.empty() ? address : node + " (" + address + ")"; }
   static void fields(auto& f, auto& r) {
+    f.later("node", r.node);
     f("address", r.address);
     f("token", r.token);
   }

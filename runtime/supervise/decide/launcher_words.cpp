@@ -58,6 +58,15 @@ std::string launcher_reason(const std::string& text) {
   return "";
 }
 
+std::string pmix_server_end(const std::string& text) {
+  for (size_t begin = text.find("the PMIx server of "); begin != std::string::npos;
+       begin = text.find("the PMIx server of ", begin + 1)) {
+    const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+    if (line.ends_with(" ended by itself")) return line;
+  }
+  return "";
+}
+
 std::optional<DeathNotice> parse_death_notice(const std::string& text) {
   const auto number_after = [&](const std::string& key, size_t from) -> std::optional<int> {
     const size_t at = text.find(key, from);

@@ -64,6 +64,9 @@ std::optional<DeathNotice> parse_death_notice(const std::string& launcher_text);
 /// Why the launcher or MPI failed: the first message of its output that is not about a rank's death; "" if
 /// there is none.
 std::string launcher_reason(const std::string& launcher_text);
+/// "the PMIx server of node3 ended by itself", where a node's agent has said so; or nothing. Its ranks end
+/// with it.
+std::string pmix_server_end(const std::string& launcher_text);
 
 class Supervision {
  public:

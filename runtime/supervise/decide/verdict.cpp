@@ -31,6 +31,21 @@ void Supervision::describe_death(const DeathNotice& notice, Verdict& v) const {
     v.cause += "; unless a person killed it, the machine ran out of memory (see dmesg)";
 }
 
+namespace {
+
+/// The end of a rank that left no record, and what was said of it. at_node: " on node3", or "" on one machine.
+std::string with_words_of_launcher(const std::string& cause, const std::string& at_node, const std::string& text,
+                                   bool before_first_step) {
+  if (const std::string server = pmix_server_end(text); !server.empty()) {
+    const bool is_its_node = at_node.empty() || server.find(" of" + at_node.substr(3) + " ") != std::string::npos;
+    return is_its_node ? fmt::format("{}, and its ranks with it: {}", server, cause) : cause + "; " + server;
+  }
+  const std::string said = before_first_step ? launcher_reason(text) : "";
+  return said.empty() ? cause : cause + "; mpirun says: " + said;
+}
+
+}  // namespace
+
 Verdict Supervision::verdict() const {
   ENSURE(over(), "phase = {}", int(phase_));
   Verdict v;
@@ -86,11 +101,9 @@ Verdict Supervision::verdict() const {
         "mpirun ended every rank and itself without a word, as it does on SIGTERM, SIGINT or SIGHUP: "
         "something ended mpirun";
   }
-  // A rank that ends inside MPI_Init leaves no record: MPI reports the reason to mpirun.
-  const bool unexplained =
-      first->weight == Evidence::vanished && v.before_first_step && !(notice && notice->signal);
-  const std::string said = unexplained ? launcher_reason(launcher_text_) : "";
-  if (!said.empty()) v.cause += "; mpirun says: " + said;
+  // A rank that ends inside MPI_Init, or with the PMIx server of its node, leaves no record.
+  if (first->weight == Evidence::vanished && !(notice && notice->signal))
+    v.cause = with_words_of_launcher(v.cause, v.rank >= 0 ? at_node(v.rank) : "", launcher_text_, v.before_first_step);
   const int others = int(std::count_if(ranks_.begin(), ranks_.end(),
                                        [](const RankView& r) {
                                          return r.phase != RankView::absent && r.phase != RankView::done;

@@ -223,7 +223,7 @@ TEST_CASE("the end of the server itself is reported, and the next epoch has a ne
   hosts.begin(1, "hold");
   hosts.wait_ready(2);
   hosts.break_servers();
-  hosts.wait_log("the PMIx server ended by itself");
+  hosts.wait_log("the PMIx server of h0 ended by itself");
   hosts.kill(-1);
   hosts.wait_exits();
   hosts.end();

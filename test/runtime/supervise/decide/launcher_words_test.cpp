@@ -57,3 +57,36 @@ Your MPI job is now going to abort; sorry.
   REQUIRE(s.over());
   CHECK(s.verdict().cause == "rank 1 (pid 101) ended without a word while: starting, waiting in MPI_Init; mpirun says: " + reason);
 }
+
+TEST_CASE("ranks that end with the PMIx server of their node name it, in each phase") {
+  for (const bool stepped : {false, true}) {
+    Supervision s({.ranks = 2}, 0);
+    for (const int rank : {0, 1}) s.hello(rank, 100 + rank, "host", 0);
+    if (stepped) s.progressed(1, 0.5);
+    s.lost(1, {}, 3);
+    s.launcher_output("the PMIx server of node3 ended by itself\n");
+    s.lost(0, {}, 3.01);
+    for (double now_s = 3; !s.over() && now_s < 60; now_s += 0.1) {
+      s.tick(now_s);
+      s.all_gone(now_s);
+    }
+    REQUIRE(s.over());
+    CHECK(s.verdict().cause.starts_with(
+        "the PMIx server of node3 ended by itself, and its ranks with it: rank 1 (pid 101"));
+  }
+  // Of another node it is a second fact.
+  Supervision s({.ranks = 2, .nodes = {{"node1", 0, 1}, {"node3", 1, 1}}}, 0);
+  for (const int rank : {0, 1}) s.hello(rank, 100 + rank, "host", 0);
+  s.lost(0, {}, 3);
+  s.launcher_output("the PMIx server of node3 ended by itself\n");
+  for (double now_s = 3; !s.over() && now_s < 60; now_s += 0.1) {
+    s.tick(now_s);
+    s.all_gone(now_s);
+  }
+  REQUIRE(s.over());
+  CHECK(s.verdict().cause.starts_with("rank 0 (pid 100 on node1) ended without a word"));
+  CHECK(s.verdict().cause.ends_with("; the PMIx server of node3 ended by itself"));
+  CHECK(pmix_server_end("the PMIx server of node3 did not answer\n").empty());
+  CHECK(pmix_server_end("x\nthe PMIx server of a did not answer\nthe PMIx server of b ended by itself\n") ==
+        "the PMIx server of b ended by itself");
+}
