@@ -12,11 +12,11 @@
 //     }
 //   };
 //
-// RecordOf<T>::fields is the list of a type that cannot hold it. A field is a record, an enum with Words, a
-// type that is read from a text (TextForm) or that Json converts (numbers, bools, texts, pairs, what has a
-// JsonForm), a vector of these, JSON in a text: f("lineage", as_json(r.lineage_json)), or a record in a text
-// in the JSON: f("json", as_text(r.line)). A number that is not finite is null, and null is read as NaN; as_kind says which
-// of them it is. Pure; safe from any thread.
+// RecordOf<T>::fields is the list of a type that cannot hold it. A field is a record, an enum with Words,
+// a type that is read from a text (TextForm) or that Json converts (numbers, bools, texts, pairs, what has
+// a JsonForm), a vector of these, JSON in a text: f("lineage", as_json(r.lineage_json)), or a record in a
+// text in the JSON: f("json", as_text(r.line)). A number that is not finite is null, and null is read as
+// NaN; as_kind says which of them it is. Pure; safe from any thread.
 #pragma once
 #include <fmt/format.h>
 
@@ -107,6 +107,10 @@ class RecordWriter {
   static J json_of(const RecordText<Record>& text) {
     return J(dump_json(RecordWriter<OrderedJson>::json_of(text.record)));
   }
+  template <typename Record>
+  static J json_of(const RecordView<Record>& view) {
+    return json_of(view.record);
+  }
   template <typename Double>
   static J json_of(const NumberKind<Double>& kind) {
     return J(std::isnan(kind.value) ? "nan" : kind.value > 0 ? "inf" : "-inf");
@@ -190,6 +194,12 @@ class RecordReader {
   template <typename Record>
   static void read(const J& json, RecordText<Record>& text) {
     RecordReader<Json>::read(parse_json(json.template get<std::string>()), text.record);
+  }
+  template <typename Record>
+  static void read(const J& json, RecordView<Record>& view) try {
+    read(json, view.record);
+  } catch (const std::exception&) {
+    view.record = {};
   }
   template <typename Double>
   static void read(const J& json, NumberKind<Double>& kind) {

@@ -46,6 +46,16 @@ RecordText<Record> as_text(Record& record) {
   return {record};
 }
 
+/// A record of which a view shows what it can: one that cannot be read has its defaults.
+template <typename Record>
+struct RecordView {
+  Record& record;
+};
+template <typename Record>
+RecordView<Record> as_view(Record& record) {
+  return {record};
+}
+
 /// "nan", "inf" or "-inf": of a number that is not finite, in a field of its own.
 ///   f("loss", r.loss), f.when(!std::isfinite(r.loss), "loss_kind", as_kind(r.loss));
 template <typename Double>

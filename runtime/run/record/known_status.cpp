@@ -51,10 +51,10 @@ RunStatus rebuild(FileSystem& fs, const RunDirectory& run, const std::vector<std
   if (const auto identity = read_identity(fs, run)) status.lineage_json = identity->lineage_json;
   for (const std::string& line : events) take_event(object_of(line), status);
   for (const std::string& line : lines_of(fs, run.metrics()))
-    if (const StepLine step = step_view(line); step.step > status.step) {
-      status.step = step.step;
+    if (const int64_t step = object_of(line).value("step", int64_t(0)); step > status.step) {
+      status.step = step;
       status.step_unix_s = status.updated_unix_s;
-      status.last_step = step;
+      status.last_step = step_view(line);
     }
   const Json job = object_of(fs.read_text(run.job()));
   if (const Json* const steps = job.find_at("/schedule/total_steps")) status.total_steps = *steps;

@@ -107,8 +107,8 @@ struct RunStatus {
   std::string store;  ///< where copies of the checkpoints go; "": nowhere
   double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended
   double heartbeat_s = 1, step_timeout_s = 600;
-  StepLine last_step;               ///< the last line of metrics; its step is 0: there is none
-  std::string lineage_json = "[]";  ///< see runtime/spec/lineage.h
+  StepLine last_step;                 ///< the last line of metrics; its step is 0: there is none
+  std::string lineage_json = "[]";    ///< see runtime/spec/lineage.h
   std::string reason;                 ///< why the run ended, or restarted last
   std::string advice;                 ///< the next command for the user
   std::vector<SaveInterval> save_intervals;  ///< the newest of each tier; empty: none is known yet
@@ -146,7 +146,7 @@ struct RunStatus {
     f("step_ended", r.step_unix_s);
     f("heartbeat_s", r.heartbeat_s);
     f("step_timeout_s", r.step_timeout_s);
-    f("last_step", r.last_step);
+    f("last_step", as_view(r.last_step));   // also of an older version
     f.later("lineage", as_json(r.lineage_json));
     f("reason", r.reason);
     f("advice", r.advice);

@@ -76,6 +76,10 @@ struct Filler {
   void fill(JsonText<Text>& json) {
     json.text = fmt::format("[{}]", ++count);
   }
+  template <typename Record>
+  void fill(RecordView<Record>& view) {
+    fill(view.record);
+  }
   template <typename Bool>
   void fill(BoolText<Bool>& text) {
     text.value = true;
@@ -254,12 +258,15 @@ std::vector<protocol::Up> up_messages() {
                               .seed = 5,
                               .spec_hash = "0a",
                               .numerics = "cpu"};
-  return {{.hello = Hello{"t0", "h0", 2, 77}},
-          {.beat = Beat{*crash().activity}},
-          {.step = StepReport{kLine, true}},
-          {.event = Event{EventKind::save_retry, R"({"step":41})"}},
-          {.shard = Shard{3, 40, 6, {}, {{"w", ckpt::Role::first_moment, DType::bf16, {4, 2}}}, state, "no space", 0.5}},
-          {.done = true}};
+  return {
+      {.hello = Hello{"t0", "h0", 2, 77}},
+      {.beat = Beat{*crash().activity}},
+      {.step = StepReport{kLine, true}},
+      {.event = Event{EventKind::save_retry, R"({"step":41})"}},
+      {.shard =
+           Shard{
+               3, 40, 6, {}, {{"w", ckpt::Role::first_moment, DType::bf16, {4, 2}}}, state, "no space", 0.5}},
+      {.done = true}};
 }
 SupervisorFile supervisor_record() {
   return {.address = "10.0.0.1:7", .token = "t0", .requeue = true, .chain = "c"};
