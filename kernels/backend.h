@@ -63,9 +63,24 @@ class PackedWeight {
 
 enum class NormKind { rmsnorm, layernorm };
 
+/// Which keys a query sees, and what becomes of its scores. The query at row t of its sequence has position
+/// t + query_offset and sees the keys from first_key to its own position.
+struct AttentionMask {
+  int64_t query_offset = 0;            ///< of the first query among the keys of its sequence
+  const int32_t* first_key = nullptr;  ///< [B*T] of each query: a document's begin, a window's; null: 0
+  float cap = 0;                       ///< a score s becomes cap * tanh(s / cap); 0: it stays
+  const float* sinks = nullptr;        ///< [H] a score of each head that takes its share and gives no value
+  bool is_causal() const { return query_offset == 0 && !first_key && cap == 0 && !sinks; }
+};
+
 struct AttentionShape {
   int64_t batch = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 1.0f;  ///< usually 1 / sqrt(head_dim); always causal
+  float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
+  int64_t keys = 0;    ///< of a sequence; 0: as many as queries
+  /// The reference computes every mask, the other backends so far the causal one: they refuse others.
+  AttentionMask mask = {};
+  int64_t keys_of_sequence() const { return keys > 0 ? keys : seq_len; }
+  bool is_causal() const { return keys_of_sequence() == seq_len && mask.is_causal(); }
 };
 
 /// One box of a parameter with its optimizer state. master, first_moment, second_moment: [rows * cols]
@@ -213,11 +228,13 @@ class Backend {
   /// (a, b) -> (a cos - b sin, b cos + a sin); inverse = true rotates back (the gradient).
   /// cos_sin f32 [T, D]: row t holds D/2 cosines, then D/2 sines. Row m has position m mod T.
   virtual void rope(Stream&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) = 0;
-  /// out = softmax(scale q k^T + causal mask) v per head; query head h reads key/value head h / (H / G).
-  /// q, out [B*T, H*D], k, v [B*T, G*D] (columns of one matrix allowed); lse f32 [B*T, H]: natural log of
-  /// each row's sum of exponentials, with the maximum. Never stores T x T.
+  /// out = softmax(capped(scale q k^T) of the keys that the mask lets a query see) v per head; query head
+  /// h reads key/value head h / (H / G). q, out [B*T, H*D], k, v [B*keys, G*D] (columns of one matrix
+  /// allowed); lse f32 [B*T, H]: natural log of each row's sum of exponentials, with the maximum, and with
+  /// that of its sink. A query that sees no key has out = 0. Never stores T x T.
   virtual void attention_forward(Stream&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, float* lse) = 0;
-  /// dq, dk, dv of the above from dout; overwrites. P = exp(scale q k^T - lse), delta = sum_d out * dout.
+  /// dq, dk, dv of the above from dout; overwrites. P = exp(capped(scale q k^T) - lse), delta = sum_d out
+  /// * dout.
   virtual void attention_backward(Stream&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse,
                                   Matrix dout, Matrix dq, Matrix dk, Matrix dv) = 0;
 

@@ -79,10 +79,18 @@ inline void check_attention(const AttentionShape& s, const Matrix& q, const Matr
   check_same(q, out);
   check_same(k, v);
   ENSURE(q.dtype == k.dtype);
-  ENSURE(q.rows == s.batch * s.seq_len && k.rows == q.rows && q.cols == s.heads * s.head_dim &&
-             k.cols == s.kv_heads * s.head_dim,
+  ENSURE(q.rows == s.batch * s.seq_len && k.rows == s.batch * s.keys_of_sequence() &&
+             q.cols == s.heads * s.head_dim && k.cols == s.kv_heads * s.head_dim,
          "q [{}, {}], k [{}, {}] for B {}, T {}, H {}, G {}, D {}", q.rows, q.cols, k.rows, k.cols, s.batch, s.seq_len,
          s.heads, s.kv_heads, s.head_dim);
+  ENSURE(s.mask.query_offset >= 0 && s.mask.query_offset + s.seq_len <= s.keys_of_sequence(),
+         "queries {} to {} of {} keys", s.mask.query_offset, s.mask.query_offset + s.seq_len, s.keys_of_sequence());
+  ENSURE(s.mask.cap >= 0, "a cap of {}", s.mask.cap);
+}
+
+/// Of backends that compute causal attention only.
+inline void check_causal(const AttentionShape& s) {
+  ENSURE(s.is_causal(), "only the reference computes attention with documents, windows, caps or sinks");
 }
 
 }  // namespace trainctl::kernels

@@ -13,6 +13,7 @@ void CpuBackend::rope(Stream&, Matrix x, int64_t head_dim, int64_t seq_len, cons
 void CpuBackend::attention_forward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out,
                                    float* lse) {
   check_attention(s, q, k, v, out);
+  check_causal(s);
   const AttentionMatrices matrices{.q = q, .k = k, .v = v, .out = out, .lse = lse};
   const int64_t blocks = (s.seq_len + kQueryBlock - 1) / kQueryBlock;
   const size_t floats = kernels_.attention_scratch_floats(s, false);
@@ -29,6 +30,7 @@ void CpuBackend::attention_backward(Stream&, const AttentionShape& s, Matrix q, 
                                     const float* lse, Matrix dout, Matrix dq, Matrix dk, Matrix dv) {
   check_attention(s, q, k, v, out);
   check_attention(s, dq, dk, dv, dout);
+  check_causal(s);
   const AttentionMatrices matrices{.q = q, .k = k, .v = v, .out = out, .dout = dout, .dq = dq, .dk = dk, .dv = dv,
                                    .lse = const_cast<float*>(lse)};
   const size_t floats = kernels_.attention_scratch_floats(s, true);

@@ -195,6 +195,7 @@ void CudaBackend::rope(Stream& stream, Matrix x, int64_t head_dim, int64_t seq_l
 
 void CudaBackend::attention_forward(Stream& stream, const AttentionShape& shape, Matrix q, Matrix k, Matrix v, Matrix out, float* lse) {
   check_attention(shape, q, k, v, out);
+  check_causal(shape);
   ENSURE(shape.head_dim <= kMostHeadDim, "head_dim {}, at most {}", shape.head_dim, kMostHeadDim);
   if (q.count() == 0) return;
   give(stream, "attention_forward", [&](const Queue& queue) { cuda::attention_forward(queue, shape, q, k, v, out, lse); });
@@ -204,6 +205,7 @@ void CudaBackend::attention_backward(Stream& stream, const AttentionShape& shape
                                      const float* lse, Matrix dout, Matrix dq, Matrix dk, Matrix dv) {
   check_attention(shape, q, k, v, out);
   check_attention(shape, dq, dk, dv, dout);
+  check_causal(shape);
   ENSURE(shape.head_dim <= kMostHeadDim, "head_dim {}, at most {}", shape.head_dim, kMostHeadDim);
   if (q.count() == 0) return;
   give_with_scratch(stream, "attention_backward", attention_backward_scratch(shape), [&](const Queue& queue, void* scratch) {

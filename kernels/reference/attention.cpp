@@ -23,8 +23,8 @@ namespace {
 /// One query row of one head: where it and its keys stand.
 struct Row {
   int64_t m;        ///< row of q
-  int64_t first;    ///< row of the sequence's first key
-  int64_t keys;     ///< t + 1: how many keys it sees
+  int64_t first;    ///< row of the first key that it sees
+  int64_t keys;     ///< how many it sees
   int64_t q_col;    ///< first column of the query head
   int64_t kv_col;   ///< first column of the key/value head
   int64_t head;
@@ -36,10 +36,23 @@ void for_each_row(const AttentionShape& s, F body) {
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t h = 0; h < s.heads; ++h) {
       for (int64_t t = 0; t < s.seq_len; ++t) {
-        body(Row{b * s.seq_len + t, b * s.seq_len, t + 1, h * s.head_dim, h / (s.heads / s.kv_heads) * s.head_dim, h});
+        const int64_t m = b * s.seq_len + t, first = s.mask.first_key ? s.mask.first_key[m] : 0;
+        const int64_t end = std::max(first, t + s.mask.query_offset + 1);
+        body(Row{m, b * s.keys_of_sequence() + first, end - first, h * s.head_dim,
+                 h / (s.heads / s.kv_heads) * s.head_dim, h});
       }
     }
   }
+}
+
+/// A score as the softmax takes it, and its derivative.
+struct Score {
+  double value = 0, slope = 1;
+};
+Score capped(double score, double cap) {
+  if (cap == 0) return {score, 1};
+  const double tanh = std::tanh(score / cap);
+  return {cap * tanh, 1 - tanh * tanh};
 }
 
 double dot(const Matrix& a, int64_t ra, int64_t ca, const Matrix& b, int64_t rb, int64_t cb, int64_t n) {
@@ -55,14 +68,15 @@ double dot(const Matrix& a, int64_t ra, int64_t ca, const Matrix& b, int64_t rb,
 void ReferenceBackend::attention_forward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out,
                                          float* lse) {
   check_attention(s, q, k, v, out);
-  std::vector<double> p(s.seq_len), o(s.head_dim);
+  std::vector<double> p(s.keys_of_sequence()), o(s.head_dim);
   for_each_row(s, [&](const Row& row) {
-    double max = -INFINITY;
+    const double sink = s.mask.sinks ? s.mask.sinks[row.head] : -INFINITY;
+    double max = sink;
     for (int64_t j = 0; j < row.keys; ++j) {
-      p[j] = s.scale * dot(q, row.m, row.q_col, k, row.first + j, row.kv_col, s.head_dim);
+      p[j] = capped(s.scale * dot(q, row.m, row.q_col, k, row.first + j, row.kv_col, s.head_dim), s.mask.cap).value;
       max = std::max(max, p[j]);
     }
-    double sum = 0;
+    double sum = s.mask.sinks ? std::exp(sink - max) : 0;
     std::fill(o.begin(), o.end(), 0.0);
     for (int64_t j = 0; j < row.keys; ++j) {
       p[j] = std::exp(p[j] - max);
@@ -72,7 +86,7 @@ void ReferenceBackend::attention_forward(Stream&, const AttentionShape& s, Matri
       }
     }
     for (int64_t d = 0; d < s.head_dim; ++d) {
-      put(out, row.m, row.q_col + d, o[d] / sum);
+      put(out, row.m, row.q_col + d, sum > 0 ? o[d] / sum : 0);
     }
     lse[row.m * s.heads + row.head] = float(max + std::log(sum));
   });
@@ -88,10 +102,10 @@ void ReferenceBackend::attention_backward(Stream&, const AttentionShape& s, Matr
     std::fill(dq_row.begin(), dq_row.end(), 0.0);
     for (int64_t j = 0; j < row.keys; ++j) {
       const int64_t key = row.first + j;
-      const double score = s.scale * dot(q, row.m, row.q_col, k, key, row.kv_col, s.head_dim);
-      const double p = std::exp(score - lse[row.m * s.heads + row.head]);
+      const Score score = capped(s.scale * dot(q, row.m, row.q_col, k, key, row.kv_col, s.head_dim), s.mask.cap);
+      const double p = std::exp(score.value - lse[row.m * s.heads + row.head]);
       const double dp = dot(dout, row.m, row.q_col, v, key, row.kv_col, s.head_dim);
-      const double ds = p * (dp - delta) * s.scale;
+      const double ds = p * (dp - delta) * score.slope * s.scale;
       for (int64_t d = 0; d < s.head_dim; ++d) {
         const int64_t kv = key * k.cols + row.kv_col + d;
         dq_row[d] += ds * get(k, key, row.kv_col + d);

@@ -1,0 +1,182 @@
+// Goal: the mask of attention means what it says. Method: the reference alone. Documents packed into one
+// sequence against each document alone, queries of the end of a sequence against the whole sequence, a
+// window against the formula written down again, caps and sinks against numerical derivatives; a query
+// that sees nothing; backends that compute causal attention refuse the rest.
+#include <sys/wait.h>
+#include <unistd.h>
+#include <csignal>
+
+#include "support.h"
+
+namespace trainctl::kernels::test {
+namespace {
+
+/// One head of 4 channels.
+constexpr int64_t kChannels = 4;
+
+struct Operands {
+  Storage q, k, v, dout;
+  static Operands random(int64_t queries, int64_t keys, uint32_t seed) {
+    Random random(seed);
+    return {random.normal(DType::f32, queries, kChannels), random.normal(DType::f32, keys, kChannels),
+            random.normal(DType::f32, keys, kChannels), random.normal(DType::f32, queries, kChannels)};
+  }
+};
+
+struct Results {
+  Storage out, lse, dq, dk, dv;
+};
+
+Results attend(const AttentionShape& shape, const Operands& x) {
+  const auto backend = make_reference_backend();
+  const auto stream = backend->create_stream();
+  const Matrix q = x.q, k = x.k;
+  Results r{Storage(DType::f32, q.rows, kChannels, 0), Storage(DType::f32, q.rows, 1, 0),
+            Storage(DType::f32, q.rows, kChannels, 0), Storage(DType::f32, k.rows, kChannels, 0),
+            Storage(DType::f32, k.rows, kChannels, 0)};
+  backend->attention_forward(*stream, shape, x.q, x.k, x.v, r.out, r.lse.f32());
+  backend->attention_backward(*stream, shape, x.q, x.k, x.v, r.out, r.lse.f32(), x.dout, r.dq, r.dk, r.dv);
+  return r;
+}
+
+AttentionShape one_head(int64_t seq_len, AttentionMask mask = {}) {
+  return {.batch = 1,
+          .seq_len = seq_len,
+          .heads = 1,
+          .kv_heads = 1,
+          .head_dim = kChannels,
+          .scale = 0.5f,
+          .mask = mask};
+}
+
+Storage rows_of(const Storage& from, int64_t begin, int64_t n) {
+  Storage rows(DType::f32, n, kChannels, 0);
+  const Matrix m = from;
+  std::copy_n(m.as<float>() + begin * kChannels, n * kChannels, rows.f32());
+  return rows;
+}
+
+void require_rows(const Storage& whole, int64_t begin, const Storage& part) {
+  const Matrix w = whole, p = part;
+  for (int64_t i = 0; i < p.count(); ++i) REQUIRE(w.as<float>()[begin * w.cols + i] == p.as<float>()[i]);
+}
+
+}  // namespace
+
+TEST_CASE("packed documents have the bits of each document alone") {
+  const std::vector<int64_t> documents = {3, 1, 5, 7};
+  std::vector<int32_t> first_key;
+  for (const int64_t length : documents)
+    first_key.insert(first_key.end(), size_t(length), int32_t(first_key.size()));
+  const int64_t t = int64_t(first_key.size());
+  const Operands all = Operands::random(t, t, 1);
+  const Results packed = attend(one_head(t, {.first_key = first_key.data()}), all);
+  int64_t begin = 0;
+  for (const int64_t length : documents) {
+    const Results alone =
+        attend(one_head(length), {rows_of(all.q, begin, length), rows_of(all.k, begin, length),
+                                  rows_of(all.v, begin, length), rows_of(all.dout, begin, length)});
+    require_rows(packed.out, begin, alone.out);
+    require_rows(packed.lse, begin, alone.lse);
+    require_rows(packed.dq, begin, alone.dq);
+    require_rows(packed.dk, begin, alone.dk);
+    require_rows(packed.dv, begin, alone.dv);
+    begin += length;
+  }
+}
+
+TEST_CASE("the last queries of a sequence have the bits of the whole sequence") {
+  const Operands all = Operands::random(9, 9, 2);
+  const Results whole = attend(one_head(9), all);
+  AttentionShape last = one_head(3, {.query_offset = 6});
+  last.keys = 9;
+  const Results part = attend(last, {rows_of(all.q, 6, 3), all.k, all.v, rows_of(all.dout, 6, 3)});
+  require_rows(whole.out, 6, part.out);
+  require_rows(whole.dq, 6, part.dq);
+}
+
+TEST_CASE("a window sees the query itself and the keys before it") {
+  constexpr int64_t kWindow = 3, kLength = 8;
+  std::vector<int32_t> first_key;
+  for (int32_t t = 0; t < kLength; ++t) first_key.push_back(std::max<int32_t>(0, t - int32_t(kWindow) + 1));
+  const Operands x = Operands::random(kLength, kLength, 3);
+  const Results r = attend(one_head(kLength, {.first_key = first_key.data()}), x);
+  for (int64_t t = 0; t < kLength; ++t) {
+    const int64_t begin = std::max<int64_t>(0, t - kWindow + 1), keys = t + 1 - begin;
+    // The last row of the window's rows alone: it sees all of them.
+    const Results alone = attend(one_head(keys), {rows_of(x.q, begin, keys), rows_of(x.k, begin, keys),
+                                                  rows_of(x.v, begin, keys), rows_of(x.dout, begin, keys)});
+    require_rows(r.out, t, rows_of(alone.out, keys - 1, 1));
+  }
+}
+
+TEST_CASE("a query that sees no key gives nothing and passes nothing back") {
+  const std::vector<int32_t> first_key = {1, 1, 3, 3};  // the first and the third see none
+  const Operands x = Operands::random(4, 4, 4);
+  const Results r = attend(one_head(4, {.first_key = first_key.data()}), x);
+  for (const int64_t t : {0, 2})
+    for (int64_t c = 0; c < kChannels; ++c) {
+      CHECK(r.out.f32()[t * kChannels + c] == 0);
+      CHECK(r.dq.f32()[t * kChannels + c] == 0);
+      CHECK(r.dk.f32()[t * kChannels + c] == 0);
+    }
+  CHECK(std::isfinite(r.dv.f32()[kChannels]));
+}
+
+TEST_CASE("caps and sinks have the gradients of their formulas") {
+  constexpr int64_t kLength = 5;
+  const float sink = 0.3f;
+  for (const float cap : {0.0f, 1.5f})
+    for (const float* sinks : {static_cast<const float*>(nullptr), &sink}) {
+      CAPTURE(cap, sinks != nullptr);
+      const AttentionShape shape = one_head(kLength, {.cap = cap, .sinks = sinks});
+      const Operands x = Operands::random(kLength, kLength, 5);
+      const Results r = attend(shape, x);
+      const auto loss = [&](const Operands& at) {
+        const Results moved = attend(shape, at);
+        double sum = 0;
+        for (int64_t i = 0; i < kLength * kChannels; ++i)
+          sum += double(moved.out.f32()[i]) * at.dout.f32()[i];
+        return sum;
+      };
+      for (const auto& [of, gradient] :
+           {std::pair{&Operands::q, &r.dq}, {&Operands::k, &r.dk}, {&Operands::v, &r.dv}})
+        for (int64_t i = 0; i < kLength * kChannels; ++i) {
+          constexpr float kStep = 1e-2f;
+          Operands up = x, down = x;
+          (up.*of).f32()[i] += kStep;
+          (down.*of).f32()[i] -= kStep;
+          const double slope = (loss(up) - loss(down)) / (2 * kStep);
+          CHECK(gradient->f32()[i] == Approx(slope).margin(tolerance::kFiniteDifference));
+        }
+    }
+}
+
+TEST_CASE("a sink takes its share of a row") {
+  const float sink = 2;
+  const Operands x = Operands::random(1, 1, 6);
+  const Results r = attend(one_head(1, {.sinks = &sink}), x);
+  double score = 0;
+  for (int64_t c = 0; c < kChannels; ++c) score += 0.5 * double(x.q.f32()[c]) * x.k.f32()[c];
+  const double share = 1 / (1 + std::exp(double(sink) - score));  // sigmoid of the difference
+  for (int64_t c = 0; c < kChannels; ++c) CHECK(r.out.f32()[c] == Approx(share * x.v.f32()[c]));
+}
+
+TEST_CASE("a backend that computes causal attention refuses other masks") {
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto backend = make_cpu_backend(1);
+    const auto stream = backend->create_stream();
+    const Operands x = Operands::random(4, 4, 7);
+    Storage out(DType::f32, 4, kChannels, 0), lse(DType::f32, 4, 1, 0);
+    ::signal(SIGABRT, SIG_DFL);  // the end is what is wanted: no report
+    ::close(STDERR_FILENO);
+    backend->attention_forward(*stream, one_head(4, {.cap = 2}), x.q, x.k, x.v, out, lse.f32());
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
+}
+
+}  // namespace trainctl::kernels::test
