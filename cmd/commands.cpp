@@ -139,8 +139,9 @@ int report_mistakes(const std::vector<Diagnostic>& mistakes, const Context& cont
 
 std::optional<std::string> risk_of(const CheckpointSpec& checkpoint) {
   if (checkpoint.saves_while_training()) return std::nullopt;
-  return fmt::format("note: a failure loses all steps: {}; checkpoint.interval = \"auto\" saves as often as pays",
-                     checkpoint.on_exit ? "only the end and `stop` save a checkpoint" : "no checkpoint is saved");
+  return fmt::format(
+      "note: a failure loses all steps: {}; checkpoint.interval = \"auto\" saves as often as pays",
+      checkpoint.on_exit ? "only the end and `stop` save a checkpoint" : "no checkpoint is saved");
 }
 
 std::string launch_command(const JobArguments& arguments) {

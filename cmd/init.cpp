@@ -63,10 +63,10 @@ std::string no_such_preset(const std::string& name) {
 std::string next_of(const std::string& file, const std::string& spec, FileSystem& fs) {
   const std::string validate = "trainctl validate " + file;
   const ParsedJob job = parse_job({.text = spec, .file = file});
-  return missing_files(job, fs).empty() ? validate
-                                        : fmt::format("{}, then {}",
-                                                      tokenize_command(job.job.data, job.job.model.vocab_size, fs),
-                                                      validate);
+  return missing_files(job, fs).empty()
+             ? validate
+             : fmt::format("{}, then {}", tokenize_command(job.job.data, job.job.model.vocab_size, fs),
+                           validate);
 }
 
 void refuse_existing(const std::string& file) {

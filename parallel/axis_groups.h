@@ -1,5 +1,6 @@
 // AxisGroups: this rank's end of the group of ranks along each axis.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -15,6 +16,12 @@ class AxisGroups {
   AxisGroups(Communicator& data, Communicator& tensor, Communicator* uses) {
     add(axes::data, data, true);
     add(axes::tensor, tensor);
+    if (uses) add(axes::uses, *uses);
+  }
+  /// Those of the axes along which parameters are shared. uses: as above.
+  AxisGroups(const PerAxis<std::unique_ptr<Communicator>>& axes, Communicator* uses) {
+    for (const AxisRow& row : kAxes)
+      if (row.shared && axes[row.axis]) add(row.shared, *axes[row.axis], row.has_lanes);
     if (uses) add(axes::uses, *uses);
   }
   void add(AxisSet axis, Communicator& group, bool has_lanes = false) {

@@ -79,11 +79,11 @@ size_t GradientReduction::place_of(int use) const {
   return size_t(memory_.layout.options.shares_gradients ? part % 2 : part);
 }
 
-/// Waits for peers, which cannot end in a circle. The dp ranks run one program, so that all of them claim at
-/// the same place of it and need the same buckets to have begun there, in the same order, of whichever lines.
-/// A rank leaves the claim when the older ones have ended, that is, when it has sent all that its peers need
-/// of them. So nobody waits here for a peer that is further on in the program, and a peer that is not as far
-/// does not wait for this rank's later messages.
+/// Waits for peers, which cannot end in a circle. The dp ranks run one program, so that all of them claim
+/// at the same place of it and need the same buckets to have begun there, in the same order, of whichever
+/// lines. A rank leaves the claim when the older ones have ended, that is, when it has sent all that its
+/// peers need of them. So nobody waits here for a peer that is further on in the program, and a peer that
+/// is not as far does not wait for this rank's later messages.
 void GradientReduction::claim(int begin, int end) {
   if (!memory_.layout.reduces_lanes()) return;
   for (int use = begin; use < end; ++use) {
@@ -93,7 +93,7 @@ void GradientReduction::claim(int begin, int end) {
       go_on();
     }
     // Buckets are copied in order: when this one is, or a later one in its slot, the whole part is.
-    if (last.number > 0) stream_.wait(ring_[last.slot].reduction.copied());
+    if (last.number > 0 && !ring_.empty()) stream_.wait(ring_[last.slot].reduction.copied());
   }
 }
 
@@ -152,8 +152,8 @@ void GradientReduction::end_oldest() {
   add_to_earlier(queued, *sums_);
 }
 
-/// From ZeRO-2 on: adds the own sums of the bucket to those of the reductions before, with which they form a
-/// subtree.
+/// From ZeRO-2 on: adds the own sums of the bucket to those of the reductions before, with which they form
+/// a subtree.
 void GradientReduction::add_to_earlier(const Queued& queued, kernels::Stream& stream) {
   const auto& [group, bucket, number] = queued;
   if (!memory_.layout.reduces_lanes()) return;
@@ -175,8 +175,8 @@ void GradientReduction::add_to_earlier(const Queued& queued, kernels::Stream& st
   }
 }
 
-/// Alone, a group has sums apart from its gradients where they are added along another axis then, or to those
-/// of later times. All in order on the stream of the gradients.
+/// Alone, a group has sums apart from its gradients where they are added along another axis then, or to
+/// those of later times. All in order on the stream of the gradients.
 void GradientReduction::copy_own(const Queued& queued) {
   const auto& [g, bucket, number] = queued;
   if (memory_.group(g).in_place) return;

@@ -8,21 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "parallel/mesh.h"
 #include "parallel/state_rows.h"
 #include "runtime/base/dtype.h"
 
 namespace trainctl::parallel {
 
 struct ParamUse;
-
-/// A set of axes, one bit each.
-using AxisSet = uint32_t;
-namespace axes {
-inline constexpr AxisSet data = 1;
-inline constexpr AxisSet tensor = 2;
-/// The stages that each hold one use of a shared parameter: of a tied embedding, the first and the last.
-inline constexpr AxisSet uses = 4;
-}  // namespace axes
 
 /// The ranks along one axis through this rank.
 struct AxisLine {

@@ -47,8 +47,8 @@ struct LaneLevels {
   std::vector<std::vector<Addition>> after;  ///< [lane, in the order of LaneTimes]
   std::vector<int> left;                     ///< of the sums that are left in the end, in the order of lanes
 };
-/// together: the lanes of one time grow at the same time, so that each has its level before one is complete.
-/// They are complete one after another.
+/// together: the lanes of one time grow at the same time, so that each has its level before one is
+/// complete. They are complete one after another.
 LaneLevels levels_of_lanes(const LaneTimes& times, bool together);
 
 }  // namespace trainctl::parallel

@@ -78,7 +78,8 @@ void ShardedMemory::build_state_chunks() {
     ShardedParams::StateChunk s{.param = c.where.param, .chunk = c.where.chunk, .box = c.where.global};
     s.rows = group(g).key.states;
     for (size_t i = 0; i < s.rows.size(); ++i)
-      s.states.push_back(static_cast<std::byte*>(memory.states[i]->data()) + size_t(at) * size_of(s.rows[i].dtype));
+      s.states.push_back(static_cast<std::byte*>(memory.states[i]->data()) +
+                         size_t(at) * size_of(s.rows[i].dtype));
     if (!group(g).in_place) {
       s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();

@@ -29,8 +29,8 @@
 // place of its own, in which they stay until the step (shares_weights).
 //
 // Parameters may have lanes along a shorter line, whose ranks have the lanes of several dp ranks each
-// (parallel/README.md, "Several lines with lanes"). Each of these lanes is merged; when gradients are reduced
-// does not change.
+// (parallel/README.md, "Several lines with lanes"). Each of these lanes is merged; when gradients are
+// reduced does not change.
 //
 // Flat order, of the sums and the optimizer state: the chunks of a group are sorted by owner, each owner's
 // last layer first (the order in which gradients become ready), each chunk contiguous. Neighbouring chunks
@@ -85,9 +85,9 @@ struct ShardingOptions {
 struct ShardingBytes {
   size_t weights = 0, gradients = 0, optimizer = 0, communication = 0;
   // Of the optimizer's state here:
-  int64_t state_boxes = 0, state_elements = 0;   ///< chunks of parameters, and their elements
-  size_t saved = 0;                              ///< bytes of what checkpoints hold of it
-  int64_t saved_chunks = 0;                      ///< in so many chunks
+  int64_t state_boxes = 0, state_elements = 0;  ///< chunks of parameters, and their elements
+  size_t saved = 0;                             ///< bytes of what checkpoints hold of it
+  int64_t saved_chunks = 0;                     ///< in so many chunks
   size_t total() const { return weights + gradients + optimizer + communication; }
 };
 
@@ -117,8 +117,8 @@ class ShardedParams {
   /// The compute copy [local rows, cols]. A tied second use on the same rank has that of the first use, but
   /// with ZeRO-3.
   kernels::Matrix weight(int use) const;
-  /// The f32 gradient into which micro-batches of lane `lane` accumulate: 0, 1, .. of those that come to this
-  /// rank along the line of the use, in the order of lanes_in_time.
+  /// The f32 gradient into which micro-batches of lane `lane` accumulate: 0, 1, .. of those that come to
+  /// this rank along the line of the use, in the order of lanes_in_time.
   kernels::Matrix gradient(int use, int lane) const;
   /// Sets this gradient to zero.
   void zero_gradient(int use, int lane);
@@ -126,13 +126,13 @@ class ShardedParams {
   /// From ZeRO-2 on: call it before a lane's first gradients of uses [begin, end), which are whole parts, are
   /// written. Waits until those that are in this memory are on their way.
   void claim_gradients(int begin, int end);
-  /// Call it when lane `lane` (see gradient; in order) has its whole gradient of uses [begin, end). Adds the
-  /// gradient to those of the earlier lanes with which it forms a subtree of the lanes' tree.
+  /// Call it when lane `lane` (see gradient; in order) has its whole gradient of uses [begin, end). Adds
+  /// the gradient to those of the earlier lanes with which it forms a subtree of the lanes' tree.
   void merge_lane(int begin, int end, int lane);
   /// Call it when all lanes of uses [begin, end) are merged: once per step for every use, last uses first,
-  /// and when all uses are awaited. From ZeRO-2 on: when the lanes of one time are merged for a part's uses;
-  /// once for each time, in order. Begins the dp reduction of every full bucket for which the ring has room;
-  /// does not wait for peers.
+  /// and when all uses are awaited. From ZeRO-2 on: when the lanes of one time are merged for a part's
+  /// uses; once for each time, in order. Begins the dp reduction of every full bucket for which the ring
+  /// has room; does not wait for peers.
   void reduce(int begin, int end);
   /// Lets buckets under way go on as far as they can without a wait, and begins others for which the ring has
   /// room. Call it now and then during a step: on a host the rounds of an exchange go on in such calls alone.
@@ -165,8 +165,8 @@ class ShardedParams {
     int param = 0, chunk = 0;
     Box box;
     StateRows rows = kAdamW;
-    std::vector<std::byte*> states;   ///< [row]: on the device, box.count() elements of its dtype
-    float* floats(StateRole role) const;   ///< of the row with this role, which is f32
+    std::vector<std::byte*> states;       ///< [row]: on the device, box.count() elements of its dtype
+    float* floats(StateRole role) const;  ///< of the row with this role, which is f32
     uint64_t saved_bytes() const { return uint64_t(box.count()) * rows.saved_bytes_per_element(); }
     const float* gradient = nullptr;
     int64_t gradient_stride = 0;

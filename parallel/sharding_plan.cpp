@@ -50,9 +50,7 @@ void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& option
     weights.emplace_back(shards_weights(options, line.ranks) && options.shares_weights);
     gradients.emplace_back(options.shares_gradients);
   }
-  const auto line_of = [&](int u) {
-    return size_t(plan.groups[size_t(plan.places[size_t(u)].group)].line);
-  };
+  const auto line_of = [&](int u) { return size_t(plan.groups[size_t(plan.places[size_t(u)].group)].line); };
   std::map<int, int> first_uses;  // by parameter
   for (int u = 0; u < int(uses.size()); ++u) {
     const ParamUse& use = uses[size_t(u)];
@@ -85,11 +83,8 @@ LaneLine make_lane_line(const AxisLine& of, int lanes, int first_ranks) {
   ENSURE(of.size > 0 && first_ranks % of.size == 0,
          "axis {}: {} ranks with lanes do not divide the {} ranks of the first axis with lanes", of.axis,
          of.size, first_ranks);
-  LaneLine line{.axis = of.axis,
-                .ranks = of.size,
-                .sharing = first_ranks / of.size,
-                .lanes = lanes,
-                .subtrees = 0};
+  LaneLine line{
+      .axis = of.axis, .ranks = of.size, .sharing = first_ranks / of.size, .lanes = lanes, .subtrees = 0};
   for (int r = 0; r < line.ranks; ++r) line.subtrees += subtree_count(lanes_of_rank(lanes, line.ranks, r));
   return line;
 }
@@ -193,7 +188,7 @@ bool lies_flat(const GroupPlan& group, const Plan& plan) {
 /// The owners of the chunks: chunk by chunk, or, where an update reads a whole matrix, use by use.
 std::vector<int> owners_of(const GroupPlan& group, const std::vector<int64_t>& sizes, int ranks) {
   if (!group.key.states.has_matrices()) return deal_owners(sizes, ranks);
-  std::vector<int64_t> of_use;   // the chunks of a use come one after another
+  std::vector<int64_t> of_use;  // the chunks of a use come one after another
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (i == 0 || group.chunks[i].use != group.chunks[i - 1].use) of_use.push_back(0);
     of_use.back() += sizes[i];
@@ -255,8 +250,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
         group.state_of != g || std::any_of(plan.groups.begin() + g + 1, plan.groups.end(),
                                            [&](const GroupPlan& later) { return later.state_of == g; });
     const bool stays = group.sums.empty() && !added_here;
-    group.in_place =
-        plan.line_of(g).ranks == 1 && keeps_gradients && (stays || lies_flat(group, plan));
+    group.in_place = plan.line_of(g).ranks == 1 && keeps_gradients && (stays || lies_flat(group, plan));
   }
   plan_buckets(plan, options);
   plan.gather_ring = gather_ring(plan, options);

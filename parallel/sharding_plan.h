@@ -102,7 +102,7 @@ struct LaneLine {
   int subtrees = 1;  ///< of all of them: what their runs of lanes consist of
   int64_t gradient_elements = 0;  ///< of one level; of two parts where they take turns
   LargestBucket largest;
-  int rank_of(int first_rank) const { return first_rank / sharing; }   ///< of a rank of the first line
+  int rank_of(int first_rank) const { return first_rank / sharing; }  ///< of a rank of the first line
 };
 
 /// The layout of all ranks along the axes with lanes.
@@ -114,7 +114,7 @@ struct Plan {
   GatherRing gather_ring;
   /// From ZeRO-2 on, of more than one rank: the lanes of one time are reduced as soon as they are complete.
   bool reduces_lanes = false;
-  int reductions = 1;   ///< of a step: one, or one for each time
+  int reductions = 1;  ///< of a step: one, or one for each time
   const LaneLine& line_of(int group) const { return lines[size_t(groups[size_t(group)].line)]; }
 };
 
@@ -153,8 +153,8 @@ struct LaneShare {
   int rank = 0;
   /// Its lanes: of the line's, or 0, 1, .. of those that come to it one after another (from ZeRO-2 on).
   LaneRun lanes;
-  LaneLevels levels = {};        ///< of its gradients, of all lanes that are added here before a reduction
-  int64_t gradients_begin = 0;   ///< elements of the gradients of the lines before
+  LaneLevels levels = {};       ///< of its gradients, of all lanes that are added here before a reduction
+  int64_t gradients_begin = 0;  ///< elements of the gradients of the lines before
 };
 
 /// One rank's parameters as a value: which uses it has, where each lies, what it owns, saves and takes.

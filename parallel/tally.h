@@ -9,6 +9,7 @@
 #include <string>
 
 #include "parallel/communicator.h"
+#include "parallel/mesh.h"
 #include "runtime/base/words.h"
 
 namespace trainctl::parallel {
@@ -32,6 +33,12 @@ struct trainctl::Words<trainctl::parallel::TrafficGroup> {
 };
 
 namespace trainctl::parallel {
+
+constexpr TrafficGroup traffic_of(Axis axis) {
+  return axis == Axis::tp   ? TrafficGroup::tensor
+         : axis == Axis::dp ? TrafficGroup::data
+                            : TrafficGroup::other;
+}
 
 enum class Way : uint8_t {
   send,

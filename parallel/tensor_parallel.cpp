@@ -14,9 +14,13 @@ size_t TensorParallel::scratch_bytes(int tp, DType dtype, int64_t full_rows, int
 
 Matrix TensorParallel::enter(Matrix local, Matrix full) {
   if (!cut_rows_) return local;
-  ENSURE(local.contiguous() && full.contiguous() && full.rows == local.rows * size());
-  all_gather(comm_, stream_, local.data, full.data, size_t(local.count()) * size_of(local.dtype));
+  gather(local, full);
   return full;
+}
+
+void TensorParallel::gather(Matrix own, Matrix all) {
+  ENSURE(own.contiguous() && all.contiguous() && all.rows == own.rows * size());
+  all_gather(comm_, stream_, own.data, all.data, size_t(own.count()) * size_of(own.dtype));
 }
 
 Matrix TensorParallel::leave(Matrix partial, Matrix local) {

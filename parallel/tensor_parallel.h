@@ -13,15 +13,16 @@
 
 namespace trainctl::parallel {
 
+/// Its twin that checks placements: runtime/model/placement_twin.h.
 class TensorParallel {
  public:
+  virtual ~TensorParallel() = default;
   /// `comm` has tp members and must outlive this object. Call set_scratch before leave().
   TensorParallel(Communicator& comm, kernels::Backend& backend, kernels::Stream& stream, bool sequence_parallel)
       : comm_(comm), backend_(backend), stream_(stream), cut_rows_(sequence_parallel && comm.size() > 1) {}
 
   int size() const { return comm_.size(); }
   int rank() const { return comm_.rank(); }
-  Communicator& comm() { return comm_; }
   bool cuts_rows() const { return cut_rows_; }
   int64_t local_rows(int64_t full_rows) const { return cut_rows_ ? full_rows / comm_.size() : full_rows; }
   int64_t first_local_row(int64_t full_rows) const { return cut_rows_ ? rank() * local_rows(full_rows) : 0; }
@@ -32,10 +33,12 @@ class TensorParallel {
 
   /// Returns the full activation. With cut rows, fills `full` from every rank's `local` and returns it;
   /// otherwise returns `local` and does not use `full`.
-  kernels::Matrix enter(kernels::Matrix local, kernels::Matrix full);
+  virtual kernels::Matrix enter(kernels::Matrix local, kernels::Matrix full);
   /// Adds the ranks' partial sums and returns the result: in `local` [local_rows, C] with sequence
   /// parallelism, otherwise in `partial`. Overwrites `partial` [full_rows, C].
-  kernels::Matrix leave(kernels::Matrix partial, kernels::Matrix local);
+  virtual kernels::Matrix leave(kernels::Matrix partial, kernels::Matrix local);
+  /// Fills `all` [size * rows, C] with every rank's `own` [rows, C].
+  virtual void gather(kernels::Matrix own, kernels::Matrix all);
 
  private:
   Communicator& comm_;

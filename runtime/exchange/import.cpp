@@ -160,7 +160,8 @@ class StateWriter {
   }
 
   std::string write() {
-    const std::vector<float> zeros(static_cast<size_t>(largest_));   // of a state that is no weight, whatever its dtype
+    const std::vector<float> zeros(
+        static_cast<size_t>(largest_));  // of a state that is no weight, whatever its dtype
     std::vector<ckpt::ShardReceipt> receipts;
     ckpt::prepare_saving(fs_, directory_, info_);
     for (size_t g = 0; g < groups_.size(); ++g) receipts.push_back(write_group(g, zeros));

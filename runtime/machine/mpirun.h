@@ -20,8 +20,8 @@ struct LaunchHost {
 };
 
 struct LaunchInput {
-  Environment env;                                ///< launcher.env
-  int nccl_buffer_kib = NcclSpec{}.buffer_kib;    ///< parallelism.nccl.buffer_kib
+  Environment env;                              ///< launcher.env
+  int nccl_buffer_kib = NcclSpec{}.buffer_kib;  ///< parallelism.nccl.buffer_kib
   std::vector<LaunchHost> hosts;  ///< in the order of their ranks; empty or one: this machine
   std::string network;            ///< network for traffic between nodes, "10.77.0.0/24"; "": MPI's choice
   int world_size = 1;

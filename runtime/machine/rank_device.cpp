@@ -42,7 +42,7 @@ DeviceKind device_kind(const DeviceUse& use, std::optional<int> ranks_here) {
   if (use.choice == DeviceChoice::cuda) return DeviceKind::cuda;
   const kernels::CudaStatus status = kernels::cuda_status();
   return missing_gpus(use, status.devices, status.problem, ranks_here).is_none() ? DeviceKind::cuda
-                                                                               : DeviceKind::cpu;
+                                                                                 : DeviceKind::cpu;
 }
 
 int gpu_of_rank(const DeviceUse& use, DeviceKind kind, int local_rank) {
@@ -83,7 +83,8 @@ parallel::NcclSettings nccl_settings(const NcclSpec& spec) {
 }  // namespace
 
 std::unique_ptr<parallel::Communicator> make_device_world(const DeviceUse& use, DeviceKind kind,
-                                                          std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend) {
+                                                          std::unique_ptr<parallel::Communicator> host,
+                                                          kernels::Backend& backend) {
   // A rank alone sends to itself at most, which needs no library.
   if (kind == DeviceKind::cpu) return host;
   if (host->size() > 1 && uses_nccl(use))

@@ -49,8 +49,8 @@ void prepare_device_environment();
 std::unique_ptr<kernels::Backend> make_rank_backend(const DeviceUse& use, DeviceKind kind, int local_rank);
 
 /// The communicator of all ranks for device memory. Takes ownership of `host`, the communicator for host
-/// memory. On a CPU it is `host` itself. On GPUs it uses NCCL if uses_nccl(use) and there are several ranks,
-/// otherwise pinned host memory. Collective. `backend` must outlive it.
+/// memory. On a CPU it is `host` itself. On GPUs it uses NCCL if uses_nccl(use) and there are several
+/// ranks, otherwise pinned host memory. Collective. `backend` must outlive it.
 std::unique_ptr<parallel::Communicator> make_device_world(const DeviceUse& use, DeviceKind kind,
                                                           std::unique_ptr<parallel::Communicator> host,
                                                           kernels::Backend& backend);

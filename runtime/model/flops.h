@@ -18,7 +18,7 @@ FlopsPerToken flops_per_token(const ModelPlan& model, int64_t seq_len);
 /// The same of each part of the model, causal. head: with the final norm and the loss.
 struct PartFlops {
   double embedding = 0;
-  std::vector<double> layers;   ///< each layer's
+  std::vector<double> layers;  ///< each layer's
   double head = 0;
 };
 PartFlops part_flops(const ModelPlan& model, int64_t seq_len);

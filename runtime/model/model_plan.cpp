@@ -5,8 +5,8 @@
 namespace trainctl {
 namespace {
 
-using parallel::Cut;
 using kernels::NormKind;
+using parallel::Cut;
 
 ParamDeclaration vocabulary(const ModelSpec& m, const char* name, ParamRole role) {
   return {.name = name, .role = role, .rows = m.vocab_size, .cols = m.hidden_size, .cut = Cut::rows};
@@ -69,7 +69,8 @@ void llama(const ModelSpec& m, ModelPlan& plan) {
   mlp.norm("post_attention_layernorm", {M::norm_weight});
   mlp.linear({.name = "mlp.gate_proj", .out = f, .in = h, .cut = Cut::rows}, {M::up_weight});
   mlp.linear({.name = "mlp.up_proj", .out = f, .in = h, .cut = Cut::rows, .joined = true}, {M::up_weight});
-  mlp.linear({.name = "mlp.down_proj", .out = h, .in = f, .cut = Cut::cols, .residual = true}, {M::down_weight});
+  mlp.linear({.name = "mlp.down_proj", .out = h, .in = f, .cut = Cut::cols, .residual = true},
+             {M::down_weight});
   plan.layer_prefix = "model.layers.";
   const Rotary rotary{m.rope_theta, m.head_dim()};
   add_layers(plan, m.num_layers,
@@ -112,7 +113,8 @@ std::vector<Rotary> ModelPlan::rotaries() const {
   return rotaries;
 }
 
-LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len, const ParallelSpec& parallelism) {
+LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len,
+                       const ParallelSpec& parallelism) {
   const int tensor = parallelism.tensor;
   const int64_t rows = batch.micro_sequences * seq_len;
   return {.compute = model.precision.activations,

@@ -1,5 +1,6 @@
-// ModelPlan is a model as a value: the embedding, a list of layers, the head. A family is a function that makes it; nobody
-// else asks for the family. Parameters, stages, memory, tally, checkpoints and generation are made by going over it.
+// ModelPlan is a model as a value: the embedding, a list of layers, the head. A family is a function that
+// makes it; nobody else asks for the family. Parameters, stages, memory, tally, checkpoints and generation
+// are made by going over it.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,23 +13,23 @@ namespace trainctl {
 
 struct EmbeddingPlan {
   ParamDeclaration tokens;
-  std::optional<ParamDeclaration> positions;   ///< learned ones, added to the tokens'
+  std::optional<ParamDeclaration> positions;  ///< learned ones, added to the tokens'
 };
 
 struct HeadPlan {
   NormPlan norm;
-  std::vector<ParamDeclaration> norm_parameters;   ///< weight and, where there is one, bias
-  std::optional<ParamDeclaration> weight;          ///< absent: the head multiplies by the embedding
+  std::vector<ParamDeclaration> norm_parameters;  ///< weight and, where there is one, bias
+  std::optional<ParamDeclaration> weight;         ///< absent: the head multiplies by the embedding
 };
 
 struct ModelPlan {
   Family family = Family::gpt2;
   int64_t hidden = 0, vocabulary = 0;
   double init_std = 0;
-  Precision precision;            ///< of the stream between layers, the embedding and the head
+  Precision precision;  ///< of the stream between layers, the embedding and the head
   EmbeddingPlan embedding;
-  std::string layer_prefix;       ///< of a layer's names, in front of its number: "h."
-  std::vector<LayerRef> layers;   ///< equal ones share one value
+  std::string layer_prefix;      ///< of a layer's names, in front of its number: "h."
+  std::vector<LayerRef> layers;  ///< equal ones share one value
   HeadPlan head;
 
   bool tied() const { return !head.weight; }
@@ -42,7 +43,8 @@ struct ModelPlan {
 ModelPlan model_plan(const ModelSpec& model, DType compute = DType::f32);
 
 /// The sizes of a micro-batch on a rank.
-LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len, const ParallelSpec& parallelism);
+LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len,
+                       const ParallelSpec& parallelism);
 
 /// The largest sizes of the ops of any layer.
 Widest widest_of(const ModelPlan& model, const LayerShape& shape);

@@ -14,7 +14,8 @@ namespace {
 
 class TableBuilder {
  public:
-  TableBuilder(const ModelPlan& model, const OptimizerSpec& optimizer) : model_(model), optimizer_(optimizer) {}
+  TableBuilder(const ModelPlan& model, const OptimizerSpec& optimizer)
+      : model_(model), optimizer_(optimizer) {}
 
   ParamTable build() {
     table_.tied = model_.tied();
@@ -47,7 +48,8 @@ class TableBuilder {
       if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.layers.size()));
     }
     p.decay = decays(d.role);
-    if (!table_.params.empty()) p.first_tensor = table_.params.back().first_tensor + table_.params.back().states.saved();
+    if (!table_.params.empty())
+      p.first_tensor = table_.params.back().first_tensor + table_.params.back().states.saved();
     table_.params.push_back(std::move(p));
   }
 
@@ -89,7 +91,7 @@ class TableBuilder {
   const OptimizerSpec& optimizer_;
   ParamTable table_;
   int layer_ = -1, sublayer_ = -1;
-  int64_t kv_heads_ = 0;   // that each rank of a tensor group has as many of, in every layer
+  int64_t kv_heads_ = 0;  // that each rank of a tensor group has as many of, in every layer
 };
 
 ckpt::Tensor tensor_of(const Param& p, ckpt::Role role, DType dtype) {

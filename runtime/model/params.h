@@ -24,7 +24,7 @@ struct Param {
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
   bool joined = false;           ///< as in ParamDeclaration
   parallel::StateRows states = parallel::kAdamW;
-  int first_tensor = 0;          ///< of its saved states, which come one after another in checkpoint_tensors
+  int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
 
   bool is_vector() const { return layout.cols == 1 && role != ParamRole::matrix; }
   int64_t count() const { return layout.rows * layout.cols; }
@@ -35,8 +35,8 @@ struct ParamTable {
   std::vector<int> legal_tensor;        ///< tensor-parallel degrees the model allows
   int find(const std::string& name) const;  ///< index; ENSUREs that it exists
   int64_t total_count() const;
-  size_t state_bytes() const;        ///< of all that the optimizer keeps
-  size_t checkpoint_bytes() const;   ///< of what is saved of it
+  size_t state_bytes() const;           ///< of all that the optimizer keeps
+  size_t checkpoint_bytes() const;      ///< of what is saved of it
   bool tied = false;                    ///< the head multiplies by the embedding
   Family family = Family::gpt2;
 };

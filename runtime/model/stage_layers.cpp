@@ -29,7 +29,8 @@ struct Costs {
 
   int all() const { return stages * virtual_stages; }
   bool layers_are_alike() const {
-    return std::adjacent_find(parts.layers.begin(), parts.layers.end(), std::not_equal_to<>()) == parts.layers.end();
+    return std::adjacent_find(parts.layers.begin(), parts.layers.end(), std::not_equal_to<>()) ==
+           parts.layers.end();
   }
   /// Beyond its layers.
   double fixed(int virtual_stage) const {
@@ -38,7 +39,7 @@ struct Costs {
   /// Of each stage. Sums are products of counts, so that equal stages have equal costs.
   std::vector<double> of_stages(const Counts& counts) const {
     std::vector<double> costs(static_cast<size_t>(stages));
-    std::vector<std::map<double, int64_t>> layers(static_cast<size_t>(stages));   // of one cost: how many
+    std::vector<std::map<double, int64_t>> layers(static_cast<size_t>(stages));  // of one cost: how many
     auto layer = parts.layers.begin();
     for (int c = 0; c < all(); ++c) {
       costs[size_t(c % stages)] += fixed(c);
@@ -53,8 +54,8 @@ struct Costs {
 /// The fewest layers that a virtual stage may have.
 int64_t least(int virtual_stage, int all) { return virtual_stage == 0 || virtual_stage == all - 1 ? 0 : 1; }
 
-// A layer never makes a stage cheaper. So giving each layer to the stage that is cheapest with it keeps the dearest
-// stage as cheap as any cut can.
+// A layer never makes a stage cheaper. So giving each layer to the stage that is cheapest with it keeps
+// the dearest stage as cheap as any cut can.
 Counts cut_alike(const Costs& cost, double of_layer, int64_t layers) {
   const int all = cost.all();
   Counts counts;
@@ -89,7 +90,8 @@ Counts cut_alike(const Costs& cost, double of_layer, int64_t layers) {
 Counts cut_unlike(const Costs& cost) {
   const size_t all = size_t(cost.all()), layers = cost.parts.layers.size();
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  // dearest[c][l]: of the first c virtual stages with the first l layers; from[c][l]: where the last of them begins.
+  // dearest[c][l]: of the first c virtual stages with the first l layers; from[c][l]: where the last of
+  // them begins.
   std::vector<std::vector<double>> dearest(all + 1, std::vector<double>(layers + 1, kNone));
   std::vector<std::vector<size_t>> from(all + 1, std::vector<size_t>(layers + 1));
   dearest[0][0] = 0;
@@ -106,7 +108,8 @@ Counts cut_unlike(const Costs& cost) {
       }
     }
   Counts counts(all);
-  for (size_t c = all, end = layers; c-- > 0; end = from[c + 1][end]) counts[c] = int64_t(end - from[c + 1][end]);
+  for (size_t c = all, end = layers; c-- > 0; end = from[c + 1][end])
+    counts[c] = int64_t(end - from[c + 1][end]);
   return counts;
 }
 
@@ -117,8 +120,8 @@ std::vector<double> judged(const Costs& cost, const Counts& counts) {
   return costs;
 }
 
-/// Shifts a layer from one virtual stage to another, and with it the bounds between them, as long as that makes the
-/// stages more even.
+/// Shifts a layer from one virtual stage to another, and with it the bounds between them, as long as that
+/// makes the stages more even.
 void even_out(const Costs& cost, Counts& counts) {
   std::vector<double> best = judged(cost, counts);
   for (bool better = true; better;) {
@@ -144,7 +147,8 @@ std::vector<int64_t> balanced_layers(const PartFlops& parts, int stages, int vir
   const int64_t layers = int64_t(parts.layers.size());
   ENSURE(layers >= cost.all() - 2, "{} layers for {} virtual stages", layers, cost.all());
   if (cost.all() == 1) return {layers};
-  if (cost.layers_are_alike()) return cut_alike(cost, parts.layers.empty() ? 0 : parts.layers.front(), layers);
+  if (cost.layers_are_alike())
+    return cut_alike(cost, parts.layers.empty() ? 0 : parts.layers.front(), layers);
   Counts counts = cut_unlike(cost);
   even_out(cost, counts);
   return counts;

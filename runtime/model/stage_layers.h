@@ -9,12 +9,12 @@
 namespace trainctl {
 
 /// The layers of each of stages * virtual_stages virtual stages, in the order of the model. In every cut
-/// each virtual stage has something to compute: the first the embedding, the last the head, others a layer.
-/// Where all layers cost the same, it is one of these cuts whose dearest pipeline stage costs least; the other
-/// stages are as even as that allows, and so are the virtual stages of each. Of two equal stages the later one
-/// takes the layer, because it holds fewer micro-batches. Where layers differ, the dearest stage is the cheapest
-/// possible with one virtual stage each; with several no shift of layers makes the stages more even. Takes
-/// layers + 2 >= stages * virtual_stages.
+/// each virtual stage has something to compute: the first the embedding, the last the head, others a
+/// layer. Where all layers cost the same, it is one of these cuts whose dearest pipeline stage costs
+/// least; the other stages are as even as that allows, and so are the virtual stages of each. Of two equal
+/// stages the later one takes the layer, because it holds fewer micro-batches. Where layers differ, the
+/// dearest stage is the cheapest possible with one virtual stage each; with several no shift of layers
+/// makes the stages more even. Takes layers + 2 >= stages * virtual_stages.
 std::vector<int64_t> balanced_layers(const PartFlops& costs, int stages, int virtual_stages);
 
 /// The layers of each virtual stage of a job, in the order of the model: parallelism.stage_layers, or

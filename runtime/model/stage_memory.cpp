@@ -33,7 +33,7 @@ struct Layout {
   const bool split;
   const LayerShape& s = uses.shape;
   std::map<const LayerPlan*, LayerTensors> tensors = {};
-  std::map<const LayerPlan*, Kept> least_kept = {};   ///< of the layer of this kind that keeps least
+  std::map<const LayerPlan*, Kept> least_kept = {};  ///< of the layer of this kind that keeps least
 
   Layout(const StageUses& stage, bool split_backward) : uses(stage), split(split_backward) {
     for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
@@ -74,7 +74,8 @@ void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
   const LayerShape& s = layout.s;
   const bool split = layout.split;
   for (const LayerUses& layer : uses.layers) {
-    const bool has_input = uses.first || !slot.layers.empty();   // what is received has buffers of its own; see use_input
+    const bool has_input =
+        uses.first || !slot.layers.empty();  // what is received has buffers of its own; see use_input
     const auto elsewhere = shared.find(layer.plan.get());
     slot.layers.push_back(elsewhere == shared.end() ? LayerRecord{} : elsewhere->second);
     layout.take(arena, Holder::slot, layer.plan.get(), layer.kept, slot.layers.back(), has_input);
@@ -137,7 +138,8 @@ void take_once(Arena& arena, const Layout& layout, const StageUses& uses, Memory
 
 }  // namespace
 
-int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, int tp_rank, int64_t* begin) {
+int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, int tp_rank,
+                   int64_t* begin) {
   const int use = virtual_stage.head >= 0 ? virtual_stage.head : virtual_stage.embedding;
   const parallel::LocalShard shard =
       parallel::local_shard(uses.uses[size_t(use)].layout, int(uses.shape.tensor), tp_rank);
@@ -164,7 +166,8 @@ void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& op
 
 }  // namespace stage_memory
 
-kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements, int64_t optimizer_boxes) {
+kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements,
+                                    int64_t optimizer_boxes) {
   const LayerShape& s = tables.shape;
   const Widest widest = widest_of(tables.model, s);
   return {.rows = s.rows,

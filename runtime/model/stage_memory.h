@@ -29,8 +29,8 @@ struct Slot {
 /// Memory for one micro-batch at a time.
 struct Shared {
   LayerScratch scratch;
-  // Of each kind of layer: scratch; of layers that are computed again what a slot does not keep; gradients without
-  // split backward. They share the memory.
+  // Of each kind of layer: scratch; of layers that are computed again what a slot does not keep; gradients
+  // without split backward. They share the memory.
   std::map<const LayerPlan*, LayerRecord> layer;
   Matrix ping, pong;                       // gradient between layers
   Matrix logits, head_input, head_input_gradient, embedding_gradient;

@@ -84,7 +84,7 @@ struct StageModel::Impl {
       if (backend.computes()) {
         const std::vector<float> table = rotary_table(rotary, shape.seq_len);
         backend.copy_to_device(stream, at, table.data(), table.size() * sizeof(float));
-        stream.synchronize();   // the table on the host ends here
+        stream.synchronize();  // the table on the host ends here
       }
       at += rotary_bytes(rotary, shape);
     }
@@ -135,7 +135,7 @@ struct StageModel::Impl {
     Slot& s = slot(c, index);
     for_parts(c, only, false, [&](const StagePart& part) {
       switch (part.kind) {
-        case StagePart::embedding: embed(virtual_stage, s, mb.tokens); break;
+        case StagePart::embedding: embed(virtual_stage, s, mb.ids(BatchField::tokens)); break;
         case StagePart::layer: layer_forward(c, size_t(part.index), s); break;
         case StagePart::final_norm: final_norm(virtual_stage, s); break;
         case StagePart::head: head_forward(virtual_stage, s, mb, train, loss); break;
@@ -179,9 +179,10 @@ struct StageModel::Impl {
       backend.copy(stream, s.input(), mid);
     }
     const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
-    backend.norm_forward(
-        stream, uses.final_norm.kind, mid, delta, vector_weight(params, virtual_stage.final_norm_weight),
-        vector_weight(params, virtual_stage.final_norm_bias), uses.final_norm.eps, s.final_x, y, s.final_stats);
+    backend.norm_forward(stream, uses.final_norm.kind, mid, delta,
+                         vector_weight(params, virtual_stage.final_norm_weight),
+                         vector_weight(params, virtual_stage.final_norm_bias), uses.final_norm.eps, s.final_x,
+                         y, s.final_stats);
     tp.enter(y, m.head_input);
   }
 
@@ -190,12 +191,13 @@ struct StageModel::Impl {
     Shared& m = memory.shared;
     const int64_t v = params.weight(virtual_stage.head).rows, begin = vocab_begin(virtual_stage);
     const Matrix logits = m.logits.columns(0, v);
-    const int32_t* targets = mb.targets;
+    const int32_t* targets = mb.ids(BatchField::targets);
     backend.linear_forward(stream, m.head_input, *head, {}, logits);
     backend.cross_entropy_stats(stream, logits, targets, begin, m.stats);
     const float* stats = m.stats;
     if (tp.size() > 1) {
-      parallel::all_gather(tp.comm(), stream, m.stats, m.all_stats, size_t(shape.rows) * 12);
+      tp.gather(kernels::matrix(m.stats, DType::f32, shape.rows, 3),
+                kernels::matrix(m.all_stats, DType::f32, shape.rows * tp.size(), 3));
       stats = m.all_stats;
     }
     backend.cross_entropy_combine(stream, stats, tp.size(), shape.rows, m.lse, m.loss);
@@ -297,7 +299,7 @@ struct StageModel::Impl {
   void embedding_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
     const Matrix dx = options.split_backward ? s.embedding_gradient : embedding_gradient;
     if (mb.first_of_lane) params.zero_gradient(virtual_stage.embedding, mb.lane);
-    backend.embedding_backward(stream, mb.tokens, dx, vocab_begin(virtual_stage),
+    backend.embedding_backward(stream, mb.ids(BatchField::tokens), dx, vocab_begin(virtual_stage),
                                params.gradient(virtual_stage.embedding, mb.lane));
     if (virtual_stage.position < 0) return;
     if (mb.first_of_lane) params.zero_gradient(virtual_stage.position, mb.lane);
@@ -306,8 +308,8 @@ struct StageModel::Impl {
   }
 };
 
-StageModel::StageModel(StageUses uses, Options options, parallel::ShardedParams& params, parallel::TensorParallel& tp,
-                       kernels::Backend& backend, kernels::Stream& stream)
+StageModel::StageModel(StageUses uses, Options options, parallel::ShardedParams& params,
+                       parallel::TensorParallel& tp, kernels::Backend& backend, kernels::Stream& stream)
     : impl_(std::make_unique<Impl>(std::move(uses), std::move(options), params, tp, backend, stream)) {}
 StageModel::~StageModel() = default;
 
@@ -364,8 +366,7 @@ void StageModel::logits(const int32_t* tokens, int64_t count, int64_t first, std
   const size_t bytes = padded.size() * sizeof(int32_t);
   const auto on_device = m.backend.allocate(bytes);
   m.backend.copy_to_device(m.stream, on_device->data(), padded.data(), bytes);
-  MicroBatch mb;
-  mb.tokens = mb.targets = static_cast<const int32_t*>(on_device->data());
+  const MicroBatch mb = with_ids({}, static_cast<const int32_t*>(on_device->data()));
   const auto loss = m.backend.allocate_host(sizeof(double));
   for (int part = 0; part < parts(0); ++part) take_weights(0, part);
   forward(0, 0, mb, false, static_cast<double*>(loss->data()));

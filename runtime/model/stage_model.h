@@ -9,18 +9,10 @@
 #include <span>
 #include <vector>
 
+#include "runtime/model/batch.h"
 #include "runtime/model/stage_uses.h"
 
 namespace trainctl {
-
-/// A micro-batch of this rank: its number in the step, and its lane among the rank's lanes.
-struct MicroBatch {
-  int index = 0, lane = 0;
-  bool first_of_lane = true, last_of_lane = true;
-  const int32_t* tokens =
-      nullptr;   ///< device [M], on the rank of the first virtual stage; unchanged until backward is done
-  const int32_t* targets = nullptr;   ///< device [M], on the rank of the last virtual stage
-};
 
 /// The memory of StageModel by purpose, in bytes.
 struct StageBytes {
@@ -32,7 +24,8 @@ struct StageBytes {
 };
 
 /// The largest shapes of the ops of a rank. optimizer_*: of the chunks whose state the rank holds.
-kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements, int64_t optimizer_boxes);
+kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements,
+                                    int64_t optimizer_boxes);
 
 class StageModel {
  public:

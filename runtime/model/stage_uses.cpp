@@ -42,7 +42,8 @@ class UseBuilder {
     use.param = param;
     use.layout = p.layout;
     const bool matrix = p.role == ParamRole::matrix || p.role == ParamRole::embedding || p.role == ParamRole::head;
-    const Precision& precision = p.sublayer < 0 ? model_.precision : model_.layers[size_t(p.layer)]->precision;
+    const Precision& precision =
+        p.sublayer < 0 ? model_.precision : model_.layers[size_t(p.layer)]->precision;
     use.dtype = matrix ? precision.matrices : precision.vectors;
     use.states = p.states;
     use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
@@ -69,7 +70,8 @@ class UseBuilder {
     virtual_stage.first_layer = layers.first;
     add_layers(layers, virtual_stage);
     const int64_t all_layers = int64_t(model_.layers.size());
-    for (int i = first_param(first ? -1 : layers.first); i < first_param(last ? all_layers + 1 : layers.second); ++i) {
+    for (int i = first_param(first ? -1 : layers.first);
+         i < first_param(last ? all_layers + 1 : layers.second); ++i) {
       const Param& p = table_.params[size_t(i)];
       if (p.layer == -1)
         add_before(i, virtual_stage);
@@ -128,7 +130,8 @@ class UseBuilder {
     const int64_t count = layers.second - layers.first, recomputed = job_.recomputed_layers(count);
     const Kept others = job_.recompute == Recompute::selective ? Kept::all_but_cheap : Kept::all;
     for (int64_t l = 0; l < count; ++l) {
-      LayerUses layer{.plan = model_.layers[size_t(layers.first + l)], .kept = l < recomputed ? Kept::input : others};
+      LayerUses layer{.plan = model_.layers[size_t(layers.first + l)],
+                      .kept = l < recomputed ? Kept::input : others};
       layer.sublayers.resize(layer.plan->sublayers.size());
       virtual_stage.layers.push_back(std::move(layer));
     }
@@ -159,7 +162,8 @@ std::vector<VirtualStageClass> StageUses::stage_class() const {
   std::vector<VirtualStageClass> result;
   for (const VirtualStageUses& c : virtual_stages) {
     result.push_back({c.first, c.last, {}});
-    for (const LayerUses& layer : c.layers) std::get<2>(result.back()).emplace_back(layer.plan.get(), layer.kept);
+    for (const LayerUses& layer : c.layers)
+      std::get<2>(result.back()).emplace_back(layer.plan.get(), layer.kept);
   }
   return result;
 }

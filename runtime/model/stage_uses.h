@@ -1,5 +1,5 @@
-// The part of the model that one rank computes, by virtual stage: its layers, and the parameters that it uses in forward
-// order, from the table of parameters to ShardedParams.
+// The part of the model that one rank computes, by virtual stage: its layers, and the parameters that it
+// uses in forward order, from the table of parameters to ShardedParams.
 #pragma once
 #include <tuple>
 #include <vector>
@@ -47,22 +47,22 @@ struct ChunkGrids {
 };
 ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib);
 
-/// What decides the work and the memory of a virtual stage. Stages that are equal in it are planned once, however many there are;
-/// they differ in the micro-batches that they hold.
+/// What decides the work and the memory of a virtual stage. Stages that are equal in it are planned once,
+/// however many there are; they differ in the micro-batches that they hold.
 using VirtualStageClass = std::tuple<bool, bool, std::vector<std::pair<const LayerPlan*, Kept>>>;
 
 struct StageUses {
   LayerShape shape;
   NormPlan final_norm;
-  std::vector<Rotary> rotaries;                      ///< of the whole model
-  int64_t vocabulary = 0;                            ///< of the whole model
+  std::vector<Rotary> rotaries;  ///< of the whole model
+  int64_t vocabulary = 0;        ///< of the whole model
   std::vector<parallel::ParamUse> uses;
-  std::vector<VirtualStageUses> virtual_stages;      ///< local virtual stages in order
+  std::vector<VirtualStageUses> virtual_stages;  ///< local virtual stages in order
   std::vector<VirtualStageClass> stage_class() const;
 };
 
-/// What is the same for all ranks of a job: the model, its parameters, how each is cut for checkpoints, and which layers each
-/// virtual stage has.
+/// What is the same for all ranks of a job: the model, its parameters, how each is cut for checkpoints,
+/// and which layers each virtual stage has.
 struct ModelTables {
   ModelPlan model;
   LayerShape shape;

@@ -18,8 +18,7 @@ struct WarmUp {
   int virtual_stages = 1;                      ///< of this rank
   bool split_backward = false;         ///< as in StageModel::Options
   int lanes = 1, reductions = 1;       ///< of this rank in a step
-  /// Device [M], any tokens of the vocabulary; null where the rank reads none.
-  const int32_t *tokens = nullptr, *targets = nullptr;
+  PerField<const void*> arrays = {};   ///< of a micro-batch, with any tokens of the vocabulary
   double* losses = nullptr;            ///< host memory, as in Executor::run, for one micro-batch
 };
 

@@ -37,8 +37,8 @@ struct DeviceModel {
   /// Taken by a rank's process before it has a tensor, and by ops and products in addition to their
   /// arguments.
   size_t program_bytes() const;
-  size_t workspace_bytes(const ModelTables& tables, const ParallelSpec& parallelism, int64_t optimizer_elements,
-                         int64_t optimizer_boxes) const;
+  size_t workspace_bytes(const ModelTables& tables, const ParallelSpec& parallelism,
+                         int64_t optimizer_elements, int64_t optimizer_boxes) const;
 };
 
 /// A device of which only the kind is known. It suffices to compute the memory that a job needs.

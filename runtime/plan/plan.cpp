@@ -62,8 +62,8 @@ class Planner {
   RankMemory alike(const RankParts& parts) {
     const StageModel::Options options{pipeline(parts.at.dp).slots[size_t(parts.at.pp)], splits_backward(job_),
                                       1.0f};
-    return memory_of_stage(job_, device_, StageModel::plan(parts.uses, options),
-                           parts.sequences_read());
+    return memory_of_stage(job_, device_, StageModel::plan(parts.uses, options), parts.batch,
+                           parts.sequences);
   }
 
  private:
@@ -163,7 +163,8 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
     plan.stages.push_back(stage.worst);
     if (stage.traffic.total() > plan.traffic.total()) plan.traffic = stage.traffic;
   }
-  plan.work = stage_work(planner.tables().stage_layers, job.parallelism.pipeline, part_flops(model, job.data.seq_len));
+  plan.work = stage_work(planner.tables().stage_layers, job.parallelism.pipeline,
+                         part_flops(model, job.data.seq_len));
   plan.bubble_fraction = planner.pipeline(0).bubble_fraction;
   plan.checkpoint_bytes = table.checkpoint_bytes();
   const RankMemory& worst = plan.worst();
@@ -174,7 +175,8 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   plan.buckets = count_buckets(params);
   for (const auto& owned : params.owned_chunks())
     if (owned.saved_here)
-      plan.saved_bytes += params.group(owned.group).key.states.saved_bytes_per_element() * size_t(owned.chunk.where.global.count());
+      plan.saved_bytes += params.group(owned.group).key.states.saved_bytes_per_element() *
+                          size_t(owned.chunk.where.global.count());
   plan.classes = planner.classes();
   return plan;
 }

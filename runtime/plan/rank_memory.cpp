@@ -29,11 +29,11 @@ size_t trace_spans(const JobSpec& job) {
 }
 
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                           int64_t sequences_read) {
+                           const BatchRows& batch, int64_t sequences) {
   RankMemory m;
   m.stage = stage;
   m.program = device.program_bytes();
-  const size_t tokens = token_bytes(sequences_read, job.data.seq_len);
+  const size_t tokens = token_bytes(batch, sequences, job.data.seq_len);
   if (!device.is_host()) {
     // Samples read ahead are host memory there.
     m.data = tokens;
@@ -41,15 +41,17 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
     return m;
   }
   m.trace = SpanRecorder::bytes(trace_spans(job));
-  m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences_read * (job.data.seq_len + 1)) * 4 +
-           2 * tokens;
+  if (!batch.empty())
+    m.data =
+        size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) * 4 + 2 * tokens;
   return m;
 }
 
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                const parallel::ShardingBytes& sharding) {
   m.sharding = sharding;
-  m.workspace = device.workspace_bytes(tables, job.parallelism, sharding.state_elements, sharding.state_boxes);
+  m.workspace =
+      device.workspace_bytes(tables, job.parallelism, sharding.state_elements, sharding.state_boxes);
   // Of replicas, each saves its part.
   const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1;
   const size_t written = sharding.saved / replicas;

@@ -41,9 +41,10 @@ struct RankMemory {
 size_t trace_spans(const JobSpec& job);
 
 /// The memory that does not depend on the state that a rank holds.
-///   sequences_read   in a step; 0 on a stage that reads no tokens
+///   batch       the rows of a batch that the stage reads
+///   sequences   of the rank in a step
 RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                           int64_t sequences_read);
+                           const BatchRows& batch, int64_t sequences);
 /// Adds the memory that depends on the state that the rank holds.
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                const parallel::ShardingBytes& sharding);

@@ -1,5 +1,7 @@
 #include "runtime/plan/rank_plan.h"
 
+#include <fmt/format.h>
+
 #include "runtime/base/error.h"
 
 namespace trainctl {
@@ -9,22 +11,23 @@ using parallel::Axis;
 RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
                        const parallel::MeshPosition& at) {
   const bool first = at.pp == 0, last = at.pp == mesh.pp - 1, ring = mesh.pp > 1 && virtual_stages > 1;
-  return {.tp = mesh_group(mesh, at, Axis::tp),
-          .dp = mesh_group(mesh, at, Axis::dp),
-          .pp = mesh_group(mesh, at, Axis::pp),
-          .tied_peer = tied && mesh.pp > 1 && (first || last),
-          .ring = ring,
-          .activations_come = !first || ring,
-          .activations_go = !last || ring};
+  RankGroups groups{.axes = {},
+                    .tied_peer = tied && mesh.pp > 1 && (first || last),
+                    .ring = ring,
+                    .activations_come = !first || ring,
+                    .activations_go = !last || ring};
+  for (const parallel::AxisRow& row : parallel::kAxes) groups.axes[row.axis] = mesh_group(mesh, at, row.axis);
+  return groups;
 }
 
 namespace {
 
 parallel::AxisLines lines_of(const RankGroups& groups) {
-  namespace axes = parallel::axes;
-  parallel::AxisLines lines = {{axes::data, groups.dp.size, groups.dp.rank, true},
-                               {axes::tensor, groups.tp.size, groups.tp.rank}};
-  if (groups.tied_peer) lines.push_back({axes::uses, 2, groups.pp.rank > 0 ? 1 : 0});
+  parallel::AxisLines lines;
+  for (const parallel::AxisRow& row : parallel::kAxes)
+    if (const parallel::MeshGroup& group = groups.axes[row.axis]; row.shared)
+      lines.push_back({row.shared, group.size, group.rank, row.has_lanes});
+  if (groups.tied_peer) lines.push_back({parallel::axes::uses, 2, groups.axes[Axis::pp].rank > 0 ? 1 : 0});
   return lines;
 }
 
@@ -36,12 +39,12 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
                   .groups = rank_groups(job.mesh(), job.parallelism.virtual_stages, tables.params.tied, at),
                   .uses = stage_uses(tables, job, at),
                   .sharding = sharding_options(job),
-                  .reads_tokens = at.pp == 0 || at.pp == job.parallelism.pipeline - 1,
+                  .batch = {.first = at.pp == 0, .last = at.pp == job.parallelism.pipeline - 1},
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
   parts.lines = lines_of(parts.groups);
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.data > 1;
   parts.sharding.links = device.is_host() ? parallel::links_of_hosts() : parallel::links_of_gpus();
-  const parallel::MeshGroup& dp = parts.groups.dp;
+  const parallel::MeshGroup& dp = parts.groups.axes[Axis::dp];
   parts.sharding.links.neighbours = parallel::neighbours_on_node(dp.size, dp.stride, device.ranks_on_node);
   return parts;
 }
@@ -61,12 +64,22 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
   const parallel::ShardingBytes sharding = plan.params.bytes();
   plan.scratch = scratch_shape(tables, sharding.state_elements, sharding.state_boxes);
   plan.memory =
-      memory_of_stage(job, device, StageModel::plan(plan.uses, plan.model), plan.sequences_read());
+      memory_of_stage(job, device, StageModel::plan(plan.uses, plan.model), plan.batch, plan.sequences);
   plan.memory.at = at;
   add_state(plan.memory, job, device, tables, sharding);
   plan.regions = memory_regions(plan.params, plan.memory);
   return plan;
 }
+
+namespace {
+
+std::string sums_text(parallel::AxisSet axis) {
+  for (const parallel::AxisRow& row : parallel::kAxes)
+    if (row.shared == axis) return fmt::format("sums over the {} group", row.group);
+  return "gradients of the other use";
+}
+
+}  // namespace
 
 std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& params, const RankMemory& m) {
   using namespace parallel::sharding;
@@ -83,8 +96,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
       add(std::string(params.group(g).key.states[i].words) + of, bytes.states[i]);
     add("own gradients" + of, bytes.summed);
     for (const auto& [axis, received] : bytes.received)
-      add((axis == parallel::axes::tensor ? "sums over the tensor group" : "gradients of the other use") + of,
-          received);
+      add(sums_text(axis) + of, received);
   }
   add("buckets under way", params.ring.bytes());
   add("buckets of weights under way", params.plan.gather_ring.bytes());

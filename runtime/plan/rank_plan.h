@@ -16,7 +16,7 @@ namespace trainctl {
 
 /// The groups that a rank belongs to, and the edges of its pipeline.
 struct RankGroups {
-  parallel::MeshGroup tp, dp, pp;
+  parallel::PerAxis<parallel::MeshGroup> axes;
   bool tied_peer = false;   ///< another stage holds the other use of the tied embedding
   bool ring = false;        ///< the last stage sends activations to the first: several virtual stages on each
   bool activations_come = false, activations_go = false;   ///< and gradients the other way
@@ -28,12 +28,11 @@ RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool
 struct RankParts {
   parallel::MeshPosition at;
   RankGroups groups;
-  parallel::AxisLines lines;  ///< the groups along which parameters are shared
+  parallel::AxisLines lines;          ///< the groups along which parameters are shared
   StageUses uses;                     ///< parameters, and the sublayers and other parts of each virtual stage
   parallel::ShardingOptions sharding;
-  bool reads_tokens = false;          ///< first stage: inputs; last stage: targets
-  int64_t sequences = 0;              ///< of a step
-  int64_t sequences_read() const { return reads_tokens ? sequences : 0; }
+  BatchRows batch;        ///< what it reads of a batch
+  int64_t sequences = 0;  ///< of a step
 };
 RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                      const parallel::MeshPosition& at);

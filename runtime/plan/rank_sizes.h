@@ -5,11 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/model/batch.h"
+
 namespace trainctl {
 
-/// The device memory of a TokenFeed, in bytes: two buffers for `sequences` sequences of `seq_len` inputs and
-/// targets.
-constexpr size_t token_bytes(int64_t sequences, int64_t seq_len) { return 2 * size_t(2 * sequences * seq_len) * sizeof(int32_t); }
+/// The device memory of a TokenFeed, in bytes: two buffers for the rows of `sequences` sequences of
+/// `seq_len` tokens.
+inline size_t token_bytes(const BatchRows& rows, int64_t sequences, int64_t seq_len) {
+  return 2 * size_t(sequences * seq_len) * rows.bytes_per_token();
+}
 
 /// The largest amount of pinned memory that a rank takes for saving and loading.
 constexpr size_t kStagingBytes = size_t(256) << 20;

@@ -278,9 +278,11 @@ std::string render_plan(const PlanReport& r) {
                      memory_text(r.plan.traffic.data),
                      r.job.parallelism.data > 1 ? fmt::format(" ({})", exchange_text(r)) : "");
   out += time_lines(r);
-  out += fmt::format("Ckpt     {} each ({} parameters x {} bytes)\n",
+  const size_t bytes_each = r.plan.checkpoint_bytes / size_t(r.plan.parameters);
+  const bool are_alike = bytes_each * size_t(r.plan.parameters) == r.plan.checkpoint_bytes;
+  out += fmt::format("Ckpt     {} each ({} parameters{})\n",
                      memory_text(double(r.plan.checkpoint_bytes)), count_text(double(r.plan.parameters)),
-                     r.plan.checkpoint_bytes / size_t(r.plan.parameters));
+                     are_alike ? fmt::format(" x {} bytes", bytes_each) : "");
   if (r.saves) out += save_lines(*r.saves);
   out += copy_lines(r);
   for (const std::string& note : plan_notes(r)) out += "Note     " + note + "\n";

@@ -11,24 +11,25 @@
 namespace trainctl {
 namespace {
 
+using parallel::Axis;
 using parallel::TrafficGroup;
 
 /// The communicators of one rank, with nobody at the other ends.
 struct TallyMesh {
-  std::unique_ptr<parallel::Communicator> tp, dp, tied;
+  parallel::PerAxis<std::unique_ptr<parallel::Communicator>> axes;
+  std::unique_ptr<parallel::Communicator> tied;
   PipelineEdges edges;
-  parallel::AxisGroups axes() const { return {*dp, *tp, tied.get()}; }
+  parallel::AxisGroups groups() const { return parallel::AxisGroups(axes, tied.get()); }
 
   TallyMesh(const RankGroups& groups, bool adds, parallel::TrafficTally& traffic) {
-    const auto group = [&](TrafficGroup of, const parallel::MeshGroup& g, bool with_sums) {
-      return parallel::make_tally_communicator(of, g.rank, g.size, traffic, with_sums);
-    };
     const auto pair = [&](TrafficGroup of, bool second) {
       return parallel::make_tally_communicator(of, second ? 1 : 0, 2, traffic);
     };
-    tp = group(TrafficGroup::tensor, groups.tp, false);
-    dp = group(TrafficGroup::data, groups.dp, adds);
-    if (groups.tied_peer) tied = pair(TrafficGroup::tied_embedding, groups.pp.rank > 0);
+    for (const parallel::AxisRow& row : parallel::kAxes)
+      if (const parallel::MeshGroup& g = groups.axes[row.axis]; row.shared)
+        axes[row.axis] = parallel::make_tally_communicator(parallel::traffic_of(row.axis), g.rank, g.size,
+                                                           traffic, row.has_lanes && adds);
+    if (groups.tied_peer) tied = pair(TrafficGroup::tied_embedding, groups.axes[Axis::pp].rank > 0);
     if (groups.activations_come) {
       edges.activation_in = pair(TrafficGroup::activations, true);
       edges.gradient_out = pair(TrafficGroup::gradients, false);
@@ -77,8 +78,8 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   const auto stream = backend->create_stream();
   RankPlan plan = make_rank_plan(job, device, tables, at);
   const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
-  parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
-  parallel::ShardedParams params(plan.params, mesh.axes(), *backend, *stream);
+  parallel::TensorParallel tp(*mesh.axes[Axis::tp], *backend, *stream, job.parallelism.sequence_parallel);
+  parallel::ShardedParams params(plan.params, mesh.groups(), *backend, *stream);
   StageModel model(plan.uses, plan.model, params, tp, *backend, *stream);
   ExactSum squares;
   const auto step = [&] {
@@ -129,13 +130,13 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
   const auto stream = backend->create_stream();
   const RankParts parts = rank_parts(job, device, tables, at);
   const TallyMesh mesh(parts.groups, device.adds_gradients, tally.traffic);
-  parallel::TensorParallel tp(*mesh.tp, *backend, *stream, job.parallelism.sequence_parallel);
+  parallel::TensorParallel tp(*mesh.axes[Axis::tp], *backend, *stream, job.parallelism.sequence_parallel);
   // The work is the same, wherever the weights are kept.
   parallel::ShardingOptions sharding = parts.sharding;
   sharding.zero_stage = std::min(sharding.zero_stage, 1);
   parallel::ShardedParams params(
       parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, sharding, parts.lines),
-      mesh.axes(), *backend, *stream);
+      mesh.groups(), *backend, *stream);
   // The halves apart, whatever the schedule: their work is the same.
   StageModel model(parts.uses,
                    {.slots = std::vector<int>(parts.uses.virtual_stages.size(), 1), .split_backward = true},

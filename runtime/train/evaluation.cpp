@@ -52,8 +52,7 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
         validation.sample(uint64_t(index * micro + s),
                           std::span(samples).subspan(size_t(s) * (t + 1), t + 1));
       rank.tokens->upload(samples, *rank.stream);
-      mb.tokens = rank.tokens->inputs(0);
-      mb.targets = rank.tokens->targets(0);
+      mb.arrays = rank.tokens->arrays(0);
     }
     executor.evaluate(mb, rank.loss_sums());
     rank.stream->synchronize();

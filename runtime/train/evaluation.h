@@ -11,8 +11,8 @@ class Evaluation {
  public:
   explicit Evaluation(const JobSpec& job);
 
-  /// Whether an evaluation follows step `step` (from 1), where there is validation data: after every so many
-  /// steps, and after the last of the run.
+  /// Whether an evaluation follows step `step` (from 1), where there is validation data: after every so
+  /// many steps, and after the last of the run.
   bool follows(int64_t step) const;
   /// The number of sequences that an evaluation reads of a set that holds `available`: a whole number of
   /// micro-batches, the same on every mesh.

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <tuple>
+#include <iterator>
+#include <optional>
 
 #include "runtime/base/error.h"
 
@@ -26,39 +27,46 @@ double MeshCommunicators::waited_s() const {
 
 namespace {
 
-/// The numbers of a rank's groups (Subgroup::number).
-enum : int { kTensor = 1, kData, kPipe, kTiedEmbedding, kFirstEdge };
+/// The numbers of a rank's groups (Subgroup::number): of the axes from 1 on, then of others.
+constexpr int kTiedEmbedding = int(std::size(parallel::kAxes)) + 1, kFirstEdge = kTiedEmbedding + 1;
 
-std::vector<int> members_of(const parallel::MeshGroup& group) {
-  std::vector<int> ranks(static_cast<size_t>(group.size));
-  for (int i = 0; i < group.size; ++i) ranks[size_t(i)] = group.first + i * group.stride;
-  return ranks;
+/// "stage 1, dp 0": where a group along `of` is on the other axes.
+std::string place_of(const RankGroups& groups, std::optional<parallel::Axis> of) {
+  std::string place;
+  for (size_t i = std::size(parallel::kAxes); i-- > 0;) {
+    const parallel::AxisRow& row = parallel::kAxes[i];
+    const parallel::MeshGroup& group = groups.axes[row.axis];
+    if (row.axis == of || (row.axis == parallel::Axis::cp && group.size == 1)) continue;
+    place += fmt::format("{}{} {}", place.empty() ? "" : ", ", row.coordinate, group.rank);
+  }
+  return place;
 }
 
 }  // namespace
 
 MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator& world) {
-  const auto& [tp, dp, pp] = std::tie(groups.tp, groups.dp, groups.pp);
   MeshCommunicators c;
-  c.tp = world.subgroup({.members = members_of(tp),
-                         .number = kTensor,
-                         .name = fmt::format("tp group of stage {}, dp {}", pp.rank, dp.rank),
-                         .connects_later = true});
-  c.dp = world.subgroup({.members = members_of(dp),
-                         .number = kData,
-                         .name = fmt::format("dp group of stage {}, tp {}", pp.rank, tp.rank),
-                         .connects_later = true});
-  // Numbers on the host, and the edges that are made from it.
-  c.pp = world.subgroup({.members = members_of(pp),
-                         .number = kPipe,
-                         .name = fmt::format("pp group of dp {}, tp {}", dp.rank, tp.rank),
-                         .traffic = parallel::Traffic::none});
+  for (const parallel::AxisRow& row : parallel::kAxes) {
+    const parallel::MeshGroup& group = groups.axes[row.axis];
+    if (row.axis == parallel::Axis::cp && group.size == 1) continue;  // an axis that most jobs do not have
+    parallel::Subgroup subgroup{.members = group.members(),
+                                .number = int(row.axis) + 1,
+                                .name = fmt::format("{} group of {}", row.word, place_of(groups, row.axis))};
+    // Without tensors: for numbers on the host, and for the edges that are made from it.
+    if (row.moves_tensors)
+      subgroup.connects_later = true;
+    else
+      subgroup.traffic = parallel::Traffic::none;
+    c.axes[row.axis] = world.subgroup(subgroup);
+  }
+  const parallel::MeshGroup& stages = groups.axes[parallel::Axis::pp];
   if (groups.tied_peer)
-    c.tied = world.subgroup({.members = {pp.first, pp.first + (pp.size - 1) * pp.stride},
-                             .number = kTiedEmbedding,
-                             .name = fmt::format("tied embedding of dp {}, tp {}", dp.rank, tp.rank),
-                             .connects_later = true});
-  c.edges = make_edges(*c.pp, groups.ring, kFirstEdge);
+    c.tied =
+        world.subgroup({.members = {stages.members().front(), stages.members().back()},
+                        .number = kTiedEmbedding,
+                        .name = fmt::format("tied embedding of {}", place_of(groups, parallel::Axis::pp)),
+                        .connects_later = true});
+  c.edges = make_edges(*c.axes[parallel::Axis::pp], groups.ring, kFirstEdge);
   return c;
 }
 

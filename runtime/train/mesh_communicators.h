@@ -17,12 +17,18 @@ struct Count {
 
 /// Subgroups of the world. Each may have only one member.
 struct MeshCommunicators {
-  std::unique_ptr<parallel::Communicator> tp, dp, pp, tied;  ///< tied: first and last stage, or null
+  parallel::PerAxis<std::unique_ptr<parallel::Communicator>> axes;  ///< null: an axis that the job does not have (cp)
+  std::unique_ptr<parallel::Communicator> tied;                     ///< first and last stage, or null
   PipelineEdges edges;
   template <typename Each>
+  void for_each_axis(Each each) const {
+    for (const parallel::AxisRow& row : parallel::kAxes)
+      if (axes[row.axis]) each(*axes[row.axis]);
+  }
+  template <typename Each>
   void for_each(Each each) const {
-    for (const auto* axis : {&tp, &dp, &pp, &tied})
-      if (*axis) each(**axis);
+    for_each_axis(each);
+    if (tied) each(*tied);
     edges.for_each(each);
   }
   void set_deadline(double seconds) const;
@@ -40,8 +46,9 @@ struct MeshCommunicators {
     const auto add = [](void* own, const void* other, size_t) {
       static_cast<T*>(own)->add(*static_cast<const T*>(other));
     };
-    for (const auto* axis : {&dp, &pp, &tp})
-      parallel::all_combine(**axis, &value, &scratch, sizeof(T), add, 0, "sum");
+    for_each_axis([&](parallel::Communicator& axis) {
+      parallel::all_combine(axis, &value, &scratch, sizeof(T), add, 0, "sum");
+    });
   }
   /// Whether something is true on any rank, given whether it is true here. Collective.
   bool is_any(bool here) const {

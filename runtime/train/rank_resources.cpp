@@ -8,10 +8,12 @@
 #include "parallel/rehearsal.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/rank_device.h"
+#include "runtime/model/placement_check.h"
 #include "runtime/model/warm_up.h"
 
 namespace trainctl {
 
+using parallel::Axis;
 using parallel::Communicator;
 
 namespace {
@@ -39,25 +41,28 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
       tables(model_tables(job)),
       comms(make_mesh_communicators(rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied, at),
                                     world)),
-      plan(make_rank_plan(job, device_of_rank(job, backend, *comms.dp, nodes), tables, at)),
+      plan(make_rank_plan(job, device_of_rank(job, backend, *comms.axes[Axis::dp], nodes), tables, at)),
       numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
       stream(backend.create_stream()) {}
 
 void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   activity.enter(RunPhase::building);
+  const Problem wrong_sum = placement_problem(tables, job_, at);
+  ENSURE(wrong_sum.is_none(), "{}", wrong_sum.text_or_empty());
   if (!backend.is_host())
     for (auto [axis, peers] : rehearsed_axes())
       *axis = parallel::make_rehearsable(std::move(*axis), rehearsing_, *peers);
   const int micro_batches = plan.program.shape.pipeline.micro_batches;
-  tp = std::make_unique<parallel::TensorParallel>(*comms.tp, backend, *stream,
+  tp = std::make_unique<parallel::TensorParallel>(*comms.axes[Axis::tp], backend, *stream,
                                                   job_.parallelism.sequence_parallel);
   params = std::make_unique<parallel::ShardedParams>(
-      plan.params, parallel::AxisGroups(*comms.dp, *comms.tp, comms.tied.get()), backend, *stream);
+      plan.params, parallel::AxisGroups(comms.axes, comms.tied.get()), backend, *stream);
   activity.progress(1, 3, false);
   model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream);
   activity.progress(2, 3, false);
   losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
-  if (plan.reads_tokens) tokens = std::make_unique<TokenFeed>(plan.sequences, job_.data.seq_len, backend);
+  if (!plan.batch.empty())
+    tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, job_.data.seq_len, backend);
   saving_stream = backend.create_stream();
   staging = std::make_unique<StateStaging>(backend, *saving_stream,
                                            staging_bytes(plan.memory.sharding.saved, most_staging_bytes));
@@ -76,8 +81,7 @@ void RankResources::rehearse(RankActivity& activity) {
            .split_backward = plan.model.split_backward,
            .lanes = plan.params.shares.front().lanes.count(),
            .reductions = plan.params.reductions(),
-           .tokens = tokens ? tokens->inputs(0) : nullptr,
-           .targets = tokens ? tokens->targets(0) : nullptr,
+           .arrays = tokens ? tokens->arrays(0) : PerField<const void*>{},
            .losses = loss_sums()});
   rehearsing_ = false;
   activity.enter(RunPhase::building, -1, "(connecting with peers)");
@@ -86,8 +90,10 @@ void RankResources::rehearse(RankActivity& activity) {
 }
 
 std::vector<RankResources::RehearsedAxis> RankResources::rehearsed_axes() {
-  std::vector<RehearsedAxis> axes = {{&comms.tp, &peers_.tp}, {&comms.dp, &peers_.dp}};
-  if (comms.tied) axes.push_back({&comms.tied, &peers_.tied});
+  std::vector<RehearsedAxis> axes;
+  for (const parallel::AxisRow& row : parallel::kAxes)
+    if (row.moves_tensors && comms.axes[row.axis]) axes.push_back({&comms.axes[row.axis], &peers_[row.axis]});
+  if (comms.tied) axes.push_back({&comms.tied, &tied_peers_});
   return axes;
 }
 

@@ -43,9 +43,8 @@ class RankResources {
  private:
   const JobSpec& job_;
   bool rehearsing_ = false;
-  struct {
-    std::set<int> tp, dp, tied;
-  } peers_;  ///< of the step, by axis
+  parallel::PerAxis<std::set<int>> peers_;  ///< of the step
+  std::set<int> tied_peers_;
   struct RehearsedAxis {
     std::unique_ptr<parallel::Communicator>* axis;
     std::set<int>* peers;

@@ -33,18 +33,16 @@ ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const
   s.program_version = TRAINCTL_VERSION;
   s.numerics = numerics;
   s.lineage_json = options.lineage_json;
-  OrderedJson extra{
-      {"samples", state.start.samples_at(job.batch, step)},
-      {"lanes", job.parallelism.lanes},
-      {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
-      {"loss",
-       std::isfinite(state.last_loss) ? OrderedJson(state.last_loss) : OrderedJson()},
-      {"mesh",
-       {{"tensor", mesh.tp},
-        {"pipeline", mesh.pp},
-        {"data", mesh.dp},
-        {"zero_stage", job.parallelism.zero_stage}}},
-      {"data", parse_ordered_json(data_fingerprints_json)}};
+  OrderedJson extra{{"samples", state.start.samples_at(job.batch, step)},
+                    {"lanes", job.parallelism.lanes},
+                    {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
+                    {"loss", std::isfinite(state.last_loss) ? OrderedJson(state.last_loss) : OrderedJson()},
+                    {"mesh",
+                     {{"tensor", mesh.tp},
+                      {"pipeline", mesh.pp},
+                      {"data", mesh.dp},
+                      {"zero_stage", job.parallelism.zero_stage}}},
+                    {"data", parse_ordered_json(data_fingerprints_json)}};
   if (state.bad_steps.total > 0)
     extra["bad_steps"] = {{"total", state.bad_steps.total}, {"in_a_row", state.bad_steps.in_a_row}};
   s.extra_json = dump_json(extra);

@@ -28,7 +28,8 @@ class StepReporter {
   /// Finds the peak FLOP/s of the run's devices. Collective. All but `job` must outlive it.
   StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank, Control& control);
 
-  /// Completes `line`, which has what the training knows of the step, and reports it. Waits for no other rank.
+  /// Completes `line`, which has what the training knows of the step, and reports it. Waits for no other
+  /// rank.
   ///   times  this rank's
   ///   last   the run's last step
   void report(StepLine line, const RankTimes& times, int64_t last);

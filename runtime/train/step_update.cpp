@@ -13,16 +13,15 @@ namespace trainctl {
 
 namespace {
 
-/// The optimizer's factors for a step after which the parameters have changed `updates` times: a skipped step
-/// changes no moment, and does not count for the bias correction.
+/// The optimizer's factors for a step after which the parameters have changed `updates` times: a skipped
+/// step changes no moment, and does not count for the bias correction.
 kernels::AdamWStep adamw_step(const OptimizerSpec& optimizer, double lr, int64_t updates, double grad_norm) {
   kernels::AdamWStep a;
   a.lr = float(lr);
   a.beta1 = float(optimizer.beta1);
   a.beta2 = float(optimizer.beta2);
   a.eps = float(optimizer.eps);
-  if (optimizer.grad_clip > 0)
-    a.grad_scale = float(std::min(1.0, optimizer.grad_clip / (grad_norm + 1e-6)));
+  if (optimizer.grad_clip > 0) a.grad_scale = float(std::min(1.0, optimizer.grad_clip / (grad_norm + 1e-6)));
   a.bias_correction1 = float(1.0 - std::pow(optimizer.beta1, double(updates)));
   a.bias_correction2 = float(1.0 - std::pow(optimizer.beta2, double(updates)));
   return a;
@@ -67,8 +66,7 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   if (saver_.newest_staged() >= 0) s.line.staged_step = sums.not_copied ? -1 : saver_.newest_staged();
   // Of the two copies that were begun last.
   if (begun[0] >= 0)
-    s.line.partner_step =
-        !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;
+    s.line.partner_step = !sums.second_not_copied[0] ? begun[0] : !sums.second_not_copied[1] ? begun[1] : -1;
   return s;
 }
 

@@ -55,13 +55,13 @@ class StepEnd {
   /// All but `job` must outlive it.
   StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver);
 
-  /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some 600
-  /// bytes in a number of messages that grows with the logarithm of the number of ranks.
-  /// Waits for the end of the backward pass. Collective.
+  /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some
+  /// 600 bytes in a number of messages that grows with the logarithm of the number of ranks. Waits for the
+  /// end of the backward pass. Collective.
   StepScalars exchange(const OwnScalars& own);
-  /// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in `state`.
-  /// `line`: of StepScalars. Throws Error(kDiverged) after too many. The same on every rank; rank 0 sends the
-  /// event "step_skipped".
+  /// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in
+  /// `state`. `line`: of StepScalars. Throws Error(kDiverged) after too many. The same on every rank; rank
+  /// 0 sends the event "step_skipped".
   StepFate apply_or_skip(const StepLine& line, TrainingState& state);
 
  private:

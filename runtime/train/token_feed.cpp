@@ -1,18 +1,32 @@
 #include "runtime/train/token_feed.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/error.h"
 
 namespace trainctl {
 
-TokenFeed::TokenFeed(int64_t sequences, int64_t seq_len, kernels::Backend& backend)
-    : sequences_(sequences), seq_len_(seq_len), backend_(backend), copies_(backend.create_stream()) {
+TokenFeed::TokenFeed(const BatchRows& rows, int64_t sequences, int64_t seq_len, kernels::Backend& backend)
+    : rows_(rows),
+      sequences_(sequences),
+      seq_len_(seq_len),
+      backend_(backend),
+      copies_(backend.create_stream()) {
+  const size_t bytes = token_bytes(rows, sequences, seq_len) / 2;
   for (Half& half : halves_) {
-    half.host = backend.allocate_host(bytes(sequences, seq_len));
-    half.device = backend.allocate(bytes(sequences, seq_len));
+    half.host = backend.allocate_host(bytes);
+    half.device = backend.allocate(bytes);
     half.copied = backend.create_event();
   }
+}
+
+template <typename Each>
+void TokenFeed::for_each_row(Each each) const {
+  size_t begin = 0;
+  for (const BatchRow& row : kBatchRows)
+    if (rows_.has(row))
+      each(row, std::exchange(begin, begin + size_t(sequences_ * seq_len_) * size_of(row.dtype)));
 }
 
 void TokenFeed::upload(std::span<const int32_t> samples, kernels::Stream& stream) {
@@ -22,15 +36,23 @@ void TokenFeed::upload(std::span<const int32_t> samples, kernels::Stream& stream
   newest_ = 1 - newest_;
   Half& half = halves_[newest_];
   half.copied->synchronize();   // the host memory is being read until then
-  int32_t* inputs = static_cast<int32_t*>(half.host->data());
-  int32_t* targets = inputs + size_t(sequences_) * t;
-  for (size_t i = 0; i < n; ++i) {
-    std::copy_n(samples.begin() + ptrdiff_t(i * (t + 1)), t, inputs + i * t);
-    std::copy_n(samples.begin() + ptrdiff_t(i * (t + 1) + 1), t, targets + i * t);
-  }
+  for_each_row([&](const BatchRow& row, size_t begin) {
+    for (size_t i = 0; i < n; ++i)
+      row.fill(samples.subspan(i * (t + 1), t + 1),
+               static_cast<char*>(half.host->data()) + begin + i * t * size_of(row.dtype));
+  });
   backend_.copy_to_device(*copies_, half.device->data(), half.host->data(), half.host->bytes());
   copies_->record(*half.copied);
   stream.wait(*half.copied);
+}
+
+PerField<const void*> TokenFeed::arrays(int64_t index) const {
+  PerField<const void*> arrays;
+  for_each_row([&](const BatchRow& row, size_t begin) {
+    arrays[row.field] = static_cast<const char*>(halves_[newest_].device->data()) + begin +
+                        size_t(index * seq_len_) * size_of(row.dtype);
+  });
+  return arrays;
 }
 
 }  // namespace trainctl

@@ -173,8 +173,7 @@ struct Trainer::Impl {
   /// Waits until every rank has come here, an axis at a time, so that no rank talks to all others.
   void meet() {
     activity.enter(RunPhase::meeting);
-    for (Communicator* axis : {rank.comms.tp.get(), rank.comms.dp.get(), rank.comms.pp.get()})
-      parallel::barrier(axis->host());
+    rank.comms.for_each_axis([](Communicator& axis) { parallel::barrier(axis.host()); });
     world.set_deadline(deadline_s);
     rank.comms.set_deadline(deadline_s);
   }
@@ -309,10 +308,8 @@ struct Trainer::Impl {
 
   std::vector<MicroBatch> step_micro_batches() const {
     std::vector<MicroBatch> mbs = micro_batches(job, rank.at.dp);
-    for (size_t i = 0; rank.tokens && i < mbs.size(); ++i) {
-      mbs[i].tokens = rank.tokens->inputs(int64_t(i) * job.batch.micro_sequences);
-      mbs[i].targets = rank.tokens->targets(int64_t(i) * job.batch.micro_sequences);
-    }
+    for (size_t i = 0; rank.tokens && i < mbs.size(); ++i)
+      mbs[i].arrays = rank.tokens->arrays(int64_t(i) * job.batch.micro_sequences);
     return mbs;
   }
 

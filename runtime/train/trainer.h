@@ -21,8 +21,8 @@ class Trainer {
   Trainer(const JobSpec& job, const RankOptions& options, parallel::Communicator& world,
           kernels::Backend& backend, Control& control, FileSystem& fs);
   ~Trainer();
-  /// Runs rank `world.rank()` to the end of training or to a stop. Throws Error; the caller writes the crash
-  /// record.
+  /// Runs rank `world.rank()` to the end of training or to a stop. Throws Error; the caller writes the
+  /// crash record.
   RankOutcome run();
 
  private:

@@ -23,7 +23,7 @@ namespace {
 
 using namespace parallel;
 
-constexpr AxisSet kContext = 8, kExpertData = 16;  // no other code has them
+constexpr AxisSet kContext = axes::context, kExpertData = 16;  // no job has them yet
 constexpr int kLanes = 16;
 
 float part_gradient(int lane, int part, int use, int64_t element) {
@@ -102,7 +102,8 @@ void check_weights(ShardedParams& params, const Case& c) {
     for (int64_t i = 0; i < chunk.box.count(); ++i) {
       const int64_t cols = c.uses.uses[size_t(chunk.param)].layout.cols;
       const int64_t row = chunk.box.row_begin + i / chunk.box.cols();
-      chunk.floats(StateRole::master)[i] = exact_weight(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
+      chunk.floats(StateRole::master)[i] =
+          exact_weight(chunk.param, row * cols + chunk.box.col_begin + i % chunk.box.cols());
     }
   params.publish();
   for (const auto& [begin, end] : c.uses.parts()) {
@@ -179,8 +180,8 @@ std::vector<std::vector<int>> lanes_at(int time, int ranks, bool by_time) {
 
 bool is_expert(const ParamUse& use) { return use.replicated & kExpertData; }
 
-/// A micro-batch of each of these lanes, which are computed at one time; the first one is number `first_lane`
-/// of those that come to this rank.
+/// A micro-batch of each of these lanes, which are computed at one time; the first one is number
+/// `first_lane` of those that come to this rank.
 void add_micro_batch(ShardedParams& params, int use, const std::vector<int>& lanes, int first_lane,
                      int micro_batch, bool last) {
   for (int at = 0; at < int(lanes.size()); ++at) {
@@ -264,9 +265,17 @@ struct Stage {
   int zero = 0;
   bool shares_gradients = false, shares_weights = false, accumulates = false;
 };
-constexpr Stage kStages[] = {{0},       {0, false, false, true}, {1},       {1, false, false, true},
-                             {2},       {2, false, false, true}, {2, true}, {3, false, true},
-                             {3, true}, {3, false, true, true},  {3, true, true}};
+constexpr Stage kStages[] = {{0},
+                             {0, false, false, true},
+                             {1},
+                             {1, false, false, true},
+                             {2},
+                             {2, false, false, true},
+                             {2, true},
+                             {3, false, true},
+                             {3, true},
+                             {3, false, true, true},
+                             {3, true, true}};
 
 struct ReductionWay {
   DType dtype;
@@ -366,9 +375,9 @@ TEST_CASE("parameters of experts are shared by fewer ranks, which have more lane
 
 TEST_CASE("the classes of ranks are the memory of every rank, also along two lines", "[groups]") {
   const auto numbers = [](const ShardingBytes& b) {
-    return std::array<int64_t, 8>{int64_t(b.weights),     int64_t(b.gradients), int64_t(b.optimizer),
-                                  int64_t(b.communication), b.state_boxes,      b.state_elements,
-                                  int64_t(b.saved),       b.saved_chunks};
+    return std::array<int64_t, 8>{int64_t(b.weights),       int64_t(b.gradients), int64_t(b.optimizer),
+                                  int64_t(b.communication), b.state_boxes,        b.state_elements,
+                                  int64_t(b.saved),         b.saved_chunks};
   };
   const Uses uses = expert_uses();
   for (const auto& [ranks, experts] :
@@ -408,12 +417,16 @@ TEST_CASE("the classes of ranks are the memory of every rank, also along two lin
 
 TEST_CASE("only the gradients of experts take the memory of more lanes", "[groups]") {
   Uses uses;
-  uses.add(axes::data, axes::data, 8, 8);            // 256 bytes of gradients
-  uses.add(kExpertData, kExpertData, 16, 8);         // 512 bytes
+  uses.add(axes::data, axes::data, 8, 8);     // 256 bytes of gradients
+  uses.add(kExpertData, kExpertData, 16, 8);  // 512 bytes
   for (const auto& [zero, lanes, accumulates, levels, expert_levels] :
-       // Two lanes a rank, one after another: two sums. Of four ranks together: one lane each, and the first
-       // of the next ones, or all of them.
-       {std::array{1, 8, 0, 2, 5}, {1, 8, 1, 2, 8}, {1, 4, 0, 1, 3}, {1, 4, 1, 1, 4}, {2, 8, 0, 1, 3},
+       // Two lanes a rank, one after another: two sums. Of four ranks together: one lane each, and the
+       // first of the next ones, or all of them.
+       {std::array{1, 8, 0, 2, 5},
+        {1, 8, 1, 2, 8},
+        {1, 4, 0, 1, 3},
+        {1, 4, 1, 1, 4},
+        {2, 8, 0, 1, 3},
         {2, 8, 1, 1, 4}}) {
     CAPTURE(zero, lanes, accumulates);
     const ShardingOptions options{.zero_stage = zero, .lanes = lanes, .accumulates = accumulates == 1};

@@ -46,12 +46,10 @@ std::vector<std::string> added_in_levels(const LaneTimes& times, const LaneLevel
     for (size_t i = 0; together && i < lanes.size(); ++i)
       CHECK(std::exchange(sums[size_t(levels.of_lane[next + i])], "grows").empty());
     for (const int lane : lanes) {
-      const std::string before =
-          std::exchange(sums[size_t(levels.of_lane[next])], std::to_string(lane));
+      const std::string before = std::exchange(sums[size_t(levels.of_lane[next])], std::to_string(lane));
       CHECK(before == (together ? "grows" : ""));
       for (const auto& [into, from] : levels.after[next++])
-        sums[size_t(into)] =
-            "(" + sums[size_t(into)] + "+" + std::exchange(sums[size_t(from)], "") + ")";
+        sums[size_t(into)] = "(" + sums[size_t(into)] + "+" + std::exchange(sums[size_t(from)], "") + ")";
     }
   }
   return sums;
@@ -114,7 +112,16 @@ TEST_CASE("lanes that come to a place of a shorter line are added as the tree ov
               for (const std::vector<int>& time : times)
                 for (const int lane : time) ++came[size_t(lane)];
               CHECK(std::count(sums.begin(), sums.end(), "") + int(levels.left.size()) == int(sums.size()));
-              if (by_time) continue;
+              if (by_time) {  // a node of the tree each: neighbouring lanes, added as the tree adds them
+                for (const int level : levels.left) {
+                  const std::string& sum = sums[size_t(level)];
+                  const int first = std::atoi(sum.c_str() + sum.find_first_not_of('('));
+                  const int lanes_in_it = int(std::count(sum.begin(), sum.end(), '+')) + 1;
+                  CHECK(first % lanes_in_it == 0);
+                  CHECK(sum == sum_tree(first, first + lanes_in_it));
+                }
+                continue;
+              }
               const LaneRun run = lanes_of_rank(lanes, places, place);
               const std::vector<LaneRun> left = subtrees_of(run);
               REQUIRE(left.size() == levels.left.size());

@@ -1,4 +1,4 @@
-// Runs a whole job in this process, every rank a thread: the same run_rank that `trainctl rank` runs under mpirun.
+// Runs a whole job in this process, every rank a thread: the Trainer that `trainctl rank` runs, too.
 #pragma once
 #include <functional>
 #include <memory>

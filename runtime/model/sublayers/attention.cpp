@@ -18,7 +18,7 @@ enum AttentionNumber {
 
 /// Both fit into scratch memory for the result.
 kernels::AttentionShape widest_of(const kernels::AttentionShape& a, const kernels::AttentionShape& b) {
-  return {std::max(a.batch, b.batch), std::max(a.seq_len, b.seq_len), std::max(a.heads, b.heads),
+  return {std::max(a.batch, b.batch),       std::max(a.seq_len, b.seq_len),   std::max(a.heads, b.heads),
           std::max(a.kv_heads, b.kv_heads), std::max(a.head_dim, b.head_dim), b.scale};
 }
 
@@ -36,7 +36,8 @@ Heads heads_of(const kernels::AttentionShape& s, const Matrix& qkv) {
 
 class Attention : public Sublayer {
  public:
-  Attention(const AttentionPlan& plan, const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer)
+  Attention(const AttentionPlan& plan, const LayerContext& c, const SublayerUses& uses,
+            const Tensors& of_layer)
       : plan_(plan),
         shape_(plan.shape(c.shape)),
         norm_(plan.norm, uses, kNormNumbers),
@@ -61,8 +62,7 @@ class Attention : public Sublayer {
     c.backend.linear_forward(c.stream, t[kNorm], qkv_.packed(), qkv_.bias(c), t[kQkv]);
     const Heads h = heads_of(shape_, t[kQkv]);
     rotate(c, h, false);
-    c.backend.attention_forward(c.stream, shape_, h.q, h.k, h.v, t[kAttention],
-                                t[kLse].as<float>());
+    c.backend.attention_forward(c.stream, shape_, h.q, h.k, h.v, t[kAttention], t[kLse].as<float>());
   }
 
   void recompute_cheap(const LayerContext& c, Tensors& t) override { norm_.apply(c, t); }
@@ -71,8 +71,8 @@ class Attention : public Sublayer {
     keep_output_gradient(c, t, dout);
     c.backend.linear_backward_input(c.stream, t[kOutputGradient], proj_.packed(), t[kAttentionGradient]);
     const Heads h = heads_of(shape_, t[kQkv]), d = heads_of(shape_, t[kQkvGradient]);
-    c.backend.attention_backward(c.stream, shape_, h.q, h.k, h.v, t[kAttention],
-                                 t[kLse].as<float>(), t[kAttentionGradient], d.q, d.k, d.v);
+    c.backend.attention_backward(c.stream, shape_, h.q, h.k, h.v, t[kAttention], t[kLse].as<float>(),
+                                 t[kAttentionGradient], d.q, d.k, d.v);
     rotate(c, d, true);
     c.backend.linear_backward_input(c.stream, t[kQkvGradient], qkv_.packed(), c.scratch.partial);
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
@@ -100,8 +100,8 @@ class Attention : public Sublayer {
 }  // namespace
 
 kernels::AttentionShape AttentionPlan::shape(const LayerShape& s) const {
-  return {s.micro_sequences, s.seq_len, heads / s.tensor, kv_heads / s.tensor, head_dim,
-          float(1.0 / std::sqrt(double(head_dim)))};
+  return {s.micro_sequences,   s.seq_len, heads / s.tensor,
+          kv_heads / s.tensor, head_dim,  float(1.0 / std::sqrt(double(head_dim)))};
 }
 
 std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const {
@@ -127,7 +127,8 @@ void AttentionPlan::widen(Widest& widest, const LayerShape& s) const {
   widest.attention = widest_of(widest.attention, on_rank);
 }
 
-std::unique_ptr<Sublayer> AttentionPlan::make(const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer) const {
+std::unique_ptr<Sublayer> AttentionPlan::make(const LayerContext& c, const SublayerUses& uses,
+                                              const Tensors& of_layer) const {
   return std::make_unique<Attention>(*this, c, uses, of_layer);
 }
 

@@ -12,11 +12,12 @@ struct AttentionPlan {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::optional<Rotary> rotary;
   NormPlan norm;
-  std::vector<ParamDeclaration> parameters;   ///< in the order of the checkpoint's names; each declares its place
+  std::vector<ParamDeclaration>
+      parameters;  ///< in the order of the checkpoint's names; each declares its place
 
   static constexpr const char* kName = "attention";
   bool operator==(const AttentionPlan&) const = default;
-  kernels::AttentionShape shape(const LayerShape&) const;   ///< on one rank
+  kernels::AttentionShape shape(const LayerShape&) const;  ///< on one rank
   std::vector<TensorDeclaration> tensors(const LayerShape&) const;
   void widen(Widest&, const LayerShape&) const;
   /// The plan must outlive the sublayer. of_layer: the tensors of Life::layer.

@@ -7,7 +7,8 @@ namespace trainctl {
 using kernels::Matrix;
 
 const std::vector<ParamDeclaration>& parameters_of(const SublayerPlan& sublayer) {
-  return std::visit([](const auto& plan) -> const std::vector<ParamDeclaration>& { return plan.parameters; }, sublayer);
+  return std::visit([](const auto& plan) -> const std::vector<ParamDeclaration>& { return plan.parameters; },
+                    sublayer);
 }
 const char* name_of(const SublayerPlan& sublayer) {
   return std::visit([](const auto& plan) { return plan.kName; }, sublayer);
@@ -36,7 +37,8 @@ void LayerScratch::take(Arena& arena, const LayerShape& s) {
 Layer::Layer(const LayerPlan& plan, const std::vector<SublayerUses>& uses, const LayerContext& c,
              const std::vector<Tensors>& of_layer) {
   for (size_t i = 0; i < plan.sublayers.size(); ++i)
-    sublayers_.push_back(std::visit([&](const auto& of) { return of.make(c, uses[i], of_layer[i]); }, plan.sublayers[i]));
+    sublayers_.push_back(
+        std::visit([&](const auto& of) { return of.make(c, uses[i], of_layer[i]); }, plan.sublayers[i]));
 }
 
 void Layer::pack(const LayerContext& c) {

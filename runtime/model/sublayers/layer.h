@@ -26,8 +26,8 @@ const char* name_of(const SublayerPlan&);
 std::vector<TensorDeclaration> tensors_of(const SublayerPlan&, const LayerShape&);
 void widen(Widest&, const LayerPlan&, const LayerShape&);
 
-/// A layer of one rank: runs its sublayers in order, by the contracts of Sublayer. `t`: one element for each
-/// sublayer.
+/// A layer of one rank: runs its sublayers in order, by the contracts of Sublayer. `t`: one element for
+/// each sublayer.
 class Layer {
  public:
   /// `plan` must outlive the layer.

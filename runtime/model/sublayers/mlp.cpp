@@ -30,7 +30,8 @@ class Mlp : public Sublayer {
       : sizes_(sizes_of(plan, c.shape)),
         gated_(plan.gated),
         norm_(plan.norm, uses, kNormNumbers),
-        up_(c, uses.use(plan.up_weight), uses.use(plan.up_bias), sizes_.up, c.shape.hidden, of_layer[kUpBias]),
+        up_(c, uses.use(plan.up_weight), uses.use(plan.up_bias), sizes_.up, c.shape.hidden,
+            of_layer[kUpBias]),
         down_(c, uses.use(plan.down_weight), uses.use(plan.down_bias), c.shape.hidden, sizes_.ffn,
               of_layer[kDownBias]) {}
 
@@ -118,7 +119,8 @@ void MlpPlan::widen(Widest& widest, const LayerShape& s) const {
   widest.depth = std::max({widest.depth, s.hidden, sizes.ffn});
 }
 
-std::unique_ptr<Sublayer> MlpPlan::make(const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer) const {
+std::unique_ptr<Sublayer> MlpPlan::make(const LayerContext& c, const SublayerUses& uses,
+                                        const Tensors& of_layer) const {
   return std::make_unique<Mlp>(*this, c, uses, of_layer);
 }
 

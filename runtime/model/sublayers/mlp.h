@@ -8,9 +8,10 @@ namespace trainctl {
 struct MlpPlan {
   enum Place { norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias };
   int64_t ffn = 0;
-  bool gated = false;   ///< SwiGLU, with gate and up as one product; else GELU
+  bool gated = false;  ///< SwiGLU, with gate and up as one product; else GELU
   NormPlan norm;
-  std::vector<ParamDeclaration> parameters;   ///< in the order of the checkpoint's names; each declares its place
+  std::vector<ParamDeclaration>
+      parameters;  ///< in the order of the checkpoint's names; each declares its place
 
   static constexpr const char* kName = "mlp";
   bool operator==(const MlpPlan&) const = default;

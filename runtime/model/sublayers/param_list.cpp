@@ -8,7 +8,8 @@ void ParamList::norm(const std::string& name, Places places) {
   list_.push_back(
       {.name = name + ".weight", .role = ParamRole::norm_weight, .rows = hidden_, .place = places.weight});
   if (places.bias >= 0)
-    list_.push_back({.name = name + ".bias", .role = ParamRole::norm_bias, .rows = hidden_, .place = places.bias});
+    list_.push_back(
+        {.name = name + ".bias", .role = ParamRole::norm_bias, .rows = hidden_, .place = places.bias});
 }
 
 void ParamList::linear(const Linear& l, Places places) {

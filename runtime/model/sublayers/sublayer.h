@@ -2,10 +2,10 @@
 //
 //   x = previous + delta;  delta = f(norm(x))
 //
-// A kind of sublayer is a value (AttentionPlan, MlpPlan) and one file of this folder: its sizes and parameters, its
-// memory and its five passes. A layer is a list of such values (layer.h), a model a list of layers
-// (runtime/model/model_plan.h). Everything else (table of parameters, memory plan, pipeline, checkpoints, tally)
-// follows from them.
+// A kind of sublayer is a value (AttentionPlan, MlpPlan) and one file of this folder: its sizes and
+// parameters, its memory and its five passes. A layer is a list of such values (layer.h), a model a list
+// of layers (runtime/model/model_plan.h). Everything else (table of parameters, memory plan, pipeline,
+// checkpoints, tally) follows from them.
 //
 // Letters: M tokens of a micro-batch, Ml the rows of them that a rank holds outside the cut parts
 // (TensorParallel), C hidden size, Q = (heads + 2 kv_heads) * head_dim / tp, A = heads * head_dim / tp, F =
@@ -39,14 +39,14 @@ inline Precision precision_of(DType compute) { return {.activations = compute, .
 struct LayerShape {
   DType compute = DType::f32;
   int64_t micro_sequences = 1, seq_len = 0, hidden = 0;
-  int64_t tensor = 1;                             ///< ranks that heads and ffn are cut over
-  int64_t rows = 0, local_rows = 0;               ///< M, Ml
+  int64_t tensor = 1;                ///< ranks that heads and ffn are cut over
+  int64_t rows = 0, local_rows = 0;  ///< M, Ml
 };
 
 /// The largest sizes on a rank among its products and attentions; they size the scratch memory.
 struct Widest {
-  int64_t columns = 0;   ///< of the output of a product, or of a norm
-  int64_t depth = 0;     ///< of the input of a product
+  int64_t columns = 0;  ///< of the output of a product, or of a norm
+  int64_t depth = 0;    ///< of the input of a product
   kernels::AttentionShape attention;
 };
 

@@ -27,7 +27,8 @@ inline constexpr std::array<std::pair<const char*, double Phases::*>, 8> kPhases
      {"checkpoint", &Phases::checkpoint_s}}};
 
 /// What curves show of a step's line. Numbers that the line does not have are NaN. A report holds a row of
-/// every step of a run: it has a fifth of the size of a StepLine, which holds the summaries of ranks and GPUs.
+/// every step of a run: it has a fifth of the size of a StepLine, which holds the summaries of ranks and
+/// GPUs.
 struct StepRow {
   static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
   int64_t step = 0;

@@ -49,10 +49,9 @@ void RunEpochs::begin(int ranks) {
   status.step = source_.step();
   status.step_unix_s = 0;
   checkpoints_.pause();
-  const int64_t moved =
-      set_aside_beyond(run_.fs, run_.directory, run_.plan.job.job.checkpoint,
-                       {.epoch = status.epoch, .step = source_.step(), .source = source_.folder()},
-                       run_.log.console());
+  const int64_t moved = set_aside_beyond(
+      run_.fs, run_.directory, run_.plan.job.job.checkpoint,
+      {.epoch = status.epoch, .step = source_.step(), .source = source_.folder()}, run_.log.console());
   checkpoints_.begin(status.epoch, source_.step());
   status.saved_step = source_.durable_step();
   status.staged_step = source_.memory() ? source_.step() : -1;

@@ -107,9 +107,7 @@ bool Starter::by_pmix(const LaunchInput& input) {
 }
 
 void Starter::doubt(const Verdict& v, bool by_pmix) {
-  if (!by_pmix || wanted_ != RankStart::automatic || !v.before_first_step ||
-      !v.lost_nodes.empty())
-    return;
+  if (!by_pmix || wanted_ != RankStart::automatic || !v.before_first_step || !v.lost_nodes.empty()) return;
   if (v.outcome != Verdict::failed || (v.code != ErrorCode::kWorker && v.code != ErrorCode::kHang)) return;
   pmix_ = false;
   log_.event(EventKind::starter, dump_json(Json{{"start", "mpirun"}, {"reason", v.cause}}));

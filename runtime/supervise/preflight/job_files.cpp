@@ -118,8 +118,7 @@ std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool
   // Once, below the last: what makes them, and where paths start.
   std::vector<std::string>& help = found.back().help;
   if (of_data && can_be_tokenized(job.job.data.train.front()))
-    help.push_back("make the token files: " +
-                   tokenize_command(job.job.data, job.job.model.vocab_size, fs));
+    help.push_back("make the token files: " + tokenize_command(job.job.data, job.job.model.vocab_size, fs));
   if (std::any_of(found.begin(), found.end(), [](const Diagnostic& d) { return is_missing(d); }))
     help.push_back(
         "a path in a spec is relative to the folder of its file, one given with --set to the current folder");

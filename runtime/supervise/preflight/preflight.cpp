@@ -193,10 +193,8 @@ struct SharesHere {
 
 /// Throws if the job insists on copies that have no room; otherwise returns the note.
 std::string check_copies(MemoryCopies mode, const MemoryNeed& need, uint64_t available) {
-  const Problem problem =
-      copies_problem(mode, need, available, real_file_system().free_bytes("/dev/shm"));
-  if (problem.exists() && mode != MemoryCopies::automatic)
-    throw Error(ErrorCode::kPlan, problem.text());
+  const Problem problem = copies_problem(mode, need, available, real_file_system().free_bytes("/dev/shm"));
+  if (problem.exists() && mode != MemoryCopies::automatic) throw Error(ErrorCode::kPlan, problem.text());
   return problem.text_or_empty();
 }
 

@@ -28,10 +28,10 @@ struct Preflight {
 /// None if the job fits into host memory; otherwise one sentence: bytes needed and available, the three
 /// largest terms, what to change.
 Problem memory_refusal(const JobSpec& job, const MemoryNeed& need, uint64_t available_bytes);
-/// None if /dev/shm and the memory have room for the copies of the state and for the second copies of another
-/// node's; otherwise one sentence with the sizes with and without the second copies, and what to set. A job
-/// that insists (checkpoint.memory = on) is refused with it. `mode`: checkpoint.memory. `available_bytes` 0,
-/// `shm_free_bytes` nullopt: not known.
+/// None if /dev/shm and the memory have room for the copies of the state and for the second copies of
+/// another node's; otherwise one sentence with the sizes with and without the second copies, and what to
+/// set. A job that insists (checkpoint.memory = on) is refused with it. `mode`: checkpoint.memory.
+/// `available_bytes` 0, `shm_free_bytes` nullopt: not known.
 Problem copies_problem(MemoryCopies mode, const MemoryNeed& need, uint64_t available_bytes,
                        std::optional<uint64_t> shm_free_bytes);
 /// copies_problem, for a job that insists.

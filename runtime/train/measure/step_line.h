@@ -1,5 +1,5 @@
-// StepLine: the numbers of a step, from the sums over the ranks to the page. The ranks' sums begin it, rank 0
-// completes and reports it, the supervisor adds the numbers of ranks and records it as a line of
+// StepLine: the numbers of a step, from the sums over the ranks to the page. The ranks' sums begin it,
+// rank 0 completes and reports it, the supervisor adds the numbers of ranks and records it as a line of
 // metrics.jsonl, and every view of a run reads it; its fields are listed here, once.
 #pragma once
 #include <cmath>

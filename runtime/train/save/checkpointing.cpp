@@ -99,7 +99,8 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
     zero_others(state, c);
     in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
       if (!upload.fits(band.count())) fill();
-      rooms.push_back({&table.params[size_t(c.param)], band, upload.room(c.floats(ckpt::Role::master) + offset, band.count())});
+      rooms.push_back({&table.params[size_t(c.param)], band,
+                       upload.room(c.floats(ckpt::Role::master) + offset, band.count())});
     });
     progress.add(c);
   }

@@ -69,8 +69,7 @@ StateSlots open_slots(const SlotsWanted& wanted, const parallel::ShardedParams& 
   const MemoryCopies mode = wanted.mode;
   StateSlots result;
   if (mode == MemoryCopies::off) return result;
-  const std::string path =
-      wanted.memory_folder + "/" + ckpt::piece_file_name(wanted.rank, wanted.ranks);
+  const std::string path = wanted.memory_folder + "/" + ckpt::piece_file_name(wanted.rank, wanted.ranks);
   const auto all_can = [&](const std::function<void()>& act) {
     bool cannot = false;
     try {

@@ -139,8 +139,8 @@ class OneStage {
         parallel::AxisGroups(dp_ ? *dp_ : *world_[0], *world_[0], nullptr), *backend_, *stream_);
     program = stage_program(job_, at, uses);
     model_ = std::make_unique<StageModel>(
-        std::move(uses), StageModel::Options{program.slots.slots, splits_backward(job_), 1.0f},
-        *params_, tp_, *backend_, *stream_);
+        std::move(uses), StageModel::Options{program.slots.slots, splits_backward(job_), 1.0f}, *params_, tp_,
+        *backend_, *stream_);
     if (stage == 0) {
       edges_.activation_out = std::make_unique<RecordingEdge>("sent activation", 0, log);
       edges_.gradient_in = std::make_unique<RecordingEdge>("gradient", 1, log);
@@ -162,7 +162,7 @@ class OneStage {
     Executor executor(program, *model_, *params_, edges_, {doing, [] { return 0.0; }, step});
     const std::vector<int32_t> tokens(size_t(job_.data.seq_len), 3);
     std::vector<MicroBatch> mbs = micro_batches(job_, 0);
-    for (MicroBatch& mb : mbs) mb.tokens = mb.targets = tokens.data();
+    for (MicroBatch& mb : mbs) mb = with_ids(mb, tokens.data());
     std::vector<double> losses(mbs.size());
     ExecutorTimes times;
     params_->publish();

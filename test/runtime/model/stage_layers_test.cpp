@@ -101,7 +101,8 @@ TEST_CASE("no cut has a cheaper dearest stage, nor more even stages") {
 TEST_CASE("cuts by hand") {
   CHECK(balanced_layers(alike(0, 12, 1, 5.4), 1, 1) == Counts{12});
   CHECK(balanced_layers(alike(0, 12, 1, 0), 4, 1) == Counts{3, 3, 3, 3});
-  CHECK(balanced_layers(alike(0, 5, 1, 0), 2, 1) == Counts{2, 3});  // the later stage holds fewer micro-batches
+  CHECK(balanced_layers(alike(0, 5, 1, 0), 2, 1) ==
+        Counts{2, 3});  // the later stage holds fewer micro-batches
   CHECK(balanced_layers(alike(0, 12, 1, 5.4), 4, 1) == Counts{4, 4, 4, 0});
   CHECK(balanced_layers(alike(0, 12, 1, 2.1), 4, 1) == Counts{3, 4, 4, 1});
   CHECK(balanced_layers(alike(0, 12, 1, 5.4), 2, 2) == Counts{4, 3, 5, 0});
@@ -113,12 +114,17 @@ TEST_CASE("cuts by hand") {
   CHECK(balanced_layers(alike(0, 126, 3.4, 2.1), 16, 8) == llama);
 }
 
-TEST_CASE("where layers differ, no cut into single virtual stages has a cheaper dearest stage, and no shift helps") {
+TEST_CASE(
+    "where layers differ, no cut into single virtual stages has a cheaper dearest stage, and no shift "
+    "helps") {
   int cuts = 0;
   for (const int stages : {2, 3, 4})
     for (const int virtual_stages : {1, 2})
-      for (const std::vector<double>& layers : std::vector<std::vector<double>>{
-               {1, 4, 1, 4, 1, 4, 1}, {4, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 9}, {1, 2, 3, 4, 5, 6, 7}, {7, 1, 2, 1, 2, 1, 7}})
+      for (const std::vector<double>& layers : std::vector<std::vector<double>>{{1, 4, 1, 4, 1, 4, 1},
+                                                                                {4, 1, 1, 1, 1, 1, 1},
+                                                                                {1, 1, 1, 1, 1, 1, 9},
+                                                                                {1, 2, 3, 4, 5, 6, 7},
+                                                                                {7, 1, 2, 1, 2, 1, 7}})
         for (const double head : {0.0, 2.0, 8.0}) {
           const int all = stages * virtual_stages;
           const PartFlops costs{0.5, layers, head};

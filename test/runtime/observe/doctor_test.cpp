@@ -280,8 +280,12 @@ TEST_CASE("the bundle's own launcher comes first; a path is taken as it is") {
 }
 
 TEST_CASE("only the bundle's own mpirun is told to live in the bundle, and a nameless user gets a home") {
-  LaunchInput input{.mpirun = "/a b/bin/mpirun", .program = "/a b/bin/trainctl", .run_directory = "/r",
-                    .session_folder = "/tmp/s", .shared_memory_folder = "/dev/shm/s", .bundle = "/a b"};
+  LaunchInput input{.mpirun = "/a b/bin/mpirun",
+                    .program = "/a b/bin/trainctl",
+                    .run_directory = "/r",
+                    .session_folder = "/tmp/s",
+                    .shared_memory_folder = "/dev/shm/s",
+                    .bundle = "/a b"};
   const auto text = [&] { return shell_text(mpirun_line(input)); };
   CHECK(text().find("OPAL_PREFIX='/a b' ") != std::string::npos);
   CHECK(text().find("OPAL_PKGLIBDIR='/a b/lib/openmpi' ") != std::string::npos);

@@ -99,8 +99,9 @@ TEST_CASE("a rank's regions add up to its memory, and its groups are those of th
         REQUIRE(sum == plan.memory.total());
         REQUIRE(pinned == plan.memory.pinned_host + (plan.memory.copies_count ? 0 : plan.memory.copies));
         REQUIRE(plan.memory.total() == rank_memory(job, kind, at).total());
-        for (const parallel::MeshGroup& group : {plan.groups.tp, plan.groups.dp, plan.groups.pp}) {
-          const std::vector<int> members = group_of(job.mesh(), rank, group.axis);
+        for (const parallel::AxisRow& row : parallel::kAxes) {
+          const parallel::MeshGroup& group = plan.groups.axes[row.axis];
+          const std::vector<int> members = group_of(job.mesh(), rank, row.axis);
           REQUIRE(int(members.size()) == group.size);
           REQUIRE(members[size_t(group.rank)] == rank);
           for (int i = 0; i < group.size; ++i) REQUIRE(members[size_t(i)] == group.first + i * group.stride);

@@ -196,8 +196,7 @@ Table table_of(const JobSpec& job, const DeviceModel& device) {
     char numerics[256] = {};
     parallel::broadcast(*world, 0, numerics, sizeof numerics);  // require_equal_numerics
     comms.is_any(false);                                        // whether copies fit into memory
-    for (parallel::Communicator* axis : {comms.tp.get(), comms.dp.get(), comms.pp.get()})
-      parallel::barrier(*axis);
+    comms.for_each_axis([](parallel::Communicator& axis) { parallel::barrier(axis); });
     table.add("start", tally);
     tally.clear();
     StepSums sums;

@@ -136,8 +136,8 @@ TEST_CASE("a step's line is read as it was written") {
   CHECK(step_line_text(step_view(text)) == text);
   CHECK(step_view(text).compute()->max_node == "node2");
   CHECK(step_view(text).ranks->outliers.at(0).ranks == std::vector<int>{5});
-  const std::string lost = step_line_text(
-      {.step = 8, .loss = NAN, .grad_norm = INFINITY, .lr = 0, .val_loss = -INFINITY});
+  const std::string lost =
+      step_line_text({.step = 8, .loss = NAN, .grad_norm = INFINITY, .lr = 0, .val_loss = -INFINITY});
   CHECK(lost == R"({"v":1,"step":8,"loss":null,"loss_kind":"nan","grad_norm":null,"grad_norm_kind":"inf",)"
                 R"("lr":0.0,"tokens":0,"val_loss":null,"val_loss_kind":"-inf"})");
   CHECK(step_line_text(step_view(lost)) == lost);

@@ -88,7 +88,8 @@ TEST_CASE("heartbeats stay on the node; every other line goes on as it is, the l
   while (!over || lost.empty()) server.serve();
   client.join();
   REQUIRE(lines.size() == 3);
-  CHECK(lines[0] == "1 " + protocol::encode({.step = StepReport{{.step = 3}, true}}).substr(0, lines[0].size() - 2));
+  CHECK(lines[0] ==
+        "1 " + protocol::encode({.step = StepReport{{.step = 3}, true}}).substr(0, lines[0].size() - 2));
   CHECK(protocol::decode_up(std::string_view(lines[1]).substr(2)).event->kind == EventKind::step_skipped);
   CHECK(protocol::decode_up(std::string_view(lines[2]).substr(2)).done);
   CHECK(beats >= 1);

@@ -128,8 +128,7 @@ void fake_rank(const std::string& run) {
     if (is_due(step) && plan.what == "ask")  // the request to stop has come before this step ends
       while (control->stop_level() == StopLevel::none) real_clock().sleep_s(0.001);
     control->report_times(step, {.step_s = 0.002 * (rank + 1)});
-    if (rank == 0)
-      control->report({{.step = step, .loss = 1.0}, true, StepWork{}, true});
+    if (rank == 0) control->report({{.step = step, .loss = 1.0}, true, StepWork{}, true});
     if (step % kFakeSaveEvery != 0) continue;
     // All must leave at the same step: rank 0 decides, and leaves a mark before the save can be complete.
     const std::string mark = fmt::format("{}/stop-{}", run, step);

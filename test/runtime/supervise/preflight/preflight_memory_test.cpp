@@ -79,8 +79,9 @@ TEST_CASE("copies of the state are refused where a job insists on them and there
   CHECK_THAT(copies_refusal(mode, need, 16 * kMib, 2 * kMib).text(),
              Catch::Contains("one copy takes 3 MiB and has no room either") &&
                  Catch::Contains("set checkpoint.memory to auto or off"));
-  CHECK(copies_refusal(mode, need, 15 * kMib, 6 * kMib).text().find("makes 16 MiB of memory with all else, and 15 MiB") !=
-        std::string::npos);
+  CHECK(copies_refusal(mode, need, 15 * kMib, 6 * kMib)
+            .text()
+            .find("makes 16 MiB of memory with all else, and 15 MiB") != std::string::npos);
 }
 
 TEST_CASE("second copies count, and the sentence says what fits without them") {
