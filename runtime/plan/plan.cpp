@@ -8,6 +8,7 @@
 #include "parallel/bucket_plan.h"
 #include "runtime/base/error.h"
 #include "runtime/model/flops.h"
+#include "runtime/model/placement_check.h"
 #include "runtime/model/stage_program.h"
 #include "runtime/plan/pipeline_plan.h"
 
@@ -68,6 +69,8 @@ class Planner {
 
  private:
   WorstRank worst_of(const RankParts& parts) {
+    const Problem wrong_sum = placement_problem(tables_, job_, parts.at);
+    ENSURE(wrong_sum.is_none(), "{}", wrong_sum.text_or_empty());
     WorstRank result;
     size_t most = 0;
     std::map<int, RankMemory> alike_by_lanes;

@@ -1,0 +1,252 @@
+#include "runtime/model/placement_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "parallel/tally.h"
+
+namespace trainctl {
+namespace {
+
+using parallel::Placement;
+using parallel::placements::Misplaced;
+namespace axes = parallel::axes;
+using enum parallel::Placement;
+
+std::string_view group_name(parallel::AxisSet axis) {
+  for (const parallel::AxisRow& row : parallel::kAxes)
+    if (row.shared == axis) return row.group;
+  return "shared";
+}
+
+/// A stage of one rank on the twin.
+class TwinStage {
+ public:
+  TwinStage(const StageUses& uses, const JobSpec& job, const PlacementAxis& along, const MakeTensorTwin& make)
+      : uses_(uses),
+        along_(along),
+        placements_(along.rank),
+        tensor_(group(int(uses.shape.tensor), along.is_tensor() ? along.rank : 0)),
+        tp_(make(placements_, along, *tensor_, *backend_, *stream_, job.parallelism.sequence_parallel)),
+        params_(uses.uses, grids_of(uses), sharding_of(job), {*alone_, *tensor_, nullptr}, *backend_,
+                *stream_),
+        options_{.slots = std::vector<int>(uses.virtual_stages.size(), 1),
+                 .split_backward = splits_backward(job)},
+        model_(uses, options_, params_, *tp_, *backend_, *stream_),
+        ids_(backend_->allocate(size_t(uses.shape.rows) * sizeof(int32_t))) {
+    for (size_t u = 0; u < uses.uses.size(); ++u) {
+      const parallel::ParamUse& use = uses.uses[u];
+      placements_.set(params_.weight(int(u)), of_weight(use));
+      placements_.watch(params_.weight(int(u)).data);
+      if (use.layout.ragged && of_weight(use) == cut_rows)
+        placements_.set_cut_table(params_.gradient(int(u), 0).data);
+    }
+    placements_.set(kernels::matrix(ids_->data(), DType::i32, uses.shape.rows, 1), tokens());
+  }
+
+  /// Two micro-batches: the first overwrites the gradients, the second adds to them.
+  void run() {
+    for (int c = 0; c < int(uses_.virtual_stages.size()); ++c)
+      for (int part = 0; part < model_.parts(c); ++part) model_.take_weights(c, part);
+    for (const bool first : {true, false}) {
+      const auto* const ids = static_cast<const int32_t*>(ids_->data());
+      const MicroBatch mb = with_ids({.first_of_lane = first, .last_of_lane = !first}, ids);
+      for (int c = 0; c < int(uses_.virtual_stages.size()); ++c) forward(c, mb);
+      for (int c = int(uses_.virtual_stages.size()); c-- > 0;) backward(c, mb);
+    }
+  }
+  Placement gradient(int use) const { return placements_.of(params_.gradient(use, 0)); }
+  /// Whether anything has read the parameter: a bias may be added on one rank only.
+  bool is_read(int use) const { return placements_.is_read(params_.weight(use).data); }
+  /// What is being computed, for messages.
+  const std::string& doing() const { return doing_; }
+
+ private:
+  static std::vector<std::vector<parallel::Box>> grids_of(const StageUses& uses) {
+    std::vector<std::vector<parallel::Box>> grids;
+    for (const parallel::ParamUse& use : uses.uses) {
+      grids.resize(std::max(grids.size(), size_t(use.param) + 1));
+      grids[size_t(use.param)] = parallel::chunk_grid(use.layout, {int(uses.shape.tensor)}, int64_t{1} << 40);
+    }
+    return grids;
+  }
+  static parallel::ShardingOptions sharding_of(const JobSpec& job) {
+    parallel::ShardingOptions options = sharding_options(job);
+    options.zero_stage = 0;  // the sums are the same, wherever weights and states are kept
+    options.lanes = 1;
+    options.shares_gradients = options.shares_weights = options.fast_reduction = false;
+    return options;
+  }
+  std::unique_ptr<parallel::Communicator> group(int ranks, int rank) {
+    return parallel::make_tally_communicator(parallel::TrafficGroup::other, rank, ranks, traffic_);
+  }
+  Placement of_weight(const parallel::ParamUse& use) const {
+    if (!along_.is_tensor() || use.layout.cut == parallel::Cut::none) return replicated;
+    return use.layout.cut == parallel::Cut::rows ? cut_rows : cut_cols;
+  }
+  Placement tokens() const { return along_.is_tensor() ? replicated : varying; }
+  /// Of the stream between virtual stages.
+  Placement stream() const { return along_.is_tensor() && tp_->cuts_rows() ? cut_rows : tokens(); }
+  void require(const char* what, const kernels::Matrix& m) const {
+    if (const Placement found = placements_.of(m); found != stream())
+      throw Misplaced{
+          fmt::format("{} the stage is {}, where {} is passed on", what, word_of(found), word_of(stream()))};
+  }
+
+  std::string name_of_part(int c, int part) const {
+    const StagePart& of = model_.part(c, part);
+    switch (of.kind) {
+      case StagePart::embedding: return "the embedding";
+      case StagePart::layer:
+        return fmt::format("layer {}", uses_.virtual_stages[size_t(c)].first_layer + of.index);
+      case StagePart::final_norm: return "the final norm";
+      case StagePart::head: return "the head";
+    }
+    return "";
+  }
+  void forward(int c, const MicroBatch& mb) {
+    const VirtualStageUses& stage = uses_.virtual_stages[size_t(c)];
+    if (!stage.first) placements_.set(model_.input(c, 0), stream());
+    for (int part = 0; part < model_.parts(c); ++part) {
+      doing_ = "forward of " + name_of_part(c, part);
+      double loss = 0;
+      model_.forward(c, 0, mb, true, &loss, part);
+    }
+    if (!stage.last) require("what leaves", model_.output(c, 0));
+  }
+  void backward(int c, const MicroBatch& mb) {
+    const VirtualStageUses& stage = uses_.virtual_stages[size_t(c)];
+    if (!stage.last) placements_.set(model_.output_gradient(c, 0), stream());
+    const auto pass = [&](const char* half, auto run) {
+      for (int part = model_.parts(c); part-- > 0;) {
+        doing_ = half + name_of_part(c, part);
+        run(part);
+      }
+    };
+    if (options_.split_backward) {
+      pass("input half of backward of ", [&](int part) { model_.backward_input(c, 0, mb, part); });
+      pass("weight half of backward of ", [&](int part) { model_.backward_weight(c, 0, mb, part); });
+    } else {
+      pass("backward of ", [&](int part) { model_.backward(c, 0, mb, part); });
+    }
+    if (!stage.first) require("the gradient that leaves", model_.input_gradient(c, 0));
+  }
+
+  const StageUses& uses_;
+  const PlacementAxis along_;
+  Placements placements_;
+  parallel::TrafficTally traffic_{.detailed = false};
+  const std::unique_ptr<kernels::Backend> backend_ = make_placement_backend(placements_, along_.converts_biases);
+  const std::unique_ptr<kernels::Stream> stream_ = backend_->create_stream();
+  const std::unique_ptr<parallel::Communicator> alone_ = group(1, 0);
+  const std::unique_ptr<parallel::Communicator> tensor_;
+  const std::unique_ptr<parallel::TensorParallel> tp_;
+  parallel::ShardedParams params_;
+  const StageModel::Options options_;
+  StageModel model_;
+  const std::unique_ptr<kernels::Buffer> ids_;
+  std::string doing_ = "the beginning";
+};
+
+/// What is wrong with one gradient.
+Problem gradient_problem(const parallel::ParamUse& use, Placement found, const PlacementAxis& along) {
+  const bool added = use.partial & along.axis, same = use.replicated & along.axis;
+  const std::string name = fmt::format("the gradient of {}", use.layout.name);
+  const std::string_view group = group_name(along.axis);
+  if (found == partial && !added)
+    return Problem(
+        fmt::format("{} is a part of a sum on each rank of the {} group, and nothing adds it", name, group));
+  if (found == replicated && added)
+    return Problem(fmt::format(
+        "{} is the same on each rank of the {} group of {}, and is added over it: {} times too large", name,
+        group, along.ranks, along.ranks));
+  const bool is_cut = along.is_tensor() && use.layout.cut != parallel::Cut::none;
+  const Placement wanted = !is_cut                                 ? added ? partial : replicated
+                           : use.layout.cut == parallel::Cut::rows ? cut_rows
+                                                                   : cut_cols;
+  if (found != wanted)
+    return Problem(fmt::format("{} is {} along the {} group, and {} is wanted", name, word_of(found), group,
+                               word_of(wanted)));
+  if (is_cut ? same || added : !same)
+    return Problem(
+        fmt::format("{} is shared by the {} group in another way than its parameter", name, group));
+  return Problem::none();
+}
+
+std::unique_ptr<parallel::TensorParallel> usual_twin(Placements& placements, const PlacementAxis& along,
+                                                     parallel::Communicator& comm, kernels::Backend& backend,
+                                                     kernels::Stream& stream, bool sequence_parallel) {
+  return std::make_unique<PlacementTensorParallel>(placements, along.is_tensor(), comm, backend, stream,
+                                                   sequence_parallel);
+}
+
+}  // namespace
+
+Problem placement_problem(const StageUses& uses, const JobSpec& job, const PlacementAxis& along,
+                          const MakeTensorTwin& make) {
+  TwinStage stage(uses, job, along, make ? make : usual_twin);
+  try {
+    stage.run();
+  } catch (const Misplaced& misplaced) {
+    return Problem(
+        fmt::format("{}, along the {} group: {}", stage.doing(), group_name(along.axis), misplaced.what));
+  }
+  for (size_t u = 0; u < uses.uses.size(); ++u) {
+    if (Problem problem = gradient_problem(uses.uses[u], stage.gradient(int(u)), along); problem.exists())
+      return problem;
+    if (along.rank == 0 && !uses.uses[u].joined && !stage.is_read(int(u)))
+      return Problem(fmt::format("{} is read by no op of the first rank of the {} group", uses.uses[u].layout.name,
+                                 group_name(along.axis)));
+  }
+  return Problem::none();
+}
+
+Problem count_problem(const ParamTable& table, const std::vector<StageUses>& ranks) {
+  for (size_t u = 0; u < ranks.front().uses.size(); ++u) {
+    const parallel::ParamUse& use = ranks.front().uses[u];
+    size_t counted = 0;
+    for (const StageUses& rank : ranks) {
+      counted += rank.uses[u].counted;
+      if (rank.uses[u].replicated != use.replicated || rank.uses[u].partial != use.partial)
+        return Problem(fmt::format("ranks of the tensor group share {} along different axes", use.layout.name));
+    }
+    const size_t wanted = use.use > 0 ? 0 : use.layout.cut == parallel::Cut::none ? 1 : ranks.size();
+    if (counted != wanted)
+      return Problem(
+          fmt::format("{} ranks of the tensor group count {} in the gradient norm and save it, and {} should",
+                      counted, use.layout.name, wanted));
+    const bool is_tied = table.tied && table.params[size_t(use.param)].role == ParamRole::embedding;
+    const bool shared = use.replicated & axes::uses, summed = use.partial & axes::uses;
+    if (is_tied && !(shared && summed))
+      return Problem(fmt::format("the gradients of the two uses of {} are not added", use.layout.name));
+    if (!is_tied && (shared || summed))
+      return Problem(fmt::format("{} has one use, and the gradients of two are added", use.layout.name));
+  }
+  return Problem::none();
+}
+
+Problem placement_problem(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at) {
+  std::vector<StageUses> ranks;
+  for (int tp = 0; tp < job.parallelism.tensor; ++tp)
+    ranks.push_back(stage_uses(tables, job, {.tp = tp, .pp = at.pp}));
+  if (Problem problem = count_problem(tables.params, ranks); problem.exists()) return problem;
+  const parallel::MeshShape mesh = job.mesh();
+  for (const parallel::AxisRow& row : parallel::kAxes) {
+    const int size = row.shared ? mesh.*row.size : 1;
+    // A rank may do what others do not: the first, and by mistake the last.
+    std::set<int> places = {0};
+    if (row.axis == parallel::Axis::tp) places.insert({std::min(1, size - 1), size - 1});
+    for (const int place : places)
+      for (const bool converts : {false, true}) {
+        if (size == 1 || (converts && job.compute == DType::f32)) continue;
+        const StageUses& uses = ranks[row.axis == parallel::Axis::tp ? size_t(place) : 0];
+        if (Problem problem = placement_problem(uses, job, {row.shared, size, place, converts}); problem.exists())
+          return problem;
+      }
+  }
+  return Problem::none();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,70 @@
+// PlacementTwin runs a stage's step with types in place of numbers: what the ranks along one axis hold of
+// each tensor. An op whose rule is broken, a sum that is missing or made twice, throws
+// parallel::placements::Misplaced at its own place in the model.
+#pragma once
+#include <map>
+#include <memory>
+#include <set>
+
+#include "kernels/backend.h"
+#include "parallel/placement.h"
+#include "parallel/tensor_parallel.h"
+
+namespace trainctl {
+
+/// The placement of each tensor, by its address.
+class Placements {
+ public:
+  /// rank: this rank along the axis.
+  explicit Placements(int rank) : rank_(rank) {}
+  int rank() const { return rank_; }
+  parallel::Placement of(const kernels::Matrix& m) const {
+    return m ? at(m.data) : parallel::Placement::none;
+  }
+  /// Of the tensor that holds this address.
+  parallel::Placement at(const void* address) const;
+  void set(const kernels::Matrix& m, parallel::Placement placement);
+  /// The gradient of a table of which each rank has some of the rows: what is added to it are these rows
+  /// alone.
+  void set_cut_table(const void* gradient) { cut_tables_.insert(gradient); }
+  bool is_cut_table(const void* gradient) const { return cut_tables_.contains(gradient); }
+  /// Whether an op has read what begins there since `watch`.
+  void watch(const void* address) { unread_.insert(address); }
+  bool is_read(const void* address) const { return !unread_.contains(address); }
+  /// `n` bytes from there hold zeros.
+  void clear(const void* address, size_t n);
+
+ private:
+  struct Region {
+    const char* end;
+    parallel::Placement placement;
+  };
+  int rank_;
+  std::map<const char*, Region> regions_;
+  std::set<const void*> cut_tables_;
+  mutable std::set<const void*> unread_;
+};
+
+/// A device whose ops follow the rules of placements. converts_biases: its products take biases in the
+/// dtype of activations.
+std::unique_ptr<kernels::Backend> make_placement_backend(Placements& placements, bool converts_biases);
+
+/// The tensor group as its twin knows it. is_tensor_axis: the placements are those along the tensor group
+/// itself; else its sums and gathers change none of them.
+class PlacementTensorParallel : public parallel::TensorParallel {
+ public:
+  PlacementTensorParallel(Placements& placements, bool is_tensor_axis, parallel::Communicator& comm,
+                          kernels::Backend& backend, kernels::Stream& stream, bool sequence_parallel)
+      : TensorParallel(comm, backend, stream, sequence_parallel),
+        placements_(placements),
+        is_tensor_axis_(is_tensor_axis) {}
+  kernels::Matrix enter(kernels::Matrix local, kernels::Matrix full) override;
+  kernels::Matrix leave(kernels::Matrix partial, kernels::Matrix local) override;
+  void gather(kernels::Matrix own, kernels::Matrix all) override;
+
+ private:
+  Placements& placements_;
+  bool is_tensor_axis_;
+};
+
+}  // namespace trainctl
