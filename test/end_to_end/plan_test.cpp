@@ -85,10 +85,14 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     // What the heap keeps between the pieces in use depends on the moments at which a rank's threads meet. It
     // only adds: the least of a few runs is what the plan speaks of.
     double got = INFINITY;
-    for (int run = 0; run < 3 && std::abs(got / want - 1) >= tolerance::kPlannedMemory; ++run)
+    const auto fits = [&] {
+      return got > want * (1 - tolerance::kPlannedMemory) &&
+             got < want * (1 + tolerance::kPlannedMemory) + tolerance::kMappedFileBytes;
+    };
+    for (int run = 0; run < 3 && !fits(); ++run)
       got = std::min(got, peak_memory_of_run(dir.path(), launch, id + "-" + std::to_string(run)));
     CAPTURE(id, want, got);
-    CHECK(std::abs(got / want - 1) < tolerance::kPlannedMemory);
+    CHECK(fits());
   }
 }
 

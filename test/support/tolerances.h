@@ -69,6 +69,9 @@ inline constexpr double kShare = 1e-9;
 // ---- measured against planned
 /// Memory: pages, stacks and libraries are measured and not planned.
 inline constexpr double kPlannedMemory = 0.05;
+/// PMIx gives each rank two files of 4 MiB. Some kernels count what a rank touches of them (a few pages), others
+/// (6.18 with large folios) all of it.
+inline constexpr double kMappedFileBytes = 8 << 20;
 /// The parts of a run's wall time against the whole: events are written with milliseconds.
 inline constexpr double kWallTime = 0.01;
 
