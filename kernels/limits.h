@@ -4,7 +4,7 @@
 
 namespace trainctl::kernels {
 
-/// The largest number of inputs of one Backend::tree_sum.
+/// The largest number of inputs of one TreeSum.
 constexpr size_t kTreeSumInputs = 2048;
 
 }  // namespace trainctl::kernels

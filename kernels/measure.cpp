@@ -49,9 +49,10 @@ double measure_matmul_flops_per_s(Backend& backend, DType dtype) {
     fill_random(backend, *stream, view(*w));
   }
   const auto packed = backend.make_packed(size, size, dtype);
-  backend.pack(*stream, view(*w), *packed);
+  backend.run(*stream, Pack{.w = view(*w), .packed = packed.get()});
   const auto once = [&] {
-    for (int i = 0; i < products; ++i) backend.linear_forward(*stream, view(*x), *packed, {}, view(*y));
+    for (int i = 0; i < products; ++i)
+      backend.run(*stream, LinearForward{.x = view(*x), .w = packed.get(), .y = view(*y)});
     stream->synchronize();
   };
   once();  // what is built on the first call with a shape is not the machine's speed

@@ -3,7 +3,8 @@
 #pragma once
 #include <memory>
 
-#include "kernels/shape_checks.h"
+#include "kernels/ops.h"
+#include "runtime/base/error.h"
 
 namespace trainctl::kernels {
 
@@ -13,16 +14,12 @@ class PlainWeight final : public PackedWeight {
     ENSURE(n > 0 && k > 0 && is_activation(dtype));
     return std::make_unique<PlainWeight>(n, k, dtype);
   }
-  PlainWeight(int64_t n, int64_t k, DType dtype) : w{nullptr, dtype, n, k, k} {}
+  using PackedWeight::PackedWeight;
   size_t bytes() const override { return 0; }
 
-  static void pack(Matrix w, PackedWeight& packed) {
-    auto& weight = static_cast<PlainWeight&>(packed);
-    ENSURE(w.rows == weight.w.rows && w.cols == weight.w.cols && w.dtype == weight.w.dtype);
-    weight.w = w;
-  }
-  static const Matrix& of(const PackedWeight& packed) {
-    const auto& weight = static_cast<const PlainWeight&>(packed);
+  static void pack(const Pack& op) { static_cast<PlainWeight&>(*op.packed).w = op.w; }
+  static const Matrix& of(const PackedWeight* packed) {
+    const auto& weight = static_cast<const PlainWeight&>(*packed);
     ENSURE(weight.w, "multiplied by a weight that was never packed");
     return weight.w;
   }

@@ -3,22 +3,13 @@
 // without memory, so a model of any size runs on it within milliseconds. So the cost of a step is counted,
 // not computed by separate formulas.
 #pragma once
-#include <compare>
 #include <map>
 #include <memory>
-#include <string_view>
 
 #include "kernels/backend.h"
 
 namespace trainctl::kernels {
 
-/// An op and the shape that determines its cost. Products: [m, k] times [k, n]. Attention: m rows, n = query
-/// heads * head_dim, k = seq_len. Other ops: m x n elements.
-struct OpShape {
-  std::string_view op;
-  int64_t m = 0, n = 0, k = 0;
-  auto operator<=>(const OpShape&) const = default;
-};
 /// flops: those of products and attention; a multiplication and an addition are 2. Causal attention counts as
 /// half of full attention. attention_flops: attention's part of them. bytes: the size of all arguments. They
 /// are whole numbers, in doubles because a step of a large model has more than 2^64.

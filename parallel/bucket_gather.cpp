@@ -38,14 +38,15 @@ kernels::Matrix BucketGather::in_buffer(const FlatChunk& c, int64_t at) const {
 
 void BucketGather::copy_in() {
   places_->for_each_chunk([&](const FlatChunk& c, int64_t at) {
-    if (c.owner == line_->rank()) backend_.copy(moves_, memory_.own_weight(group_, c), in_buffer(c, at));
+    if (c.owner == line_->rank())
+      backend_.run(moves_, kernels::Copy{.src = memory_.own_weight(group_, c), .dst = in_buffer(c, at)});
   });
 }
 
 void BucketGather::copy_out() {
   places_->for_each_chunk([&](const FlatChunk& c, int64_t at) {
     if (c.owner != line_->rank() || memory_.layout.shards_weights(group_))
-      backend_.copy(moves_, in_buffer(c, at), memory_.chunk_weight(c));
+      backend_.run(moves_, kernels::Copy{.src = in_buffer(c, at), .dst = memory_.chunk_weight(c)});
   });
 }
 

@@ -53,7 +53,7 @@ void BucketReduction::pack(int level) {
       const Box& box = c.where.global;
       kernels::Matrix packed = packed_.in(packed_.sums, subtree * line_->places.count() + at, box.count());
       packed.rows = box.rows(), packed.cols = packed.stride = box.cols();
-      backend_.copy(sums_, memory_.chunk_gradient(c, levels[size_t(subtree)]), packed);
+      backend_.run(sums_, kernels::Copy{.src = memory_.chunk_gradient(c, levels[size_t(subtree)]), .dst = packed});
       if (c.owner == line().group.rank() && !packed_.own)
         packed_.own = memory_.summed(group_, c.offset, level);
     });
@@ -82,8 +82,8 @@ void BucketReduction::start_reduce() {
 
 void BucketReduction::end_reduce() {
   if (const Elements own = line_->places.part(line().group.rank()); own.count() > 0)
-    backend_.copy(sums_, packed_.in(packed_.sums, own.begin, own.count()),
-                  kernels::matrix(packed_.own, DType::f32, 1, own.count()));
+    backend_.run(sums_, kernels::Copy{.src = packed_.in(packed_.sums, own.begin, own.count()),
+                                      .dst = kernels::matrix(packed_.own, DType::f32, 1, own.count())});
   group_ = -1;
 }
 

@@ -96,7 +96,8 @@ void reduce_slices(Communicator& comm, kernels::Backend& backend, kernels::Strea
     if (mine > 0) transfers.push_back(receiving(r, incoming, mine * element, tag));
   }
   run(comm, &stream, transfers, what);
-  if (mine > 0 && !(size == 1 && out == inputs[0])) backend.tree_sum(stream, inputs, out, dtype, mine);
+  if (mine > 0 && !(size == 1 && out == inputs[0]))
+    backend.run(stream, kernels::TreeSum{.inputs = inputs, .out = out, .dtype = dtype, .count = mine});
 }
 
 }  // namespace
@@ -168,7 +169,7 @@ void all_reduce(Communicator& comm, kernels::Backend& backend, kernels::Stream& 
       transfers.push_back(receiving(r, at(scratch, r * bytes), bytes, tag));
     }
     run(comm, &stream, transfers, "all-reduce");
-    backend.tree_sum(stream, inputs, data, dtype, n);
+    backend.run(stream, kernels::TreeSum{.inputs = inputs, .out = data, .dtype = dtype, .count = n});
     return;
   }
   std::vector<int64_t> offsets(size + 1);

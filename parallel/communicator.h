@@ -193,7 +193,7 @@ void all_gather_v(Communicator&, const void* send, void* recv, std::span<const s
 void gather(Communicator&, int root, const void* send, void* recv, size_t bytes_per_rank, int tag = 0);
 
 /// out [n] = tree sum over ranks r of their full[rank * n + i] (balanced binary tree in rank order,
-/// Backend::tree_sum).
+/// TreeSum of kernels/ops.h).
 ///   full [size * n] elements of dtype, unchanged; scratch [size * n] elements; out [n], may be full + rank * n
 /// It is an exchange with a local sum, so the order of additions does not depend on the transport.
 void reduce_scatter(Communicator&, kernels::Backend&, kernels::Stream&, const void* full, void* out, void* scratch,

@@ -183,9 +183,8 @@ void GradientReduction::copy_own(const Queued& queued) {
   for (size_t i = bucket.begin; i < bucket.end; ++i) {
     const FlatChunk& c = memory_.group(g).chunks[i];
     const Box& box = c.where.global;
-    backend_.copy(stream_, memory_.chunk_gradient(c, 0),
-                  kernels::matrix(memory_.summed(g, c.offset, memory_.own_level(number)), DType::f32,
-                                  box.rows(), box.cols()));
+    backend_.run(stream_, kernels::Copy{.src = memory_.chunk_gradient(c, 0),
+        .dst = kernels::matrix(memory_.summed(g, c.offset, memory_.own_level(number)), DType::f32, box.rows(), box.cols())});
   }
   add_to_earlier(queued, stream_);
 }
@@ -218,7 +217,8 @@ void GradientReduction::add_uses() {
     if (first == g || memory_.own(g) == 0) continue;
     float* const sums = memory_.own_sums(first);
     const void* inputs[2] = {sums, memory_.own_sums(g)};
-    backend_.tree_sum(stream_, inputs, sums, DType::f32, memory_.own(g));
+    backend_.run(stream_, kernels::TreeSum{.inputs = inputs, .out = sums, .dtype = DType::f32,
+                                           .count = memory_.own(g)});
   }
 }
 
@@ -238,7 +238,7 @@ void GradientReduction::add_along_axes(int g) {
                                    {Transfer::receive, peer, other, size_t(n) * 4}};
     group.exchange_and_wait(transfers, "add the sums of gradients", stream_);
     const void* inputs[2] = {peer == 1 ? sums : other, peer == 1 ? other : sums};
-    backend_.tree_sum(stream_, inputs, sums, DType::f32, n);
+    backend_.run(stream_, kernels::TreeSum{.inputs = inputs, .out = sums, .dtype = DType::f32, .count = n});
   }
 }
 

@@ -8,7 +8,7 @@
 namespace trainctl::parallel {
 
 /// Enqueues out = left + right, vectors or contiguous matrices of one shape.
-///   reduction    f32: a sum of f32. bf16: operands are rounded to bf16 first (Backend::add_rounded)
+///   reduction    f32: a sum of f32. bf16: operands are rounded to bf16 first (AddRounded)
 ///   left, right  f32, or bf16 where reduction is; so is out, which may be left or right
 void add_lanes(kernels::Backend& backend, kernels::Stream& stream, DType reduction, kernels::Matrix left,
                kernels::Matrix right, kernels::Matrix out);

@@ -89,7 +89,8 @@ class DirectReduction : public ReductionRounds {
     }
     const Elements part = b.places->part(rank_), own = intersection(slice, part);
     if (own.count() > 0)
-      backend_.copy(sums_, of_root(b, slice, own), floats(b.own + (own.begin - part.begin), own.count()));
+      backend_.run(sums_, kernels::Copy{.src = of_root(b, slice, own),
+                                        .dst = floats(b.own + (own.begin - part.begin), own.count())});
   }
 
  private:

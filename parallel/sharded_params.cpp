@@ -91,7 +91,7 @@ Matrix ShardedParams::gradient(int use, int lane) const {
 
 void ShardedParams::zero_gradient(int use, int lane) {
   const Matrix g = gradient(use, lane);
-  impl_->backend.fill_zero(impl_->stream, g.data, size_t(g.count()) * 4);
+  impl_->backend.run(impl_->stream, kernels::FillZero{.data = g.data, .size = size_t(g.count()) * 4});
 }
 
 void ShardedParams::merge_lane(int begin, int end, int lane) {
@@ -124,7 +124,7 @@ void ShardedParams::add_gradient_squares(ExactSum& squares) {
         {const_cast<float*>(c.gradient), DType::f32, c.box.rows(), c.box.cols(), c.gradient_stride});
   }
   double* sums = static_cast<double*>(impl_->squares->data());
-  impl_->backend.sum_squares(impl_->stream, boxes, sums);
+  impl_->backend.run(impl_->stream, kernels::SumSquares{.boxes = boxes, .out = sums});
   impl_->stream.synchronize();
   for (size_t i = 0; i < boxes.size(); ++i) squares.add(sums[i]);
 }
@@ -132,7 +132,7 @@ void ShardedParams::add_gradient_squares(ExactSum& squares) {
 void ShardedParams::step(const kernels::AdamWStep& step) {
   ENSURE(std::exchange(impl_->summed, false), "the gradients were not summed");
   ENSURE(impl_->gathers->all_awaited(), "parameters of the step before are on their way");
-  impl_->backend.adamw(impl_->stream, impl_->memory.adamw_boxes(), step);
+  impl_->backend.run(impl_->stream, kernels::AdamW{.boxes = impl_->memory.adamw_boxes(), .step = step});
   impl_->gathers->weights_changed();
 }
 
@@ -143,8 +143,8 @@ void ShardedParams::finish_gathers() { impl_->gathers->finish(); }
 void ShardedParams::publish() {
   finish_gathers();
   for (const kernels::AdamWBox& box : impl_->memory.adamw_boxes())
-    impl_->backend.copy(impl_->stream,
-                        kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), box.param);
+    impl_->backend.run(impl_->stream, kernels::Copy{
+        .src = kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), .dst = box.param});
   impl_->gathers->weights_changed();
   if (!shards_weights()) gather(0, use_count());
 }

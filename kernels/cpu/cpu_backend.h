@@ -8,7 +8,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/host_memory.h"
-#include "kernels/shape_checks.h"
+#include "kernels/plain_weight.h"
 
 namespace trainctl::kernels::cpu {
 
@@ -31,50 +31,50 @@ class CpuBackend final : public HostDevice {
 
   std::string name() const override { return "cpu"; }
   std::string numerics() const override { return numerics_of(isa_); }
-  void fill_zero(Stream&, void* data, size_t bytes) override;
-  void copy(Stream&, Matrix src, Matrix dst) override;
-  void add(Stream&, Matrix src, Matrix dst) override;
-  void tree_sum(Stream&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) override;
-  void add_rounded(Stream&, Matrix left, Matrix right, Matrix out) override;
-
-  void embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) override;
-  void embedding_backward(Stream&, const int32_t* ids, Matrix dout, int64_t vocab_begin, Matrix dtable) override;
-  void add_position(Stream&, Matrix table, int64_t first_row, int64_t seq_len, Matrix x) override;
-  void add_position_backward(Stream&, Matrix dx, int64_t first_row, int64_t seq_len, Matrix dtable) override;
-
-  void norm_forward(Stream&, NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum,
-                    Matrix y, float* stats) override;
-  void norm_backward(Stream&, NormKind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual,
-                     Matrix dx, Matrix dweight, Matrix dbias, bool accumulate) override;
-  void norm_apply(Stream&, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) override;
-
-  std::unique_ptr<PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override;
-  void pack(Stream&, Matrix w, PackedWeight& packed) override;
-  void linear_forward(Stream&, Matrix x, const PackedWeight& w, Matrix bias, Matrix y) override;
-  void linear_backward_input(Stream&, Matrix dy, const PackedWeight& w, Matrix dx) override;
-  void linear_backward_weight(Stream&, Matrix dy, Matrix x, Matrix dw, Matrix dbias, bool accumulate) override;
-
-  void gelu_forward(Stream&, Matrix x, Matrix y) override;
-  void gelu_backward(Stream&, Matrix x, Matrix dy, Matrix dx) override;
-  void swiglu_forward(Stream&, Matrix gate, Matrix up, Matrix y) override;
-  void swiglu_backward(Stream&, Matrix gate, Matrix up, Matrix dy, Matrix dgate, Matrix dup) override;
-
-  void rope(Stream&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) override;
-  void attention_forward(Stream&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out,
-                         float* lse) override;
-  void attention_backward(Stream&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse,
-                          Matrix dout, Matrix dq, Matrix dk, Matrix dv) override;
-
-  void cross_entropy_stats(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin, float* stats) override;
-  void cross_entropy_combine(Stream&, const float* stats, int parts, int64_t m, float* lse, float* loss) override;
-  void cross_entropy_backward(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin, const float* lse,
-                              float scale) override;
-
-  void adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep& step) override;
-  void sum_squares(Stream&, std::span<const Matrix> boxes, double* out) override;
-  void sum(Stream&, const float* x, int64_t n, double* out) override;
+  std::unique_ptr<PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override {
+    return PlainWeight::make(n, k, dtype);
+  }
+  void run(Stream&, const Op& op) override {
+    std::visit([&](const auto& o) { o.check(), compute(o); }, op);
+  }
 
  private:
+  void compute(const FillZero& op);
+  void compute(const Copy& op);
+  void compute(const Add& op);
+  void compute(const TreeSum& op);
+  void compute(const AddRounded& op);
+  void compute(const EmbeddingForward& op);
+  void compute(const EmbeddingBackward& op);
+  void compute(const AddPosition& op);
+  void compute(const AddPositionBackward& op);
+  void compute(const NormForward& op);
+  void compute(const NormBackward& op);
+  void compute(const NormApply& op);
+  void compute(const Pack& op);
+  void compute(const LinearForward& op);
+  void compute(const LinearBackwardInput& op);
+  void compute(const LinearBackwardWeight& op);
+  void compute(const GeluForward& op);
+  void compute(const GeluBackward& op);
+  void compute(const SwigluForward& op);
+  void compute(const SwigluBackward& op);
+  void compute(const Rope& op);
+  void compute(const AttentionForward& op);
+  void compute(const AttentionBackward& op);
+  void compute(const CrossEntropyStats& op);
+  void compute(const CrossEntropyCombine& op);
+  void compute(const CrossEntropyBackward& op);
+  void compute(const AdamW& op);
+  void compute(const SumSquares& op);
+  void compute(const Sum& op);
+  template <typename O>
+    requires requires(const O& op) { op.product(); }
+  void compute(const O& op) {   // of two ops, not fused
+    compute(op.product());
+    compute(op.activation());
+  }
+
   /// Calls body(first row, rows) for blocks of `block` rows, on the pool.
   template <typename Body>
   void over_rows(int64_t rows, int64_t block, Body body) {
@@ -83,36 +83,34 @@ class CpuBackend final : public HostDevice {
     });
   }
 
-  /// Calls body(matrices) for tiles of some tens of thousands of elements, on the pool. All matrices have one
-  /// shape or are empty; the first is not empty.
-  template <size_t N, typename Body>
-  void over_elements(const Matrix (&whole)[N], Body body) {
-    Matrix m[N];
+  /// Calls kernel(tile) for tiles of some tens of thousands of elements, on the pool. All matrices of the op
+  /// have one shape.
+  template <typename O>
+  void over_elements(O op, void (*kernel)(const O&)) {
     bool contiguous = true;
-    for (size_t i = 0; i < N; ++i) {
-      m[i] = whole[i];
-      contiguous = contiguous && (!m[i] || m[i].contiguous());
-    }
-    for (size_t i = 0; contiguous && i < N; ++i) {
-      m[i] = {m[i].data, m[i].dtype, 1, m[i].count(), m[i].count()};
-    }
-    const int64_t cols = std::max<int64_t>(1, std::min<int64_t>(m[0].cols, kTileCols));
+    Matrix whole;
+    op.arguments([&](const Matrix& m) { contiguous = contiguous && m.contiguous(); });
+    op.arguments([&](Matrix& m) {
+      if (contiguous) m = {m.data, m.dtype, 1, m.count(), m.count()};
+      whole = m;
+    });
+    const int64_t cols = std::max<int64_t>(1, std::min<int64_t>(whole.cols, kTileCols));
     const int64_t rows = std::max<int64_t>(1, kTileElements / cols);
-    const int64_t across = (m[0].cols + cols - 1) / cols, down = (m[0].rows + rows - 1) / rows;
+    const int64_t across = (whole.cols + cols - 1) / cols, down = (whole.rows + rows - 1) / rows;
     pool_.run(across * down, [&](int64_t task, int) {
       const int64_t r = task / across * rows, c = task % across * cols;
-      Matrix tile[N];
-      for (size_t i = 0; i < N; ++i) {
-        tile[i] = part(m[i], r, std::min(rows, m[0].rows - r), c, std::min(cols, m[0].cols - c));
-      }
-      body(tile);
+      O tile = op;
+      tile.arguments([&](Matrix& m) {
+        m = part(m, r, std::min(rows, whole.rows - r), c, std::min(cols, whole.cols - c));
+      });
+      kernel(tile);
     });
   }
 
   /// x in f32: x itself, or a copy in this thread's scratch. For machines on which oneDNN cannot multiply
   /// bf16.
-  Matrix widened(Stream& stream, const Matrix& x, ScratchUse use);
-  void multiply(Stream& stream, ProductArguments arguments);
+  Matrix widened(const Matrix& x, ScratchUse use);
+  void multiply(ProductArguments arguments);
 
   static constexpr int64_t kTileElements = 32768;
   static constexpr int64_t kTileCols = 16384;

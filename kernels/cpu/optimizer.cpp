@@ -32,16 +32,15 @@ std::vector<BoxTile>& cleared_tiles() {
 
 }  // namespace
 
-void CpuBackend::adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep& step) {
+void CpuBackend::compute(const AdamW& op) {
   std::vector<BoxTile>& tiles = cleared_tiles();
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    const Matrix& param = boxes[i].param;
-    ENSURE(is_activation(param.dtype) && boxes[i].grad_stride >= (param.rows > 1 ? param.cols : 0));
+  for (size_t i = 0; i < op.boxes.size(); ++i) {
+    const Matrix& param = op.boxes[i].param;
     cut(i, param.rows, param.cols, tiles);
   }
   pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
     const BoxTile& tile = tiles[size_t(task)];
-    const AdamWBox& box = boxes[tile.box];
+    const AdamWBox& box = op.boxes[tile.box];
     AdamWBox own = box;
     // State rows are contiguous, so a tile of several rows must be as wide as the box.
     const bool whole_rows = tile.cols == box.param.cols;
@@ -52,34 +51,33 @@ void CpuBackend::adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep
       own.second_moment = box.second_moment + state;
       own.grad = box.grad + r * box.grad_stride + tile.col;
       own.param = part(box.param, r, whole_rows ? tile.rows : 1, tile.col, tile.cols);
-      kernels_.adamw(own, step);
+      kernels_.adamw(own, op.step);
     }
   });
 }
 
-void CpuBackend::sum_squares(Stream&, std::span<const Matrix> boxes, double* out) {
+void CpuBackend::compute(const SumSquares& op) {
   std::vector<BoxTile>& tiles = cleared_tiles();
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    ENSURE(boxes[i].dtype == DType::f32);
-    cut(i, boxes[i].rows, boxes[i].cols, tiles);
-    out[i] = 0;
+  for (size_t i = 0; i < op.boxes.size(); ++i) {
+    cut(i, op.boxes[i].rows, op.boxes[i].cols, tiles);
+    op.out[i] = 0;
   }
   auto* sums = static_cast<double*>(scratch(ScratchUse::op, tiles.size() * sizeof(double)));
   pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
     const BoxTile& t = tiles[size_t(task)];
-    sums[task] = kernels_.sum_squares(part(boxes[t.box], t.row, t.rows, t.col, t.cols));
+    sums[task] = kernels_.sum_squares(part(op.boxes[t.box], t.row, t.rows, t.col, t.cols));
   });
   for (size_t i = 0; i < tiles.size(); ++i) {
-    out[tiles[i].box] += sums[i];
+    op.out[tiles[i].box] += sums[i];
   }
 }
 
-void CpuBackend::sum(Stream&, const float* x, int64_t n, double* out) {
+void CpuBackend::compute(const Sum& op) {
   double total = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    total += x[i];
+  for (int64_t i = 0; i < op.n; ++i) {
+    total += op.x[i];
   }
-  *out = total;
+  *op.out = total;
 }
 
 }  // namespace trainctl::kernels::cpu

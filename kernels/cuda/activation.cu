@@ -15,7 +15,7 @@ constexpr float kLinear = float(-2 * kSqrt2OverPi * kLog2e), kCubic = float(-2 *
 __device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + fast_exp2(z * float(-kLog2e))); }
 
 template <typename T>
-struct GeluForward {
+struct GeluForwardElement {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 1, kOutputs = 1;
@@ -30,7 +30,7 @@ struct GeluForward {
 };
 
 template <typename T>
-struct GeluBackward {
+struct GeluBackwardElement {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 2, kOutputs = 1;
@@ -50,7 +50,7 @@ struct GeluBackward {
 };
 
 template <typename T>
-struct SwigluForward {
+struct SwigluForwardElement {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 2, kOutputs = 1;
@@ -65,7 +65,7 @@ struct SwigluForward {
 };
 
 template <typename T>
-struct SwigluBackward {
+struct SwigluBackwardElement {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 3, kOutputs = 2;
@@ -122,46 +122,49 @@ void launch_rope(const Queue& queue, Matrix x, int64_t head_dim, int64_t seq_len
 
 }  // namespace
 
-void gelu_forward(const Queue& queue, Matrix x, Matrix y) {
-  with_activation_type(x.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const GeluForward& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const GeluForward<T> op{{view_of<const T>(x)}, {view_of<T>(y)}};
-    for_each_element(queue, "gelu_forward", op, {x, y});
+    const GeluForwardElement<T> element{{view_of<const T>(op.x)}, {view_of<T>(op.y)}};
+    for_each_element(queue, "gelu_forward", element, {op.x, op.y});
   });
 }
 
-void gelu_backward(const Queue& queue, Matrix x, Matrix dy, Matrix dx) {
-  with_activation_type(x.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const GeluBackward& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const GeluBackward<T> op{{view_of<const T>(x), view_of<const T>(dy)}, {view_of<T>(dx)}};
-    for_each_element(queue, "gelu_backward", op, {x, dy, dx});
+    const GeluBackwardElement<T> element{{view_of<const T>(op.x), view_of<const T>(op.dy)}, {view_of<T>(op.dx)}};
+    for_each_element(queue, "gelu_backward", element, {op.x, op.dy, op.dx});
   });
 }
 
-void swiglu_forward(const Queue& queue, Matrix gate, Matrix up, Matrix y) {
-  with_activation_type(gate.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const SwigluForward& op) {
+  with_activation_type(op.gate.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const SwigluForward<T> op{{view_of<const T>(gate), view_of<const T>(up)}, {view_of<T>(y)}};
-    for_each_element(queue, "swiglu_forward", op, {gate, up, y});
+    const SwigluForwardElement<T> element{{view_of<const T>(op.gate), view_of<const T>(op.up)},
+                                          {view_of<T>(op.y)}};
+    for_each_element(queue, "swiglu_forward", element, {op.gate, op.up, op.y});
   });
 }
 
-void swiglu_backward(const Queue& queue, Matrix gate, Matrix up, Matrix dy, Matrix dgate, Matrix dup) {
-  with_activation_type(gate.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const SwigluBackward& op) {
+  with_activation_type(op.gate.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const SwigluBackward<T> op{{view_of<const T>(gate), view_of<const T>(up), view_of<const T>(dy)},
-                               {view_of<T>(dgate), view_of<T>(dup)}};
-    for_each_element(queue, "swiglu_backward", op, {gate, up, dy, dgate, dup});
+    const SwigluBackwardElement<T> element{
+        {view_of<const T>(op.gate), view_of<const T>(op.up), view_of<const T>(op.dy)},
+        {view_of<T>(op.dgate), view_of<T>(op.dup)}};
+    for_each_element(queue, "swiglu_backward", element, {op.gate, op.up, op.dy, op.dgate, op.dup});
   });
 }
 
-void rope(const Queue& queue, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) {
-  with_activation_type(x.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const Rope& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int kWidth = 16 / int(sizeof(T));
-    const bool aligned = head_dim / 2 % kWidth == 0 && is_pack_aligned(x, kWidth) && reinterpret_cast<uintptr_t>(cos_sin) % 16 == 0;
-    if (aligned) launch_rope<T, kWidth>(queue, x, head_dim, seq_len, cos_sin, inverse);
-    else launch_rope<T, 1>(queue, x, head_dim, seq_len, cos_sin, inverse);
+    const bool aligned = op.head_dim / 2 % kWidth == 0 && is_pack_aligned(op.x, kWidth) &&
+                         reinterpret_cast<uintptr_t>(op.cos_sin) % 16 == 0;
+    if (aligned) launch_rope<T, kWidth>(queue, op.x, op.head_dim, op.seq_len, op.cos_sin, op.inverse);
+    else launch_rope<T, 1>(queue, op.x, op.head_dim, op.seq_len, op.cos_sin, op.inverse);
   });
 }
 

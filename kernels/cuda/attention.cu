@@ -191,15 +191,16 @@ void forward_plainly(const Queue& queue, const AttentionShape& s, const Matrix& 
 
 }  // namespace
 
-void attention_forward(const Queue& queue, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out, float* lse) {
-  if (q.rows == 0) return;
-  if (fits_tensor_cores(s, q.dtype)) {
-    s.head_dim == 64 ? forward_on_tensor_cores<64>(queue, s, q, k, v, out, lse)
-                     : forward_on_tensor_cores<128>(queue, s, q, k, v, out, lse);
-  } else if (q.dtype == DType::f32) {
-    forward_plainly<float>(queue, s, q, k, v, out, lse);
+void enqueue(const Queue& queue, const AttentionForward& op) {
+  const AttentionShape& s = op.shape;
+  if (op.q.rows == 0) return;
+  if (fits_tensor_cores(s, op.q.dtype)) {
+    s.head_dim == 64 ? forward_on_tensor_cores<64>(queue, s, op.q, op.k, op.v, op.out, op.lse)
+                     : forward_on_tensor_cores<128>(queue, s, op.q, op.k, op.v, op.out, op.lse);
+  } else if (op.q.dtype == DType::f32) {
+    forward_plainly<float>(queue, s, op.q, op.k, op.v, op.out, op.lse);
   } else {
-    forward_plainly<bf16_t>(queue, s, q, k, v, out, lse);
+    forward_plainly<bf16_t>(queue, s, op.q, op.k, op.v, op.out, op.lse);
   }
 }
 

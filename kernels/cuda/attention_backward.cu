@@ -453,13 +453,13 @@ void backward_plainly(const Queue& queue, const AttentionShape& s, const Operand
 
 }  // namespace
 
-void attention_backward(const Queue& queue, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse,
-                        Matrix dout, Matrix dq, Matrix dk, Matrix dv, void* scratch) {
-  if (q.rows == 0) return;
-  const Operands x{q, k, v, out, dout, dq, dk, dv};
+void enqueue(const Queue& queue, const AttentionBackward& op, void* scratch) {
+  const AttentionShape& s = op.shape;
+  if (op.q.rows == 0) return;
+  const Operands x{op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv};
   auto* const values = static_cast<float*>(scratch);
-  if (fits_tensor_cores(s, q.dtype)) {
-    make_row_values<bf16_t>(queue, s, x, lse, kLog2E, values);
+  if (fits_tensor_cores(s, op.q.dtype)) {
+    make_row_values<bf16_t>(queue, s, x, op.lse, kLog2E, values);
     static_assert(tensor_backward_columns(64, kLeastSharedBytes) == 64 && tensor_backward_bytes(128, 32) <= kLeastSharedBytes);
     if (x.aligned() && has_warpgroup_products(queue.compute)) {
       const int dim = int(s.head_dim);
@@ -476,11 +476,11 @@ void attention_backward(const Queue& queue, const AttentionShape& s, Matrix q, M
     } else {
       backward_on_tensor_cores<128, 32>(queue, s, x, values);
     }
-  } else if (q.dtype == DType::f32) {
-    make_row_values<float>(queue, s, x, lse, 1.0f, values);
+  } else if (op.q.dtype == DType::f32) {
+    make_row_values<float>(queue, s, x, op.lse, 1.0f, values);
     backward_plainly<float>(queue, s, x, values);
   } else {
-    make_row_values<bf16_t>(queue, s, x, lse, 1.0f, values);
+    make_row_values<bf16_t>(queue, s, x, op.lse, 1.0f, values);
     backward_plainly<bf16_t>(queue, s, x, values);
   }
 }

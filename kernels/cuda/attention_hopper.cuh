@@ -1,6 +1,6 @@
 // Attention by Hopper's warpgroup products (compute 9.0): bf16, head dimensions 64 and 128, operands on 16
-// bytes, scale > 0 (fits_tensor_cores). The formulas and what is written are those of attention_forward and
-// attention_backward in ops.h; tiles: attention_tiles.h, "warpgroups".
+// bytes, scale > 0 (fits_tensor_cores). The formulas and what is written are those of AttentionForward and
+// AttentionBackward in ops.h; tiles: attention_tiles.h, "warpgroups".
 #pragma once
 #include "kernels/cuda/attention_common.cuh"
 

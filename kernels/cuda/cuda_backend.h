@@ -12,6 +12,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/tile_tables.h"
 #include "kernels/device.h"
+#include "kernels/plain_weight.h"
 
 namespace trainctl::kernels::cuda {
 
@@ -34,52 +35,41 @@ class CudaBackend final : public Backend {
   size_t allocated_bytes() const override { return device_->allocated_bytes(); }
   size_t peak_allocated_bytes() const override { return device_->peak_allocated_bytes(); }
 
-  void fill_zero(Stream&, void* data, size_t bytes) override;
-  void copy(Stream&, Matrix src, Matrix dst) override;
-  void add(Stream&, Matrix src, Matrix dst) override;
-  void tree_sum(Stream&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) override;
-  void add_rounded(Stream&, Matrix left, Matrix right, Matrix out) override;
-
-  void embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) override;
-  void embedding_backward(Stream&, const int32_t* ids, Matrix dout, int64_t vocab_begin, Matrix dtable) override;
-  void add_position(Stream&, Matrix table, int64_t first_row, int64_t seq_len, Matrix x) override;
-  void add_position_backward(Stream&, Matrix dx, int64_t first_row, int64_t seq_len, Matrix dtable) override;
-
-  void norm_forward(Stream&, NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum, Matrix y,
-                    float* stats) override;
-  void norm_backward(Stream&, NormKind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual, Matrix dx,
-                     Matrix dweight, Matrix dbias, bool accumulate) override;
-  void norm_apply(Stream&, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) override;
-
-  std::unique_ptr<PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override;
-  void pack(Stream&, Matrix w, PackedWeight& packed) override;
+  std::unique_ptr<PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override {
+    return PlainWeight::make(n, k, dtype);
+  }
   DType bias_dtype(DType activation) const override { return activation; }
-  void linear_forward(Stream&, Matrix x, const PackedWeight& w, Matrix bias, Matrix y) override;
-  void linear_backward_input(Stream&, Matrix dy, const PackedWeight& w, Matrix dx) override;
-  void linear_gelu_forward(Stream&, Matrix x, const PackedWeight& w, Matrix bias, Matrix pre, Matrix y) override;
-  void linear_gelu_backward_input(Stream&, Matrix dy, const PackedWeight& w, Matrix pre, Matrix dx) override;
-  void linear_backward_weight(Stream&, Matrix dy, Matrix x, Matrix dw, Matrix dbias, bool accumulate) override;
-
-  void gelu_forward(Stream&, Matrix x, Matrix y) override;
-  void gelu_backward(Stream&, Matrix x, Matrix dy, Matrix dx) override;
-  void swiglu_forward(Stream&, Matrix gate, Matrix up, Matrix y) override;
-  void swiglu_backward(Stream&, Matrix gate, Matrix up, Matrix dy, Matrix dgate, Matrix dup) override;
-
-  void rope(Stream&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) override;
-  void attention_forward(Stream&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, float* lse) override;
-  void attention_backward(Stream&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse, Matrix dout,
-                          Matrix dq, Matrix dk, Matrix dv) override;
-
-  void cross_entropy_stats(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin, float* stats) override;
-  void cross_entropy_combine(Stream&, const float* stats, int parts, int64_t m, float* lse, float* loss) override;
-  void cross_entropy_backward(Stream&, Matrix logits, const int32_t* targets, int64_t vocab_begin, const float* lse,
-                              float scale) override;
-
-  void adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep& step) override;
-  void sum_squares(Stream&, std::span<const Matrix> boxes, double* out) override;
-  void sum(Stream&, const float* x, int64_t n, double* out) override;
+  void run(Stream& stream, const Op& op) override {
+    std::visit([&](const auto& o) { o.check(), compute(stream, o); }, op);
+  }
 
  private:
+  /// Most ops: kernels that ops.h declares, with scratch memory if it says so.
+  template <typename O>
+  void compute(Stream& stream, const O& op) {
+    if (is_empty(op)) return;
+    if constexpr (requires { scratch_bytes(op); }) {
+      give_with_scratch(stream, O::kName, scratch_bytes(op),
+                        [&](const Queue& queue, void* scratch) { enqueue(queue, op, scratch); });
+    } else {
+      give(stream, O::kName, [&](const Queue& queue) { enqueue(queue, op); });
+    }
+  }
+  // The others.
+  void compute(Stream&, const FillZero& op);
+  void compute(Stream&, const NormBackward& op);
+  void compute(Stream&, const AttentionForward& op);
+  void compute(Stream&, const AttentionBackward& op);
+  void compute(Stream&, const kernels::Pack& op) { PlainWeight::pack(op); }
+  void compute(Stream&, const LinearForward& op);
+  void compute(Stream&, const LinearBackwardInput& op);
+  void compute(Stream&, const LinearGeluForward& op);
+  void compute(Stream&, const LinearGeluBackwardInput& op);
+  void compute(Stream&, const LinearBackwardWeight& op);
+  void compute(Stream&, const AdamW& op);
+  void compute(Stream&, const SumSquares& op);
+  void compute(Stream&, const Sum& op);
+
   /// Calls body(queue), which enqueues the work of `op` on the stream.
   template <typename Body>
   void give(Stream& stream, const char* op, Body body) {

@@ -6,7 +6,7 @@ namespace trainctl::kernels::cuda {
 namespace {
 
 template <typename From, typename To>
-struct Copy {
+struct CopyElement {
   using In = From;
   using Out = To;
   static constexpr int kInputs = 1, kOutputs = 1;
@@ -18,7 +18,7 @@ struct Copy {
 };
 
 template <typename T>
-struct Add {
+struct AddElement {
   using In = T;
   using Out = T;
   static constexpr int kInputs = 2, kOutputs = 1;
@@ -30,7 +30,7 @@ struct Add {
 };
 
 template <typename From, typename To>
-struct AddRounded {
+struct AddRoundedElement {
   using In = From;
   using Out = To;
   static constexpr int kInputs = 2, kOutputs = 1;
@@ -167,45 +167,45 @@ void tree_of_width(const Queue& queue, std::span<const void* const> inputs, void
 
 }  // namespace
 
-void copy(const Queue& queue, Matrix src, Matrix dst) {
-  with_activation_type(src.dtype, [&](auto* from) {
-    with_activation_type(dst.dtype, [&](auto* to) {
+void enqueue(const Queue& queue, const Copy& op) {
+  with_activation_type(op.src.dtype, [&](auto* from) {
+    with_activation_type(op.dst.dtype, [&](auto* to) {
       using From = std::remove_pointer_t<decltype(from)>;
       using To = std::remove_pointer_t<decltype(to)>;
-      const Copy<From, To> op{{view_of<const From>(src)}, {view_of<To>(dst)}};
-      for_each_element(queue, "copy", op, {src, dst});
+      const CopyElement<From, To> element{{view_of<const From>(op.src)}, {view_of<To>(op.dst)}};
+      for_each_element(queue, "copy", element, {op.src, op.dst});
     });
   });
 }
 
-void add(const Queue& queue, Matrix src, Matrix dst) {
-  with_activation_type(src.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const Add& op) {
+  with_activation_type(op.src.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const Add<T> op{{view_of<const T>(dst), view_of<const T>(src)}, {view_of<T>(dst)}};
-    for_each_element(queue, "add", op, {src, dst});
+    const AddElement<T> element{{view_of<const T>(op.dst), view_of<const T>(op.src)}, {view_of<T>(op.dst)}};
+    for_each_element(queue, "add", element, {op.src, op.dst});
   });
 }
 
-void add_rounded(const Queue& queue, Matrix left, Matrix right, Matrix out) {
-  with_activation_type(left.dtype, [&](auto* from) {
-    with_activation_type(out.dtype, [&](auto* to) {
+void enqueue(const Queue& queue, const AddRounded& op) {
+  with_activation_type(op.left.dtype, [&](auto* from) {
+    with_activation_type(op.out.dtype, [&](auto* to) {
       using From = std::remove_pointer_t<decltype(from)>;
       using To = std::remove_pointer_t<decltype(to)>;
-      const AddRounded<From, To> op{{view_of<const From>(left), view_of<const From>(right)},
-                                    {view_of<To>(out)}};
-      for_each_element(queue, "add_rounded", op, {left, right, out});
+      const AddRoundedElement<From, To> element{{view_of<const From>(op.left), view_of<const From>(op.right)},
+                                                {view_of<To>(op.out)}};
+      for_each_element(queue, "add_rounded", element, {op.left, op.right, op.out});
     });
   });
 }
 
-void tree_sum(const Queue& queue, std::span<const void* const> inputs, void* out, DType dtype, int64_t count) {
-  ENSURE(!inputs.empty() && inputs.size() <= size_t(kMostTreeInputs));
-  bool aligned = reinterpret_cast<uintptr_t>(out) % 16 == 0;
-  for (const void* input : inputs) aligned = aligned && reinterpret_cast<uintptr_t>(input) % 16 == 0;
-  with_activation_type(dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const TreeSum& op) {
+  ENSURE(!op.inputs.empty() && op.inputs.size() <= size_t(kMostTreeInputs));
+  bool aligned = reinterpret_cast<uintptr_t>(op.out) % 16 == 0;
+  for (const void* input : op.inputs) aligned = aligned && reinterpret_cast<uintptr_t>(input) % 16 == 0;
+  with_activation_type(op.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (aligned) tree_of_width<T, 16 / int(sizeof(T)), 4>(queue, inputs, out, count);
-    else tree_of_width<T, 1, 1>(queue, inputs, out, count);
+    if (aligned) tree_of_width<T, 16 / int(sizeof(T)), 4>(queue, op.inputs, op.out, op.count);
+    else tree_of_width<T, 1, 1>(queue, op.inputs, op.out, op.count);
   });
 }
 

@@ -298,66 +298,69 @@ void with_whole_groups(const Matrix& a, const Matrix& b, F f) {
 
 }  // namespace
 
-void embedding_forward(const Queue& queue, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) {
-  with_type(table.dtype, [&](auto table_tag) {
-    with_type(out.dtype, [&](auto out_tag) {
-      with_whole_groups(table, out, [&](auto whole) {
+void enqueue(const Queue& queue, const EmbeddingForward& op) {
+  with_type(op.table.dtype, [&](auto table_tag) {
+    with_type(op.out.dtype, [&](auto out_tag) {
+      with_whole_groups(op.table, op.out, [&](auto whole) {
         using T = typename decltype(table_tag)::type;
         using Out = typename decltype(out_tag)::type;
-        launch(queue, "embedding_forward", lookup_kernel<decltype(whole)::value, T, Out>, warp_per(out.rows), dim3(kThreads), 0, ids,
-               view<const T>(table), vocab_begin, view<Out>(out));
+        launch(queue, "embedding_forward", lookup_kernel<decltype(whole)::value, T, Out>, warp_per(op.out.rows),
+               dim3(kThreads), 0, op.ids, view<const T>(op.table), op.vocab_begin, view<Out>(op.out));
       });
     });
   });
 }
 
-void add_position(const Queue& queue, Matrix table, int64_t first_row, int64_t seq_len, Matrix x) {
-  with_type(table.dtype, [&](auto table_tag) {
-    with_type(x.dtype, [&](auto x_tag) {
-      with_whole_groups(table, x, [&](auto whole) {
+void enqueue(const Queue& queue, const AddPosition& op) {
+  with_type(op.table.dtype, [&](auto table_tag) {
+    with_type(op.x.dtype, [&](auto x_tag) {
+      with_whole_groups(op.table, op.x, [&](auto whole) {
         using T = typename decltype(table_tag)::type;
         using X = typename decltype(x_tag)::type;
-        launch(queue, "add_position", add_position_kernel<decltype(whole)::value, T, X>, warp_per(x.rows), dim3(kThreads), 0,
-               view<const T>(table), first_row, seq_len, view<X>(x));
+        launch(queue, "add_position", add_position_kernel<decltype(whole)::value, T, X>, warp_per(op.x.rows),
+               dim3(kThreads), 0, view<const T>(op.table), op.first_row, op.seq_len, view<X>(op.x));
       });
     });
   });
 }
 
-void add_position_backward(const Queue& queue, Matrix dx, int64_t first_row, int64_t seq_len, Matrix dtable) {
-  with_type(dx.dtype, [&](auto tag) {
-    with_whole_groups(dx, dtable, [&](auto whole) {
+void enqueue(const Queue& queue, const AddPositionBackward& op) {
+  with_type(op.dx.dtype, [&](auto tag) {
+    with_whole_groups(op.dx, op.dtable, [&](auto whole) {
       using T = typename decltype(tag)::type;
-      const auto slabs = unsigned(div_up(dx.cols, kWarpSize * Vec<T>::kLength));
-      launch(queue, "add_position_backward", add_position_backward_kernel<decltype(whole)::value, T>, warp_per(seq_len, slabs),
-             dim3(kThreads), 0, view<const T>(dx), first_row, seq_len, view<float>(dtable));
+      const auto slabs = unsigned(div_up(op.dx.cols, kWarpSize * Vec<T>::kLength));
+      launch(queue, "add_position_backward", add_position_backward_kernel<decltype(whole)::value, T>,
+             warp_per(op.seq_len, slabs), dim3(kThreads), 0, view<const T>(op.dx), op.first_row, op.seq_len, view<float>(op.dtable));
     });
   });
 }
 
-void embedding_backward(const Queue& queue, const int32_t* ids, Matrix dout, int64_t vocab_begin, Matrix dtable, void* scratch) {
+void enqueue(const Queue& queue, const EmbeddingBackward& op, void* scratch) {
   constexpr const char* kOp = "embedding_backward";
-  const int64_t tokens = dout.rows;
+  const int64_t tokens = op.dout.rows;
   if (tokens == 0) return;
-  ENSURE(tokens <= INT_MAX && dtable.rows < int64_t(kOutside));
+  ENSURE(tokens <= INT_MAX && op.dtable.rows < int64_t(kOutside));
   const int64_t size = sort_chunk_of(tokens), chunks = div_up(tokens, size);
   auto* sorted = static_cast<uint64_t*>(scratch);
   uint64_t* other = sorted + chunks * size;
-  launch(queue, kOp, sort_chunks_kernel, dim3(unsigned(chunks)), dim3(unsigned(size / 2)), 0, ids, tokens, vocab_begin, dtable.rows,
-         int(size), sorted);
+  launch(queue, kOp, sort_chunks_kernel, dim3(unsigned(chunks)), dim3(unsigned(size / 2)), 0, op.ids, tokens,
+         op.vocab_begin, op.dtable.rows, int(size), sorted);
   for (int64_t run = size; run < tokens; run *= kMergedRuns, std::swap(sorted, other)) {
     launch(queue, kOp, merge_runs_kernel, dim3(unsigned(div_up(tokens, kThreads))), dim3(kThreads), 0, sorted, int(tokens), run, other);
   }
-  with_type(dout.dtype, [&](auto tag) {
-    with_whole_groups(dout, dtable, [&](auto whole) {
+  with_type(op.dout.dtype, [&](auto tag) {
+    with_whole_groups(op.dout, op.dtable, [&](auto whole) {
       using T = typename decltype(tag)::type;
       constexpr bool kWhole = decltype(whole)::value;
       constexpr int64_t N = Vec<T>::kLength;
-      launch(queue, kOp, short_runs_kernel<kWhole, T>, warp_per(tokens, unsigned(div_up(dout.cols, kWarpSize * N))), dim3(kThreads), 0,
-             sorted, view<const T>(dout), view<float>(dtable));
+      launch(queue, kOp, short_runs_kernel<kWhole, T>,
+             warp_per(tokens, unsigned(div_up(op.dout.cols, kWarpSize * N))), dim3(kThreads), 0, sorted,
+             view<const T>(op.dout), view<float>(op.dtable));
       if (tokens <= kShortRun) return;
-      const dim3 grid(unsigned(div_up(tokens, kShortRun * kPlacesPerBlock)), unsigned(div_up(dout.cols, kLongGroups * N)));
-      launch(queue, kOp, long_runs_kernel<kWhole, T>, grid, dim3(kLongThreads), 0, sorted, view<const T>(dout), view<float>(dtable));
+      const dim3 grid(unsigned(div_up(tokens, kShortRun * kPlacesPerBlock)),
+                      unsigned(div_up(op.dout.cols, kLongGroups * N)));
+      launch(queue, kOp, long_runs_kernel<kWhole, T>, grid, dim3(kLongThreads), 0, sorted,
+             view<const T>(op.dout), view<float>(op.dtable));
     });
   });
 }

@@ -157,28 +157,27 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(T* logits, int64_t s
 
 }  // namespace
 
-void cross_entropy_stats(const Queue& queue, Matrix logits, const int32_t* targets, int64_t vocab_begin, float* stats) {
-  ENSURE(logits.rows <= INT_MAX && logits.cols > 0 && logits.cols < INT_MAX / 2);
-  with_type(logits.dtype, [&](auto tag) {
+void enqueue(const Queue& queue, const CrossEntropyStats& op) {
+  ENSURE(op.logits.rows <= INT_MAX && op.logits.cols > 0 && op.logits.cols < INT_MAX / 2);
+  with_type(op.logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    launch(queue, "cross_entropy_stats", stats_kernel<T>, dim3(unsigned(logits.rows)), dim3(kThreads), 0, logits.as<const T>(),
-           logits.stride, int(logits.cols), targets, vocab_begin, stats);
+    launch(queue, "cross_entropy_stats", stats_kernel<T>, dim3(unsigned(op.logits.rows)), dim3(kThreads), 0,
+           op.logits.as<const T>(), op.logits.stride, int(op.logits.cols), op.targets, op.vocab_begin, op.stats);
   });
 }
 
-void cross_entropy_combine(const Queue& queue, const float* stats, int parts, int64_t m, float* lse, float* loss) {
-  ENSURE(parts > 0);
-  launch(queue, "cross_entropy_combine", combine_kernel, dim3(unsigned(div_up(m, kThreads))), dim3(kThreads), 0, stats, parts, m,
-         lse, loss);
+void enqueue(const Queue& queue, const CrossEntropyCombine& op) {
+  ENSURE(op.parts > 0);
+  launch(queue, "cross_entropy_combine", combine_kernel, dim3(unsigned(div_up(op.m, kThreads))), dim3(kThreads), 0,
+         op.stats, op.parts, op.m, op.lse, op.loss);
 }
 
-void cross_entropy_backward(const Queue& queue, Matrix logits, const int32_t* targets, int64_t vocab_begin, const float* lse,
-                            float scale) {
-  ENSURE(logits.rows <= INT_MAX && logits.cols > 0 && logits.cols < INT_MAX / 2);
-  with_type(logits.dtype, [&](auto tag) {
+void enqueue(const Queue& queue, const CrossEntropyBackward& op) {
+  ENSURE(op.logits.rows <= INT_MAX && op.logits.cols > 0 && op.logits.cols < INT_MAX / 2);
+  with_type(op.logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    launch(queue, "cross_entropy_backward", backward_kernel<T>, dim3(unsigned(logits.rows)), dim3(kThreads), 0, logits.as<T>(),
-           logits.stride, int(logits.cols), targets, vocab_begin, lse, scale);
+    launch(queue, "cross_entropy_backward", backward_kernel<T>, dim3(unsigned(op.logits.rows)), dim3(kThreads), 0,
+           op.logits.as<T>(), op.logits.stride, int(op.logits.cols), op.targets, op.vocab_begin, op.lse, op.scale);
   });
 }
 

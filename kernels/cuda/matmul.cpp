@@ -1,6 +1,4 @@
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/plain_weight.h"
-#include "kernels/shape_checks.h"
 
 namespace trainctl::kernels::cuda {
 
@@ -22,10 +20,6 @@ int64_t outputs_at_once(int64_t n) {
 
 }  // namespace
 
-std::unique_ptr<PackedWeight> CudaBackend::make_packed(int64_t n, int64_t k, DType dtype) { return PlainWeight::make(n, k, dtype); }
-
-void CudaBackend::pack(Stream&, Matrix w, PackedWeight& packed) { PlainWeight::pack(w, packed); }
-
 bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bias) {
   bool given = true;
   give_with_scratch(stream, product.op, bias ? product_bias_scratch(bias.cols) : 0, [&](const Queue& queue, void* scratch) {
@@ -34,7 +28,7 @@ bool CudaBackend::give_product(Stream& stream, Product product, const Matrix& bi
       // converted first: that takes a few microseconds; a pass over the output would cost as much as a norm.
       const Matrix rounded = vector(scratch, product.out.dtype, bias.cols);
       const bool fits = bias.dtype == rounded.dtype && stands_on_16_bytes(vector(bias.data, bias.dtype, 0));
-      if (!fits) cuda::copy(queue, bias, rounded);
+      if (!fits) enqueue(queue, Copy{.src = bias, .dst = rounded});
       product.bias = fits ? bias.data : scratch;
     }
     given = products_.multiply(queue.stream, product, at_least(workspace_, kProductWorkspaceBytes));
@@ -51,20 +45,21 @@ bool CudaBackend::give_product_with_bias_gradient(Stream& stream, Product produc
   give_with_scratch(stream, product.op, product_bias_scratch(dbias.cols), [&](const Queue& queue, void* scratch) {
     product.bias = product.accumulate ? scratch : dbias.data;
     given = products_.multiply(queue.stream, product, at_least(workspace_, kProductWorkspaceBytes));
-    if (given && product.accumulate) cuda::add(queue, vector(scratch, DType::f32, dbias.cols), dbias);
+    if (given && product.accumulate) enqueue(queue, Add{.src = vector(scratch, DType::f32, dbias.cols), .dst = dbias});
   });
   return given;
 }
 
-void CudaBackend::linear_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix y) {
-  const Matrix& w = PlainWeight::of(packed);
-  check_product(x, w.cols, y, w.rows, w.dtype);
-  check_bias(bias, w.rows, bias_dtype(x.dtype));
-  if (x.rows == 0) return;
+void CudaBackend::compute(Stream& stream, const LinearForward& op) {
+  const Matrix& w = PlainWeight::of(op.w);
+  if (op.x.rows == 0) return;
   const int64_t whole = outputs_at_once(w.rows);
-  give_forward(stream, x, w.row_range(0, whole), bias ? bias.columns(0, whole) : bias, y.columns(0, whole));
-  if (const int64_t rest = w.rows - whole)
-    give_forward(stream, x, w.row_range(whole, rest), bias ? bias.columns(whole, rest) : bias, y.columns(whole, rest));
+  const auto part = [&](int64_t from, int64_t count) {
+    give_forward(stream, op.x, w.row_range(from, count), op.bias ? op.bias.columns(from, count) : op.bias,
+                 op.y.columns(from, count));
+  };
+  part(0, whole);
+  if (whole < w.rows) part(whole, w.rows - whole);
 }
 
 void CudaBackend::give_forward(Stream& stream, const Matrix& x, const Matrix& w, const Matrix& bias, const Matrix& y) {
@@ -73,19 +68,19 @@ void CudaBackend::give_forward(Stream& stream, const Matrix& x, const Matrix& w,
   if (give_product(stream, product, bias)) return;
   product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   (void)give_product(stream, product, {});
-  add_position(stream, bias, 0, 1, y);   // one "position": the bias is added to every row
+  // One "position": the bias is added to every row.
+  compute(stream, AddPosition{.table = bias, .seq_len = 1, .x = y});
 }
 
-void CudaBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedWeight& packed, Matrix dx) {
-  const Matrix& w = PlainWeight::of(packed);
-  check_product(dy, w.rows, dx, w.cols, w.dtype);
-  if (dy.rows == 0) return;
+void CudaBackend::compute(Stream& stream, const LinearBackwardInput& op) {
+  const Matrix& w = PlainWeight::of(op.w);
+  if (op.dy.rows == 0) return;
   const int64_t whole = outputs_at_once(w.rows), rest = w.rows - whole;
-  Product product{.op = "linear_backward_input", .left = dy.columns(0, whole), .right = w.row_range(0, whole), .out = dx};
+  Product product{.op = "linear_backward_input", .left = op.dy.columns(0, whole), .right = w.row_range(0, whole), .out = op.dx};
   if (rest > 0) {
     // First the few: what is rounded to dx's type before the rest is added is then small.
     Product few = product;
-    few.left = dy.columns(whole, rest);
+    few.left = op.dy.columns(whole, rest);
     few.right = w.row_range(whole, rest);
     (void)give_product(stream, few, {});
     product.accumulate = true;
@@ -93,56 +88,53 @@ void CudaBackend::linear_backward_input(Stream& stream, Matrix dy, const PackedW
   (void)give_product(stream, product, {});
 }
 
-void CudaBackend::linear_gelu_forward(Stream& stream, Matrix x, const PackedWeight& packed, Matrix bias, Matrix pre, Matrix y) {
-  const Matrix& w = PlainWeight::of(packed);
-  check_product(x, w.cols, y, w.rows, w.dtype);
-  check_bias(bias, w.rows, bias_dtype(x.dtype));
-  check_same(pre, y);
+void CudaBackend::compute(Stream& stream, const LinearGeluForward& op) {
+  const Matrix& w = PlainWeight::of(op.w);
   const Product product{.op = "linear_gelu_forward",
-                        .left = x,
+                        .left = op.x,
                         .right = w,
-                        .out = y,
+                        .out = op.y,
                         .right_transposed = true,
-                        .epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX,
-                        .aux = pre};
-  if (has_gelu_epilogue(x, w, y, pre) && give_product(stream, product, bias)) return;
-  Backend::linear_gelu_forward(stream, x, packed, bias, pre, y);
+                        .epilogue = op.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX,
+                        .aux = op.pre};
+  if (has_gelu_epilogue(op.x, w, op.y, op.pre) && give_product(stream, product, op.bias)) return;
+  compute(stream, op.product());
+  compute(stream, op.activation());
 }
 
-void CudaBackend::linear_gelu_backward_input(Stream& stream, Matrix dy, const PackedWeight& packed, Matrix pre, Matrix dx) {
-  const Matrix& w = PlainWeight::of(packed);
-  check_product(dy, w.rows, dx, w.cols, w.dtype);
-  check_same(pre, dx);
-  const Product product{.op = "linear_gelu_backward_input", .left = dy, .right = w, .out = dx, .epilogue = CUBLASLT_EPILOGUE_DGELU,
-                        .aux = pre};
-  if (has_gelu_epilogue(dy, w, dx, pre) && give_product(stream, product, {})) return;
-  Backend::linear_gelu_backward_input(stream, dy, packed, pre, dx);
+void CudaBackend::compute(Stream& stream, const LinearGeluBackwardInput& op) {
+  const Matrix& w = PlainWeight::of(op.w);
+  const Product product{.op = "linear_gelu_backward_input", .left = op.dy, .right = w, .out = op.dx,
+                        .epilogue = CUBLASLT_EPILOGUE_DGELU, .aux = op.pre};
+  if (has_gelu_epilogue(op.dy, w, op.dx, op.pre) && give_product(stream, product, {})) return;
+  compute(stream, op.product());
+  compute(stream, op.activation());
 }
 
-void CudaBackend::linear_backward_weight(Stream& stream, Matrix dy, Matrix x, Matrix dw, Matrix dbias, bool accumulate) {
-  check_weight_gradient(dy, x, dw, dbias);
-  const Product product{.op = "linear_backward_weight", .left = dy, .right = x, .out = dw, .left_transposed = true,
-                        .accumulate = accumulate};
-  if (dy.rows > 0) {
-    if (dbias && bias_gradients_by_product_ && give_product_with_bias_gradient(stream, product, dbias)) return;
-    const int64_t whole = outputs_at_once(dw.rows), rest = dw.rows - whole;
+void CudaBackend::compute(Stream& stream, const LinearBackwardWeight& op) {
+  const Product product{.op = "linear_backward_weight", .left = op.dy, .right = op.x, .out = op.dw, .left_transposed = true,
+                        .accumulate = op.accumulate};
+  if (op.dy.rows > 0) {
+    if (op.dbias && bias_gradients_by_product_ && give_product_with_bias_gradient(stream, product, op.dbias)) return;
+    const int64_t whole = outputs_at_once(op.dw.rows), rest = op.dw.rows - whole;
     const auto part = [&](int64_t from, int64_t count) {
       Product some = product;
-      some.left = dy.columns(from, count);
-      some.out = dw.row_range(from, count);
+      some.left = op.dy.columns(from, count);
+      some.out = op.dw.row_range(from, count);
       (void)give_product(stream, some, {});
     };
     part(0, whole);
     if (rest > 0) part(whole, rest);
-  } else if (!accumulate) {
-    for (int64_t n = 0; n < dw.rows; ++n) fill_zero(stream, dw.row_range(n, 1).data, size_t(dw.cols) * sizeof(float));
+  } else if (!op.accumulate) {
+    for (int64_t n = 0; n < op.dw.rows; ++n)
+      compute(stream, FillZero{op.dw.row_range(n, 1).data, size_t(op.dw.cols) * sizeof(float)});
   }
-  if (!dbias) return;
-  if (dy.rows > 0) {
-    give_with_scratch(stream, "column_sum", column_sum_scratch(dy.rows, dy.cols),
-                      [&](const Queue& queue, void* scratch) { cuda::column_sum(queue, dy, dbias, accumulate, scratch); });
-  } else if (!accumulate) {
-    fill_zero(stream, dbias.data, size_t(dbias.cols) * sizeof(float));
+  if (!op.dbias) return;
+  if (op.dy.rows > 0) {
+    give_with_scratch(stream, "column_sum", column_sum_scratch(op.dy.rows, op.dy.cols),
+                      [&](const Queue& queue, void* scratch) { cuda::column_sum(queue, op.dy, op.dbias, op.accumulate, scratch); });
+  } else if (!op.accumulate) {
+    compute(stream, FillZero{op.dbias.data, size_t(op.dbias.cols) * sizeof(float)});
   }
 }
 

@@ -177,30 +177,30 @@ __global__ void __launch_bounds__(kElementThreads) norm_apply_kernel(View<const 
 
 }  // namespace
 
-void norm_forward(const Queue& queue, NormKind kind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum,
-                  Matrix y, float* stats) {
-  with_activation_type(x.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const NormForward& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     bool whole = true;
-    for (const Matrix& m : {x, delta, delta ? sum : Matrix{}, y}) whole = whole && is_whole(m, 16 / int(sizeof(T)));
-    for (const Matrix& m : {weight, bias}) whole = whole && is_pack_aligned(m, 4);
-    const Forward<T> p{view_of<const T>(x),  view_of<const T>(delta), view_of<T>(sum), view_of<T>(y), weight.as<float>(),
-                       bias.as<float>(),     stats,                   x.rows,          int(x.cols),   eps,
-                       kind == NormKind::layernorm};
+    for (const Matrix& m : {op.x, op.delta, op.delta ? op.sum : Matrix{}, op.y})
+      whole = whole && is_whole(m, 16 / int(sizeof(T)));
+    for (const Matrix& m : {op.weight, op.bias}) whole = whole && is_pack_aligned(m, 4);
+    const Forward<T> p{view_of<const T>(op.x), view_of<const T>(op.delta), view_of<T>(op.sum), view_of<T>(op.y),
+                       op.weight.as<float>(), op.bias.as<float>(), op.stats, op.x.rows, int(op.x.cols), op.eps,
+                       op.kind == NormKind::layernorm};
     forward(queue, p, whole);
   });
 }
 
-void norm_apply(const Queue& queue, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y) {
-  with_activation_type(x.dtype, [&](auto* type) {
+void enqueue(const Queue& queue, const NormApply& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int kWidth = 16 / int(sizeof(T));
-    const bool whole = is_whole(x, kWidth) && is_whole(y, kWidth) && is_pack_aligned(weight, 4) &&
-                         is_pack_aligned(bias, 4);
-    const Walk walk(x.rows, x.cols, kWidth);
+    const bool whole = is_whole(op.x, kWidth) && is_whole(op.y, kWidth) && is_pack_aligned(op.weight, 4) &&
+                         is_pack_aligned(op.bias, 4);
+    const Walk walk(op.x.rows, op.x.cols, kWidth);
     launch(queue, "norm_apply", whole ? norm_apply_kernel<T, true> : norm_apply_kernel<T, false>,
-           unsigned(div_up(walk.packs, kElementThreads * kApplyUnroll)), kElementThreads, 0, view_of<const T>(x), stats,
-           weight.as<float>(), bias.as<float>(), view_of<T>(y), walk);
+           unsigned(div_up(walk.packs, kElementThreads * kApplyUnroll)), kElementThreads, 0,
+           view_of<const T>(op.x), op.stats, op.weight.as<float>(), op.bias.as<float>(), view_of<T>(op.y), walk);
   });
 }
 

@@ -257,23 +257,22 @@ void backward(const Queue& queue, const Backward<T>& p, int64_t blocks) {
 
 }  // namespace
 
-void norm_backward(const Queue& queue, NormKind kind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual,
-                   Matrix dx, Matrix dweight, Matrix dbias, bool accumulate, void* scratch) {
-  const int64_t blocks = div_up(x.rows, kNormRowsPerBlock);
-  const int quantities = dbias ? 2 : 1;
+void enqueue(const Queue& queue, const NormBackward& op, void* scratch) {
+  const int64_t blocks = div_up(op.x.rows, kNormRowsPerBlock);
+  const int quantities = op.dbias ? 2 : 1;
   const auto partial = static_cast<float*>(scratch);
-  with_activation_type(x.dtype, [&](auto* type) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    bool whole = is_pack_aligned(weight, 4);
-    for (const Matrix& m : {dy, x, dresidual, dx}) whole = whole && is_whole(m, 16 / int(sizeof(T)));
-    const Backward<T> p{view_of<const T>(dy), view_of<const T>(x), view_of<const T>(dresidual), view_of<T>(dx), weight.as<float>(),
-                        stats,                partial,             x.rows,                      int(x.cols),    quantities,
-                        kind == NormKind::layernorm};
+    bool whole = is_pack_aligned(op.weight, 4);
+    for (const Matrix& m : {op.dy, op.x, op.dresidual, op.dx}) whole = whole && is_whole(m, 16 / int(sizeof(T)));
+    const Backward<T> p{view_of<const T>(op.dy), view_of<const T>(op.x), view_of<const T>(op.dresidual),
+                        view_of<T>(op.dx), op.weight.as<float>(), op.stats, partial, op.x.rows, int(op.x.cols),
+                        quantities, op.kind == NormKind::layernorm};
     if (whole) backward<T, true>(queue, p, blocks);
     else backward<T, false>(queue, p, blocks);
   });
-  add_partials(queue, "norm_backward", partial, blocks, quantities * x.cols, x.cols, dweight.as<float>(), dbias.as<float>(),
-               accumulate);
+  add_partials(queue, "norm_backward", partial, blocks, quantities * op.x.cols, op.x.cols,
+               op.dweight.as<float>(), op.dbias.as<float>(), op.accumulate);
 }
 
 }  // namespace trainctl::kernels::cuda

@@ -1,57 +1,60 @@
-// The ops as CUDA kernels. Each function enqueues kernels on a queue; it checks nothing and allocates
-// nothing. kernels/backend.h has the formulas, shapes and rules. backend.cpp checks arguments and provides
-// scratch memory (sizes: scratch.h). All kernels are deterministic: they use no float atomics, and no sum
-// depends on the number of multiprocessors.
+// The ops as CUDA kernels. Each function enqueues kernels on a queue; it checks no shape and allocates
+// nothing. kernels/ops.h has the formulas, shapes and rules. CudaBackend checks arguments and provides
+// scratch memory: scratch_bytes(op), where an op needs some. All kernels are deterministic: they use no float
+// atomics, and no sum depends on the number of multiprocessors.
 #pragma once
 #include <span>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/ops.h"
 
 namespace trainctl::kernels::cuda {
 
+/// Whether there is nothing to compute.
+inline bool is_empty(const auto& op) { return op.cost_shape().m * op.cost_shape().n == 0; }
+
 // elementwise.cu
-void copy(const Queue&, Matrix src, Matrix dst);
-void add(const Queue&, Matrix src, Matrix dst);
-/// The largest number of inputs of tree_sum.
+void enqueue(const Queue&, const Copy&);
+void enqueue(const Queue&, const Add&);
+/// The largest number of inputs of TreeSum.
 constexpr int kMostTreeInputs = 2048;
-void tree_sum(const Queue&, std::span<const void* const> inputs, void* out, DType dtype, int64_t count);
-void add_rounded(const Queue&, Matrix left, Matrix right, Matrix out);
+void enqueue(const Queue&, const TreeSum&);
+void enqueue(const Queue&, const AddRounded&);
 
 // embedding.cu
-void embedding_forward(const Queue&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out);
-void embedding_backward(const Queue&, const int32_t* ids, Matrix dout, int64_t vocab_begin, Matrix dtable, void* scratch);
-void add_position(const Queue&, Matrix table, int64_t first_row, int64_t seq_len, Matrix x);
-void add_position_backward(const Queue&, Matrix dx, int64_t first_row, int64_t seq_len, Matrix dtable);
+void enqueue(const Queue&, const EmbeddingForward&);
+void enqueue(const Queue&, const EmbeddingBackward&, void* scratch);
+inline size_t scratch_bytes(const EmbeddingBackward& op) { return embedding_backward_scratch(op.dout.rows); }
+void enqueue(const Queue&, const AddPosition&);
+void enqueue(const Queue&, const AddPositionBackward&);
 
-// norm.cu
-void norm_forward(const Queue&, NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias, float eps, Matrix sum, Matrix y,
-                  float* stats);
-void norm_backward(const Queue&, NormKind, Matrix dy, Matrix x, Matrix weight, const float* stats, Matrix dresidual, Matrix dx,
-                   Matrix dweight, Matrix dbias, bool accumulate, void* scratch);
-void norm_apply(const Queue&, NormKind, Matrix x, const float* stats, Matrix weight, Matrix bias, Matrix y);
+// norm.cu, norm_backward.cu
+void enqueue(const Queue&, const NormForward&);
+void enqueue(const Queue&, const NormBackward&, void* scratch);
+inline size_t scratch_bytes(const NormBackward& op) { return norm_backward_scratch(op.x.rows, op.x.cols); }
+void enqueue(const Queue&, const NormApply&);
 
 // activation.cu
-void gelu_forward(const Queue&, Matrix x, Matrix y);
-void gelu_backward(const Queue&, Matrix x, Matrix dy, Matrix dx);
-void swiglu_forward(const Queue&, Matrix gate, Matrix up, Matrix y);
-void swiglu_backward(const Queue&, Matrix gate, Matrix up, Matrix dy, Matrix dgate, Matrix dup);
-void rope(const Queue&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse);
+void enqueue(const Queue&, const GeluForward&);
+void enqueue(const Queue&, const GeluBackward&);
+void enqueue(const Queue&, const SwigluForward&);
+void enqueue(const Queue&, const SwigluBackward&);
+void enqueue(const Queue&, const Rope&);
 
 // attention.cu, attention_backward.cu: tensor cores for bf16 with head dimensions 64 and 128; plain kernels
 // for everything else up to kMostHeadDim. Tiles: attention_tiles.h.
 constexpr int64_t kMostHeadDim = kMostPlainDim;
-void attention_forward(const Queue&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, float* lse);
-void attention_backward(const Queue&, const AttentionShape&, Matrix q, Matrix k, Matrix v, Matrix out, const float* lse, Matrix dout,
-                        Matrix dq, Matrix dk, Matrix dv, void* scratch);
+void enqueue(const Queue&, const AttentionForward&);
+void enqueue(const Queue&, const AttentionBackward&, void* scratch);
+inline size_t scratch_bytes(const AttentionBackward& op) { return attention_backward_scratch(op.shape); }
 
 // loss.cu
-void cross_entropy_stats(const Queue&, Matrix logits, const int32_t* targets, int64_t vocab_begin, float* stats);
-void cross_entropy_combine(const Queue&, const float* stats, int parts, int64_t m, float* lse, float* loss);
-void cross_entropy_backward(const Queue&, Matrix logits, const int32_t* targets, int64_t vocab_begin, const float* lse, float scale);
+void enqueue(const Queue&, const CrossEntropyStats&);
+void enqueue(const Queue&, const CrossEntropyCombine&);
+void enqueue(const Queue&, const CrossEntropyBackward&);
 
 // matmul.cu: bias gradients, which the library's products do not compute.
 /// dbias (+)= column sums of dy [M, N] f32 or bf16.

@@ -1,18 +1,17 @@
-#include "kernels/reference/reference_backend.h"
+#include "kernels/reference/compute.h"
 
 namespace trainctl::kernels::reference {
 
-void ReferenceBackend::rope(Stream&, Matrix x, int64_t head_dim, int64_t seq_len, const float* cos_sin, bool inverse) {
-  check_rope(x, head_dim, seq_len);
-  const int64_t half = head_dim / 2;
-  for (int64_t m = 0; m < x.rows; ++m) {
-    const float* row = cos_sin + (m % seq_len) * head_dim;
-    for (int64_t head = 0; head < x.cols; head += head_dim) {
+void compute(const Rope& op) {
+  const int64_t half = op.head_dim / 2;
+  for (int64_t m = 0; m < op.x.rows; ++m) {
+    const float* row = op.cos_sin + (m % op.seq_len) * op.head_dim;
+    for (int64_t head = 0; head < op.x.cols; head += op.head_dim) {
       for (int64_t d = 0; d < half; ++d) {
-        const double a = get(x, m, head + d), b = get(x, m, head + half + d);
-        const double cosine = row[d], sine = inverse ? -row[half + d] : row[half + d];
-        put(x, m, head + d, a * cosine - b * sine);
-        put(x, m, head + half + d, b * cosine + a * sine);
+        const double a = get(op.x, m, head + d), b = get(op.x, m, head + half + d);
+        const double cosine = row[d], sine = op.inverse ? -row[half + d] : row[half + d];
+        put(op.x, m, head + d, a * cosine - b * sine);
+        put(op.x, m, head + half + d, b * cosine + a * sine);
       }
     }
   }
@@ -65,15 +64,15 @@ double dot(const Matrix& a, int64_t ra, int64_t ca, const Matrix& b, int64_t rb,
 
 }  // namespace
 
-void ReferenceBackend::attention_forward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out,
-                                         float* lse) {
-  check_attention(s, q, k, v, out);
+void compute(const AttentionForward& op) {
+  const AttentionShape& s = op.shape;
   std::vector<double> p(s.keys_of_sequence()), o(s.head_dim);
   for_each_row(s, [&](const Row& row) {
     const double sink = s.mask.sinks ? s.mask.sinks[row.head] : -INFINITY;
     double max = sink;
     for (int64_t j = 0; j < row.keys; ++j) {
-      p[j] = capped(s.scale * dot(q, row.m, row.q_col, k, row.first + j, row.kv_col, s.head_dim), s.mask.cap).value;
+      p[j] = capped(s.scale * dot(op.q, row.m, row.q_col, op.k, row.first + j, row.kv_col, s.head_dim), s.mask.cap)
+                 .value;
       max = std::max(max, p[j]);
     }
     double sum = s.mask.sinks ? std::exp(sink - max) : 0;
@@ -82,45 +81,44 @@ void ReferenceBackend::attention_forward(Stream&, const AttentionShape& s, Matri
       p[j] = std::exp(p[j] - max);
       sum += p[j];
       for (int64_t d = 0; d < s.head_dim; ++d) {
-        o[d] += p[j] * get(v, row.first + j, row.kv_col + d);
+        o[d] += p[j] * get(op.v, row.first + j, row.kv_col + d);
       }
     }
     for (int64_t d = 0; d < s.head_dim; ++d) {
-      put(out, row.m, row.q_col + d, sum > 0 ? o[d] / sum : 0);
+      put(op.out, row.m, row.q_col + d, sum > 0 ? o[d] / sum : 0);
     }
-    lse[row.m * s.heads + row.head] = float(max + std::log(sum));
+    op.lse[row.m * s.heads + row.head] = float(max + std::log(sum));
   });
 }
 
-void ReferenceBackend::attention_backward(Stream&, const AttentionShape& s, Matrix q, Matrix k, Matrix v, Matrix out,
-                                          const float* lse, Matrix dout, Matrix dq, Matrix dk, Matrix dv) {
-  check_attention(s, q, k, v, out);
-  check_attention(s, dq, dk, dv, dout);
-  std::vector<double> dk_sum(k.rows * k.cols), dv_sum(k.rows * k.cols), dq_row(s.head_dim);
+void compute(const AttentionBackward& op) {
+  const AttentionShape& s = op.shape;
+  std::vector<double> dk_sum(op.k.rows * op.k.cols), dv_sum(op.k.rows * op.k.cols), dq_row(s.head_dim);
   for_each_row(s, [&](const Row& row) {
-    const double delta = dot(out, row.m, row.q_col, dout, row.m, row.q_col, s.head_dim);
+    const double delta = dot(op.out, row.m, row.q_col, op.dout, row.m, row.q_col, s.head_dim);
     std::fill(dq_row.begin(), dq_row.end(), 0.0);
     for (int64_t j = 0; j < row.keys; ++j) {
       const int64_t key = row.first + j;
-      const Score score = capped(s.scale * dot(q, row.m, row.q_col, k, key, row.kv_col, s.head_dim), s.mask.cap);
-      const double p = std::exp(score.value - lse[row.m * s.heads + row.head]);
-      const double dp = dot(dout, row.m, row.q_col, v, key, row.kv_col, s.head_dim);
+      const Score score =
+          capped(s.scale * dot(op.q, row.m, row.q_col, op.k, key, row.kv_col, s.head_dim), s.mask.cap);
+      const double p = std::exp(score.value - op.lse[row.m * s.heads + row.head]);
+      const double dp = dot(op.dout, row.m, row.q_col, op.v, key, row.kv_col, s.head_dim);
       const double ds = p * (dp - delta) * score.slope * s.scale;
       for (int64_t d = 0; d < s.head_dim; ++d) {
-        const int64_t kv = key * k.cols + row.kv_col + d;
-        dq_row[d] += ds * get(k, key, row.kv_col + d);
-        dk_sum[kv] += ds * get(q, row.m, row.q_col + d);
-        dv_sum[kv] += p * get(dout, row.m, row.q_col + d);
+        const int64_t kv = key * op.k.cols + row.kv_col + d;
+        dq_row[d] += ds * get(op.k, key, row.kv_col + d);
+        dk_sum[kv] += ds * get(op.q, row.m, row.q_col + d);
+        dv_sum[kv] += p * get(op.dout, row.m, row.q_col + d);
       }
     }
     for (int64_t d = 0; d < s.head_dim; ++d) {
-      put(dq, row.m, row.q_col + d, dq_row[d]);
+      put(op.dq, row.m, row.q_col + d, dq_row[d]);
     }
   });
-  for (int64_t r = 0; r < k.rows; ++r) {
-    for (int64_t c = 0; c < k.cols; ++c) {
-      put(dk, r, c, dk_sum[r * k.cols + c]);
-      put(dv, r, c, dv_sum[r * k.cols + c]);
+  for (int64_t r = 0; r < op.k.rows; ++r) {
+    for (int64_t c = 0; c < op.k.cols; ++c) {
+      put(op.dk, r, c, dk_sum[r * op.k.cols + c]);
+      put(op.dv, r, c, dv_sum[r * op.k.cols + c]);
     }
   }
 }

@@ -1,51 +1,42 @@
-#include "kernels/reference/reference_backend.h"
+#include "kernels/reference/compute.h"
 
 namespace trainctl::kernels::reference {
 
-void ReferenceBackend::embedding_forward(Stream&, const int32_t* ids, Matrix table, int64_t vocab_begin, Matrix out) {
-  check_embedding(table, out);
-  for (int64_t m = 0; m < out.rows; ++m) {
-    const int64_t row = ids[m] - vocab_begin;
-    const bool here = row >= 0 && row < table.rows;
-    for (int64_t c = 0; c < out.cols; ++c) {
-      put(out, m, c, here ? get(table, row, c) : 0.0f);
+void compute(const EmbeddingForward& op) {
+  for (int64_t m = 0; m < op.out.rows; ++m) {
+    const int64_t row = op.ids[m] - op.vocab_begin;
+    const bool here = row >= 0 && row < op.table.rows;
+    for (int64_t c = 0; c < op.out.cols; ++c) {
+      put(op.out, m, c, here ? get(op.table, row, c) : 0.0f);
     }
   }
 }
 
-void ReferenceBackend::embedding_backward(Stream&, const int32_t* ids, Matrix dout, int64_t vocab_begin,
-                                          Matrix dtable) {
-  check_embedding(dtable, dout);
-  ENSURE(dtable.dtype == DType::f32);
-  for (int64_t m = 0; m < dout.rows; ++m) {
-    const int64_t row = ids[m] - vocab_begin;
-    if (row < 0 || row >= dtable.rows) {
+void compute(const EmbeddingBackward& op) {
+  for (int64_t m = 0; m < op.dout.rows; ++m) {
+    const int64_t row = op.ids[m] - op.vocab_begin;
+    if (row < 0 || row >= op.dtable.rows) {
       continue;
     }
-    for (int64_t c = 0; c < dout.cols; ++c) {
-      put(dtable, row, c, get(dtable, row, c) + get(dout, m, c));
+    for (int64_t c = 0; c < op.dout.cols; ++c) {
+      put(op.dtable, row, c, get(op.dtable, row, c) + get(op.dout, m, c));
     }
   }
 }
 
-void ReferenceBackend::add_position(Stream&, Matrix table, int64_t first_row, int64_t seq_len, Matrix x) {
-  check_embedding(table, x);
-  ENSURE(seq_len > 0 && seq_len <= table.rows, "T = {}, {} positions", seq_len, table.rows);
-  for (int64_t m = 0; m < x.rows; ++m) {
-    for (int64_t c = 0; c < x.cols; ++c) {
-      put(x, m, c, get(x, m, c) + get(table, (first_row + m) % seq_len, c));
+void compute(const AddPosition& op) {
+  for (int64_t m = 0; m < op.x.rows; ++m) {
+    for (int64_t c = 0; c < op.x.cols; ++c) {
+      put(op.x, m, c, get(op.x, m, c) + get(op.table, (op.first_row + m) % op.seq_len, c));
     }
   }
 }
 
-void ReferenceBackend::add_position_backward(Stream&, Matrix dx, int64_t first_row, int64_t seq_len, Matrix dtable) {
-  check_embedding(dtable, dx);
-  ENSURE(dtable.dtype == DType::f32 && seq_len > 0 && seq_len <= dtable.rows, "T = {}, {} positions", seq_len,
-         dtable.rows);
-  for (int64_t m = 0; m < dx.rows; ++m) {
-    const int64_t t = (first_row + m) % seq_len;
-    for (int64_t c = 0; c < dx.cols; ++c) {
-      put(dtable, t, c, get(dtable, t, c) + get(dx, m, c));
+void compute(const AddPositionBackward& op) {
+  for (int64_t m = 0; m < op.dx.rows; ++m) {
+    const int64_t t = (op.first_row + m) % op.seq_len;
+    for (int64_t c = 0; c < op.dx.cols; ++c) {
+      put(op.dtable, t, c, get(op.dtable, t, c) + get(op.dx, m, c));
     }
   }
 }

@@ -1,10 +1,10 @@
-#include "kernels/reference/reference_backend.h"
+#include "kernels/reference/compute.h"
 
 namespace trainctl::kernels::reference {
 
-void ReferenceBackend::adamw(Stream&, std::span<const AdamWBox> boxes, const AdamWStep& s) {
-  for (const AdamWBox& box : boxes) {
-    ENSURE(is_activation(box.param.dtype));
+void compute(const AdamW& op) {
+  const AdamWStep& s = op.step;
+  for (const AdamWBox& box : op.boxes) {
     for (int64_t r = 0; r < box.param.rows; ++r) {
       for (int64_t c = 0; c < box.param.cols; ++c) {
         const int64_t i = r * box.param.cols + c;
@@ -23,23 +23,22 @@ void ReferenceBackend::adamw(Stream&, std::span<const AdamWBox> boxes, const Ada
   }
 }
 
-void ReferenceBackend::sum_squares(Stream&, std::span<const Matrix> boxes, double* out) {
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    ENSURE(boxes[i].dtype == DType::f32);
-    out[i] = 0;
-    for (int64_t r = 0; r < boxes[i].rows; ++r) {
-      for (int64_t c = 0; c < boxes[i].cols; ++c) {
-        const double x = get(boxes[i], r, c);
-        out[i] += x * x;
+void compute(const SumSquares& op) {
+  for (size_t i = 0; i < op.boxes.size(); ++i) {
+    op.out[i] = 0;
+    for (int64_t r = 0; r < op.boxes[i].rows; ++r) {
+      for (int64_t c = 0; c < op.boxes[i].cols; ++c) {
+        const double x = get(op.boxes[i], r, c);
+        op.out[i] += x * x;
       }
     }
   }
 }
 
-void ReferenceBackend::sum(Stream&, const float* x, int64_t n, double* out) {
-  *out = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    *out += x[i];
+void compute(const Sum& op) {
+  *op.out = 0;
+  for (int64_t i = 0; i < op.n; ++i) {
+    *op.out += op.x[i];
   }
 }
 

@@ -75,138 +75,135 @@ class PlacementBackend final : public kernels::Backend {
     return memory_->make_packed(n, k, dtype);
   }
   DType bias_dtype(DType activation) const override { return converts_biases_ ? activation : DType::f32; }
-  void pack(kernels::Stream& stream, Matrix w, kernels::PackedWeight& packed) override {
-    memory_->pack(stream, w, packed);
-  }
-
-  void fill_zero(kernels::Stream&, void* data, size_t bytes) override { p_.clear(data, bytes); }
-  void copy(kernels::Stream&, Matrix src, Matrix dst) override { p_.set(dst, p_.of(src)); }
-  void add(kernels::Stream&, Matrix src, Matrix dst) override {
-    p_.set(dst, alike("a sum", p_.of(src), p_.of(dst)));
-  }
-  void tree_sum(kernels::Stream&, std::span<const void* const> inputs, void* out, DType dtype,
-                int64_t n) override {
-    Placement sum = none;
-    for (const void* input : inputs) sum = alike("a sum over lanes", p_.at(input), sum);
-    p_.set(kernels::vector(out, dtype, n), sum);
-  }
-  void add_rounded(kernels::Stream&, Matrix left, Matrix right, Matrix out) override {
-    p_.set(out, alike("a sum", p_.of(left), p_.of(right)));
-  }
-
-  void embedding_forward(kernels::Stream&, const int32_t* ids, Matrix table, int64_t, Matrix out) override {
-    p_.set(out, p_.of(table) == cut_rows ? partial : p_.at(ids));
-  }
-  void embedding_backward(kernels::Stream&, const int32_t* ids, Matrix dout, int64_t,
-                          Matrix dtable) override {
-    const Placement rows =
-        alike("the rows of an embedding's gradient and its tokens", p_.of(dout), p_.at(ids));
-    const Placement sum = row_sum(rows);
-    accumulate(dtable, sum == replicated && p_.is_cut_table(dtable.data) ? cut_rows : sum, true);
-  }
-  void add_position(kernels::Stream&, Matrix table, int64_t, int64_t, Matrix x) override {
-    added("the positions' table", p_.of(table), p_.of(x), 1);
-  }
-  void add_position_backward(kernels::Stream&, Matrix dx, int64_t, int64_t, Matrix dtable) override {
-    accumulate(dtable, row_sum(p_.of(dx)), true);
-  }
-
-  void norm_forward(kernels::Stream&, kernels::NormKind, Matrix x, Matrix delta, Matrix weight, Matrix bias,
-                    float, Matrix sum, Matrix y, float* stats) override {
-    const Placement in = alike("the stream and what is added to it", p_.of(x), p_.of(delta));
-    if (delta) p_.set(sum, in);
-    apply_norm(in, weight, bias, y);
-    p_.set(kernels::matrix(stats, DType::f32, x.rows, 2), in);
-  }
-  void norm_backward(kernels::Stream&, kernels::NormKind, Matrix dy, Matrix x, Matrix, const float* stats,
-                     Matrix dresidual, Matrix dx, Matrix dweight, Matrix dbias, bool accumulates) override {
-    alike("a norm's input and its statistics", p_.of(x), p_.at(stats));
-    const Placement through = alike("the gradient of a norm's output and its input", p_.of(dy), p_.of(x));
-    const Placement in =
-        dresidual ? alike("the gradients of the stream", through, p_.of(dresidual)) : through;
-    accumulate(dweight, row_sum(through), accumulates);
-    accumulate(dbias, row_sum(through), accumulates);
-    p_.set(dx, in);
-  }
-  void norm_apply(kernels::Stream&, kernels::NormKind, Matrix x, const float* stats, Matrix weight,
-                  Matrix bias, Matrix y) override {
-    apply_norm(alike("a norm's input and its statistics", p_.of(x), p_.at(stats)), weight, bias, y);
-  }
-
-  void linear_forward(kernels::Stream&, Matrix x, const kernels::PackedWeight& w, Matrix bias,
-                      Matrix y) override {
-    const Placement out = product(p_.of(x), weight(w));
-    added("a bias", p_.of(bias), out, p_.rank());
-    p_.set(y, out);
-  }
-  void linear_backward_input(kernels::Stream&, Matrix dy, const kernels::PackedWeight& w,
-                             Matrix dx) override {
-    p_.set(dx, input_gradient(p_.of(dy), weight(w)));
-  }
-  void linear_backward_weight(kernels::Stream&, Matrix dy, Matrix x, Matrix dw, Matrix dbias,
-                              bool accumulates) override {
-    accumulate(dw, weight_gradient(p_.of(dy), p_.of(x)), accumulates);
-    accumulate(dbias, row_sum(p_.of(dy)), accumulates);
-  }
-
-  void gelu_forward(kernels::Stream&, Matrix x, Matrix y) override { p_.set(y, nonlinear("gelu", p_.of(x))); }
-  void gelu_backward(kernels::Stream&, Matrix x, Matrix dy, Matrix dx) override {
-    p_.set(dx, alike("gelu's input and the gradient of its output", p_.of(x), p_.of(dy)));
-  }
-  void swiglu_forward(kernels::Stream&, Matrix gate, Matrix up, Matrix y) override {
-    p_.set(y, nonlinear("swiglu", alike("gate and up", p_.of(gate), p_.of(up))));
-  }
-  void swiglu_backward(kernels::Stream&, Matrix gate, Matrix up, Matrix dy, Matrix dgate,
-                       Matrix dup) override {
-    const Placement in = alike("gate and up", p_.of(gate), p_.of(up));
-    for (const Matrix& d : {dgate, dup})
-      p_.set(d, alike("swiglu's inputs and the gradient of its output", in, p_.of(dy)));
-  }
-
-  void rope(kernels::Stream&, Matrix x, int64_t, int64_t, const float*, bool) override {
-    if (p_.of(x) == cut_rows) throw Misplaced{"positions are turned as if a rank had all rows"};
-  }
-  void attention_forward(kernels::Stream&, const kernels::AttentionShape&, Matrix q, Matrix k, Matrix v,
-                         Matrix out, float* lse) override {
-    const Placement heads = attention(q, k, v);
-    p_.set(out, heads);
-    p_.set(kernels::matrix(lse, DType::f32, out.rows, 1), heads);
-  }
-  void attention_backward(kernels::Stream&, const kernels::AttentionShape&, Matrix q, Matrix k, Matrix v,
-                          Matrix out, const float* lse, Matrix dout, Matrix dq, Matrix dk,
-                          Matrix dv) override {
-    Placement heads = alike("attention's output and its sums", p_.of(out), p_.at(lse));
-    heads = alike("attention's heads and the gradient of its output", attention(q, k, v),
-                  alike("attention", heads, p_.of(dout)));
-    for (const Matrix& d : {dq, dk, dv}) p_.set(d, heads);
-  }
-
-  void cross_entropy_stats(kernels::Stream&, Matrix logits, const int32_t* targets, int64_t,
-                           float* stats) override {
-    nonlinear("the loss", p_.of(logits));
-    if (p_.of(logits) != cut_cols) alike("logits and their targets", p_.of(logits), p_.at(targets));
-    p_.set(kernels::matrix(stats, DType::f32, logits.rows, 3), p_.of(logits));
-  }
-  void cross_entropy_combine(kernels::Stream&, const float* stats, int parts, int64_t m, float* lse,
-                             float* loss) override {
-    if (p_.at(stats) == cut_cols)
-      throw Misplaced{fmt::format(
-          "the loss is made of the statistics of {} part of the vocabulary, and others are missing", parts)};
-    for (float* out : {lse, loss}) p_.set(kernels::vector(out, DType::f32, m), p_.at(stats));
-  }
-  void cross_entropy_backward(kernels::Stream&, Matrix logits, const int32_t*, int64_t, const float* lse,
-                              float) override {
-    if (p_.of(logits) != cut_cols) alike("logits and their sums", p_.of(logits), p_.at(lse));
-  }
-
-  void adamw(kernels::Stream&, std::span<const kernels::AdamWBox>, const kernels::AdamWStep&) override {}
-  void sum_squares(kernels::Stream&, std::span<const Matrix>, double*) override {}
-  void sum(kernels::Stream&, const float* x, int64_t, double*) override {
-    nonlinear("the sum of losses", p_.at(x));
+  void run(kernels::Stream& stream, const kernels::Op& op) override {
+    std::visit(
+        [&](const auto& one) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(one)>, kernels::Pack>)
+            memory_->run(stream, one);
+          else
+            place(one);
+        },
+        op);
   }
 
  private:
-  Placement weight(const kernels::PackedWeight& w) const { return p_.of(kernels::PlainWeight::of(w)); }
+  void place(const kernels::FillZero& op) { p_.clear(op.data, op.size); }
+  void place(const kernels::Copy& op) { p_.set(op.dst, p_.of(op.src)); }
+  void place(const kernels::Add& op) { p_.set(op.dst, alike("a sum", p_.of(op.src), p_.of(op.dst))); }
+  void place(const kernels::TreeSum& op) {
+    Placement sum = none;
+    for (const void* input : op.inputs) sum = alike("a sum over lanes", p_.at(input), sum);
+    p_.set(kernels::vector(op.out, op.dtype, op.count), sum);
+  }
+  void place(const kernels::AddRounded& op) {
+    p_.set(op.out, alike("a sum", p_.of(op.left), p_.of(op.right)));
+  }
+
+  void place(const kernels::EmbeddingForward& op) {
+    p_.set(op.out, p_.of(op.table) == cut_rows ? partial : p_.at(op.ids));
+  }
+  void place(const kernels::EmbeddingBackward& op) {
+    const Placement rows =
+        alike("the rows of an embedding's gradient and its tokens", p_.of(op.dout), p_.at(op.ids));
+    const Placement sum = row_sum(rows);
+    accumulate(op.dtable, sum == replicated && p_.is_cut_table(op.dtable.data) ? cut_rows : sum, true);
+  }
+  void place(const kernels::AddPosition& op) {
+    added("the positions' table", p_.of(op.table), p_.of(op.x), 1);
+  }
+  void place(const kernels::AddPositionBackward& op) { accumulate(op.dtable, row_sum(p_.of(op.dx)), true); }
+
+  void place(const kernels::NormForward& op) {
+    const Placement in = alike("the stream and what is added to it", p_.of(op.x), p_.of(op.delta));
+    if (op.delta) p_.set(op.sum, in);
+    apply_norm(in, op.weight, op.bias, op.y);
+    p_.set(kernels::matrix(op.stats, DType::f32, op.x.rows, 2), in);
+  }
+  void place(const kernels::NormBackward& op) {
+    alike("a norm's input and its statistics", p_.of(op.x), p_.at(op.stats));
+    const Placement through =
+        alike("the gradient of a norm's output and its input", p_.of(op.dy), p_.of(op.x));
+    const Placement in =
+        op.dresidual ? alike("the gradients of the stream", through, p_.of(op.dresidual)) : through;
+    accumulate(op.dweight, row_sum(through), op.accumulate);
+    accumulate(op.dbias, row_sum(through), op.accumulate);
+    p_.set(op.dx, in);
+  }
+  void place(const kernels::NormApply& op) {
+    apply_norm(alike("a norm's input and its statistics", p_.of(op.x), p_.at(op.stats)), op.weight, op.bias,
+               op.y);
+  }
+
+  void place(const kernels::LinearForward& op) {
+    const Placement out = product(p_.of(op.x), weight(*op.w));
+    added("a bias", p_.of(op.bias), out, p_.rank());
+    p_.set(op.y, out);
+  }
+  void place(const kernels::LinearGeluForward& op) {
+    place(kernels::LinearForward{.x = op.x, .w = op.w, .bias = op.bias, .y = op.pre});
+    place(kernels::GeluForward{.x = op.pre, .y = op.y});
+  }
+  void place(const kernels::LinearBackwardInput& op) {
+    p_.set(op.dx, input_gradient(p_.of(op.dy), weight(*op.w)));
+  }
+  void place(const kernels::LinearGeluBackwardInput& op) {
+    place(kernels::LinearBackwardInput{.dy = op.dy, .w = op.w, .dx = op.dx});
+    place(kernels::GeluBackward{.x = op.pre, .dy = op.dx, .dx = op.dx});
+  }
+  void place(const kernels::LinearBackwardWeight& op) {
+    accumulate(op.dw, weight_gradient(p_.of(op.dy), p_.of(op.x)), op.accumulate);
+    accumulate(op.dbias, row_sum(p_.of(op.dy)), op.accumulate);
+  }
+
+  void place(const kernels::GeluForward& op) { p_.set(op.y, nonlinear("gelu", p_.of(op.x))); }
+  void place(const kernels::GeluBackward& op) {
+    p_.set(op.dx, alike("gelu's input and the gradient of its output", p_.of(op.x), p_.of(op.dy)));
+  }
+  void place(const kernels::SwigluForward& op) {
+    p_.set(op.y, nonlinear("swiglu", alike("gate and up", p_.of(op.gate), p_.of(op.up))));
+  }
+  void place(const kernels::SwigluBackward& op) {
+    const Placement in = alike("gate and up", p_.of(op.gate), p_.of(op.up));
+    for (const Matrix& d : {op.dgate, op.dup})
+      p_.set(d, alike("swiglu's inputs and the gradient of its output", in, p_.of(op.dy)));
+  }
+
+  void place(const kernels::Rope& op) const {
+    if (p_.of(op.x) == cut_rows) throw Misplaced{"positions are turned as if a rank had all rows"};
+  }
+  void place(const kernels::AttentionForward& op) {
+    const Placement heads = attention(op.q, op.k, op.v);
+    p_.set(op.out, heads);
+    p_.set(kernels::matrix(op.lse, DType::f32, op.out.rows, 1), heads);
+  }
+  void place(const kernels::AttentionBackward& op) {
+    Placement heads = alike("attention's output and its sums", p_.of(op.out), p_.at(op.lse));
+    heads = alike("attention's heads and the gradient of its output", attention(op.q, op.k, op.v),
+                  alike("attention", heads, p_.of(op.dout)));
+    for (const Matrix& d : {op.dq, op.dk, op.dv}) p_.set(d, heads);
+  }
+
+  void place(const kernels::CrossEntropyStats& op) {
+    nonlinear("the loss", p_.of(op.logits));
+    if (p_.of(op.logits) != cut_cols)
+      alike("logits and their targets", p_.of(op.logits), p_.at(op.targets));
+    p_.set(kernels::matrix(op.stats, DType::f32, op.logits.rows, 3), p_.of(op.logits));
+  }
+  void place(const kernels::CrossEntropyCombine& op) {
+    if (p_.at(op.stats) == cut_cols)
+      throw Misplaced{fmt::format(
+          "the loss is made of the statistics of {} part of the vocabulary, and others are missing", op.parts)};
+    for (float* out : {op.lse, op.loss}) p_.set(kernels::vector(out, DType::f32, op.m), p_.at(op.stats));
+  }
+  void place(const kernels::CrossEntropyBackward& op) const {
+    if (p_.of(op.logits) != cut_cols) alike("logits and their sums", p_.of(op.logits), p_.at(op.lse));
+  }
+
+  void place(const kernels::AdamW&) const {}
+  void place(const kernels::SumSquares&) const {}
+  void place(const kernels::Sum& op) const { nonlinear("the sum of losses", p_.at(op.x)); }
+
+  Placement weight(const kernels::PackedWeight& w) const { return p_.of(kernels::PlainWeight::of(&w)); }
   void apply_norm(Placement in, Matrix weight, Matrix bias, Matrix y) {
     nonlinear("a norm", in);
     if (in == cut_cols) throw Misplaced{"a norm reads some of the columns as if they were all"};

@@ -111,7 +111,8 @@ struct StageModel::Impl {
     const StagePart& p = uses_of(c).parts[size_t(part)];
     params.await(p.begin, p.end);
     if (p.kind == StagePart::layer) layers[size_t(c)][size_t(p.index)].pack(context);
-    if (p.kind == StagePart::head) backend.pack(stream, params.weight(p.begin), *head);
+    if (p.kind == StagePart::head)
+      backend.run(stream, kernels::Pack{.w = params.weight(p.begin), .packed = head.get()});
   }
 
   /// Calls each(part) for `part`, or for all parts in the order of the pass.
@@ -146,12 +147,14 @@ struct StageModel::Impl {
   void embed(const VirtualStageUses& virtual_stage, Slot& s, const int32_t* tokens) {
     const Matrix x = s.input();
     const Matrix partial = tp.cuts_rows() ? memory.shared.scratch.partial : x;
-    backend.embedding_forward(stream, tokens, params.weight(virtual_stage.embedding),
-                              vocab_begin(virtual_stage), partial);
+    backend.run(stream, kernels::EmbeddingForward{.ids = tokens,
+                                                  .table = params.weight(virtual_stage.embedding),
+                                                  .vocab_begin = vocab_begin(virtual_stage), .out = partial});
     tp.leave(partial, x);
     if (virtual_stage.position >= 0)
-      backend.add_position(stream, params.weight(virtual_stage.position), tp.first_local_row(shape.rows),
-                           shape.seq_len, x);
+      backend.run(stream, kernels::AddPosition{.table = params.weight(virtual_stage.position),
+                                               .first_row = tp.first_local_row(shape.rows),
+                                               .seq_len = shape.seq_len, .x = x});
   }
 
   void layer_forward(int c, size_t l, Slot& s) {
@@ -160,13 +163,13 @@ struct StageModel::Impl {
     mid = s.layers[l].back()[kInput];
     const bool last = l + 1 == s.layers.size();
     if (last && !uses_of(c).last) {
-      backend.copy(stream, mid, s.output);
-      backend.add(stream, delta, s.output);
+      backend.run(stream, kernels::Copy{.src = mid, .dst = s.output});
+      backend.run(stream, kernels::Add{.src = delta, .dst = s.output});
     } else if (!last && kept(c, l) == Kept::input) {
       // The next layer may overwrite the shared `mid`: hand it over in the next layer's own input.
       const Matrix x = s.layers[l + 1].front()[kInput];
-      backend.copy(stream, mid, x);
-      backend.add(stream, delta, x);
+      backend.run(stream, kernels::Copy{.src = mid, .dst = x});
+      backend.run(stream, kernels::Add{.src = delta, .dst = x});
       mid = delta = Matrix{};
     }
   }
@@ -176,13 +179,14 @@ struct StageModel::Impl {
     if (s.layers.empty()) {
       mid = s.final_x;
       delta = Matrix{};
-      backend.copy(stream, s.input(), mid);
+      backend.run(stream, kernels::Copy{.src = s.input(), .dst = mid});
     }
     const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
-    backend.norm_forward(stream, uses.final_norm.kind, mid, delta,
-                         vector_weight(params, virtual_stage.final_norm_weight),
-                         vector_weight(params, virtual_stage.final_norm_bias), uses.final_norm.eps, s.final_x,
-                         y, s.final_stats);
+    backend.run(stream, kernels::NormForward{.kind = uses.final_norm.kind, .x = mid, .delta = delta,
+                                             .weight = vector_weight(params, virtual_stage.final_norm_weight),
+                                             .bias = vector_weight(params, virtual_stage.final_norm_bias),
+                                             .eps = uses.final_norm.eps, .sum = s.final_x, .y = y,
+                                             .stats = s.final_stats});
     tp.enter(y, m.head_input);
   }
 
@@ -192,23 +196,30 @@ struct StageModel::Impl {
     const int64_t v = params.weight(virtual_stage.head).rows, begin = vocab_begin(virtual_stage);
     const Matrix logits = m.logits.columns(0, v);
     const int32_t* targets = mb.ids(BatchField::targets);
-    backend.linear_forward(stream, m.head_input, *head, {}, logits);
-    backend.cross_entropy_stats(stream, logits, targets, begin, m.stats);
+    backend.run(stream, kernels::LinearForward{.x = m.head_input, .w = head.get(), .y = logits});
+    backend.run(stream, kernels::CrossEntropyStats{.logits = logits, .targets = targets, .vocab_begin = begin,
+                                                   .stats = m.stats});
     const float* stats = m.stats;
     if (tp.size() > 1) {
       tp.gather(kernels::matrix(m.stats, DType::f32, shape.rows, 3),
                 kernels::matrix(m.all_stats, DType::f32, shape.rows * tp.size(), 3));
       stats = m.all_stats;
     }
-    backend.cross_entropy_combine(stream, stats, tp.size(), shape.rows, m.lse, m.loss);
-    backend.sum(stream, m.loss, shape.rows, loss);
+    backend.run(stream, kernels::CrossEntropyCombine{.stats = stats, .parts = tp.size(), .m = shape.rows,
+                                                     .lse = m.lse, .loss = m.loss});
+    backend.run(stream, kernels::Sum{.x = m.loss, .n = shape.rows, .out = loss});
     if (!train) return;
-    backend.cross_entropy_backward(stream, logits, targets, begin, m.lse, options.loss_scale);
-    backend.linear_backward_input(stream, logits, *head, m.head_input_gradient);
+    backend.run(stream, kernels::CrossEntropyBackward{.logits = logits, .targets = targets,
+                                                      .vocab_begin = begin, .lse = m.lse,
+                                                      .scale = options.loss_scale});
+    backend.run(stream, kernels::LinearBackwardInput{.dy = logits, .w = head.get(),
+                                                     .dx = m.head_input_gradient});
     const Matrix dy = tp.leave(m.head_input_gradient, s.final_gradient);
-    if (dy.data != s.final_gradient.data) backend.copy(stream, dy, s.final_gradient);
-    backend.linear_backward_weight(stream, logits, m.head_input, params.gradient(virtual_stage.head, mb.lane),
-                                   {}, !mb.first_of_lane);
+    if (dy.data != s.final_gradient.data)
+      backend.run(stream, kernels::Copy{.src = dy, .dst = s.final_gradient});
+    backend.run(stream, kernels::LinearBackwardWeight{.dy = logits, .x = m.head_input,
+                                                      .dw = params.gradient(virtual_stage.head, mb.lane),
+                                                      .accumulate = !mb.first_of_lane});
     if (mb.last_of_lane) params.merge_lane(virtual_stage.head, virtual_stage.head + 1, mb.lane);
   }
 
@@ -257,11 +268,11 @@ struct StageModel::Impl {
       return fused ? vector_gradient(params, use, mb.lane) : use < 0 ? Matrix{} : waiting;
     };
     d = s.layers.empty() ? s.input_gradient : memory.shared.pong;
-    backend.norm_backward(stream, uses.final_norm.kind, s.final_gradient, s.final_x,
-                          vector_weight(params, virtual_stage.final_norm_weight), s.final_stats, {}, d,
-                          gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
-                          gradient(virtual_stage.final_norm_bias, s.final_norm_bias),
-                          fused && !mb.first_of_lane);
+    backend.run(stream, kernels::NormBackward{.kind = uses.final_norm.kind, .dy = s.final_gradient, .x = s.final_x,
+        .weight = vector_weight(params, virtual_stage.final_norm_weight), .stats = s.final_stats, .dx = d,
+        .dweight = gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
+        .dbias = gradient(virtual_stage.final_norm_bias, s.final_norm_bias),
+        .accumulate = fused && !mb.first_of_lane});
   }
 
   void layer_backward(int c, size_t l, Slot& s, const MicroBatch& mb) {
@@ -284,7 +295,7 @@ struct StageModel::Impl {
     if (tp.cuts_rows())
       tp.enter(d, embedding_gradient);
     else if (options.split_backward)
-      backend.copy(stream, d, embedding_gradient);
+      backend.run(stream, kernels::Copy{.src = d, .dst = embedding_gradient});
     else
       embedding_gradient = d;
   }
@@ -299,12 +310,13 @@ struct StageModel::Impl {
   void embedding_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
     const Matrix dx = options.split_backward ? s.embedding_gradient : embedding_gradient;
     if (mb.first_of_lane) params.zero_gradient(virtual_stage.embedding, mb.lane);
-    backend.embedding_backward(stream, mb.ids(BatchField::tokens), dx, vocab_begin(virtual_stage),
-                               params.gradient(virtual_stage.embedding, mb.lane));
+    backend.run(stream, kernels::EmbeddingBackward{.ids = mb.ids(BatchField::tokens), .dout = dx,
+        .vocab_begin = vocab_begin(virtual_stage),
+        .dtable = params.gradient(virtual_stage.embedding, mb.lane)});
     if (virtual_stage.position < 0) return;
     if (mb.first_of_lane) params.zero_gradient(virtual_stage.position, mb.lane);
-    backend.add_position_backward(stream, dx, 0, shape.seq_len,
-                                  params.gradient(virtual_stage.position, mb.lane));
+    backend.run(stream, kernels::AddPositionBackward{.dx = dx, .seq_len = shape.seq_len,
+        .dtable = params.gradient(virtual_stage.position, mb.lane)});
   }
 };
 
@@ -373,7 +385,8 @@ void StageModel::logits(const int32_t* tokens, int64_t count, int64_t first, std
   const int64_t rows = count - first, v = int64_t(logits.size()) / rows;
   const Matrix computed = m.memory.shared.logits.columns(0, v).row_range(first, rows);
   const auto wide = m.backend.allocate(logits.size() * sizeof(float));
-  m.backend.copy(m.stream, computed, kernels::matrix(wide->data(), DType::f32, rows, v));
+  m.backend.run(m.stream, kernels::Copy{.src = computed,
+                                        .dst = kernels::matrix(wide->data(), DType::f32, rows, v)});
   m.backend.copy_to_host(m.stream, logits.data(), wide->data(), logits.size() * sizeof(float));
   m.stream.synchronize();
 }

@@ -156,10 +156,10 @@ class Bench {
     const auto v = [&](const Matrix& m) { return m.columns(q_cols + k_cols, k_cols); };
     const double flops = 2.0 * double(rows) * double(model.seq_len) * double(q_cols);
     time(model, "attention_forward", out, 0, flops,
-         [&] { backend_.attention_forward(*stream_, shape, q(qkv), k(qkv), v(qkv), out, lse); });
-    time(model, "attention_backward", out, 0, 2.5 * flops, [&] {
-      backend_.attention_backward(*stream_, shape, q(qkv), k(qkv), v(qkv), out, lse, dout, q(dqkv), k(dqkv), v(dqkv));
-    });
+         AttentionForward{.shape = shape, .q = q(qkv), .k = k(qkv), .v = v(qkv), .out = out, .lse = lse});
+    time(model, "attention_backward", out, 0, 2.5 * flops,
+         AttentionBackward{.shape = shape, .q = q(qkv), .k = k(qkv), .v = v(qkv), .out = out, .lse = lse,
+                           .dout = dout, .dq = q(dqkv), .dk = k(dqkv), .dv = v(dqkv)});
   }
 
   void run(const Model& model) {
@@ -182,6 +182,9 @@ class Bench {
   void time(const Model& model, const std::string& op, const Matrix& shape, double bytes, double flops, const std::function<void()>& call) {
     time(model, op, shape, bytes, flops, call, *stream_);
   }
+  void time(const Model& model, const std::string& name, const Matrix& shape, double bytes, double flops, const Op& op) {
+    time(model, name, shape, bytes, flops, [&] { backend_.run(*stream_, op); });
+  }
   void time(const Model& model, const std::string& op, const Matrix& shape, double bytes, double flops, const std::function<void()>& call,
             Stream& stream) {
     if (op.find(options_.part) == std::string::npos) return;
@@ -203,17 +206,17 @@ class Bench {
     const int64_t rows = model.rows(), cols = model.hidden;
     const Matrix a = memory(DType::f32, rows, cols), b = memory(DType::f32, rows, cols), half = memory(kType, rows, cols);
     const Matrix wide = memory(kType, rows, 2 * cols), odd = wide.columns(1, cols), even = wide.columns(0, cols);
-    time(model, "fill_zero", a, bytes_of(a), 0, [&] { backend_.fill_zero(*stream_, a.data, size_t(bytes_of(a))); });
+    time(model, "fill_zero", a, bytes_of(a), 0, FillZero{.data = a.data, .size = size_t(bytes_of(a))});
     const auto copy = [&](const char* name, const Matrix& from, const Matrix& to) {
-      time(model, name, from, bytes_of(from) + bytes_of(to), 0, [&, from, to] { backend_.copy(*stream_, from, to); });
+      time(model, name, from, bytes_of(from) + bytes_of(to), 0, Copy{.src = from, .dst = to});
     };
     copy("copy_f32_f32", a, b);
     copy("copy_f32_bf16", a, half);
     copy("copy_bf16_f32", half, a);
     copy("copy_bf16_columns", half, even);
     copy("copy_bf16_odd_columns", half, odd);
-    time(model, "add_f32", a, 3 * bytes_of(a), 0, [&] { backend_.add(*stream_, b, a); });
-    time(model, "add_bf16", half, 3 * bytes_of(half), 0, [&] { backend_.add(*stream_, even, half); });
+    time(model, "add_f32", a, 3 * bytes_of(a), 0, Add{.src = b, .dst = a});
+    time(model, "add_bf16", half, 3 * bytes_of(half), 0, Add{.src = even, .dst = half});
   }
 
   void tree_sums(const Model& model) {
@@ -224,7 +227,7 @@ class Bench {
       for (int i = 0; i < n; ++i) inputs.push_back(memory(DType::f32, 1, count).data);
       const Matrix out = memory(DType::f32, 1, count);
       time(model, fmt::format("tree_sum_{}", n), out, (n + 1) * bytes_of(out), 0,
-           [&] { backend_.tree_sum(*stream_, inputs, out.data, DType::f32, count); });
+           TreeSum{.inputs = inputs, .out = out.data, .dtype = DType::f32, .count = count});
     }
   }
 
@@ -233,13 +236,16 @@ class Bench {
     const Matrix x = memory(kType, model.rows(), model.channels), table = memory(kType, model.vocab, model.channels);
     const Matrix dtable = memory(DType::f32, model.vocab, model.channels);
     const int32_t* ids = memory.ids(model.rows(), model.vocab);
-    time(model, "embedding_forward", x, 2 * bytes_of(x), 0, [&] { backend_.embedding_forward(*stream_, ids, table, 0, x); });
-    time(model, "embedding_backward", x, 5 * bytes_of(x), 0, [&] { backend_.embedding_backward(*stream_, ids, x, 0, dtable); });
+    time(model, "embedding_forward", x, 2 * bytes_of(x), 0,
+         EmbeddingForward{.ids = ids, .table = table, .out = x});
+    time(model, "embedding_backward", x, 5 * bytes_of(x), 0,
+         EmbeddingBackward{.ids = ids, .dout = x, .dtable = dtable});
     if (model.gated) return;
     const Matrix positions = memory(DType::f32, model.seq_len, model.channels);
-    time(model, "add_position", x, 2 * bytes_of(x), 0, [&] { backend_.add_position(*stream_, positions, 0, model.seq_len, x); });
+    time(model, "add_position", x, 2 * bytes_of(x), 0,
+         AddPosition{.table = positions, .seq_len = model.seq_len, .x = x});
     time(model, "add_position_backward", x, bytes_of(x), 0,
-         [&] { backend_.add_position_backward(*stream_, x, 0, model.seq_len, positions); });
+         AddPositionBackward{.dx = x, .seq_len = model.seq_len, .dtable = positions});
   }
 
   void norms(const Model& model) {
@@ -253,13 +259,19 @@ class Bench {
     float* const stats = memory.floats(2 * rows);
     const double bytes = bytes_of(x);
     time(model, "norm_forward_add", x, 4 * bytes, 0,
-         [&] { backend_.norm_forward(*stream_, kind, x, delta, weight, bias, 1e-5f, sum, y, stats); });
-    time(model, "norm_forward", x, 2 * bytes, 0, [&] { backend_.norm_forward(*stream_, kind, x, {}, weight, bias, 1e-5f, {}, y, stats); });
-    time(model, "norm_apply", x, 2 * bytes, 0, [&] { backend_.norm_apply(*stream_, kind, x, stats, weight, bias, y); });
+         NormForward{.kind = kind, .x = x, .delta = delta, .weight = weight, .bias = bias, .eps = 1e-5f,
+                     .sum = sum, .y = y, .stats = stats});
+    time(model, "norm_forward", x, 2 * bytes, 0,
+         NormForward{.kind = kind, .x = x, .weight = weight, .bias = bias, .eps = 1e-5f, .y = y,
+                     .stats = stats});
+    time(model, "norm_apply", x, 2 * bytes, 0,
+         NormApply{.kind = kind, .x = x, .stats = stats, .weight = weight, .bias = bias, .y = y});
     time(model, "norm_backward_add", x, 4 * bytes, 0,
-         [&] { backend_.norm_backward(*stream_, kind, y, x, weight, stats, delta, sum, dweight, dbias, true); });
+         NormBackward{.kind = kind, .dy = y, .x = x, .weight = weight, .stats = stats, .dresidual = delta,
+                      .dx = sum, .dweight = dweight, .dbias = dbias, .accumulate = true});
     time(model, "norm_backward", x, 3 * bytes, 0,
-         [&] { backend_.norm_backward(*stream_, kind, y, x, weight, stats, {}, sum, dweight, dbias, true); });
+         NormBackward{.kind = kind, .dy = y, .x = x, .weight = weight, .stats = stats, .dx = sum,
+                      .dweight = dweight, .dbias = dbias, .accumulate = true});
   }
 
   void products(const Model& model) {
@@ -277,24 +289,30 @@ class Bench {
     const Matrix bias = with_bias ? memory(backend_.bias_dtype(kType), 1, n) : Matrix{};
     const Matrix dw = memory(DType::f32, n, k), dbias = with_bias ? memory(DType::f32, 1, n) : Matrix{};
     const auto packed = backend_.make_packed(n, k, kType);
-    backend_.pack(*stream_, w, *packed);
+    backend_.run(*stream_, Pack{.w = w, .packed = packed.get()});
     const double flops = 2.0 * double(model.rows()) * double(n) * double(k);
-    time(model, name + "_forward", y, 0, flops, [&] { backend_.linear_forward(*stream_, x, *packed, bias, y); });
-    time(model, name + "_backward_input", x, 0, flops, [&] { backend_.linear_backward_input(*stream_, y, *packed, x); });
+    time(model, name + "_forward", y, 0, flops,
+         LinearForward{.x = x, .w = packed.get(), .bias = bias, .y = y});
+    time(model, name + "_backward_input", x, 0, flops,
+         LinearBackwardInput{.dy = y, .w = packed.get(), .dx = x});
     time(model, name + "_backward_weight", dw, 0, flops,
-         [&] { backend_.linear_backward_weight(*stream_, y, x, dw, dbias, true); });
+         LinearBackwardWeight{.dy = y, .x = x, .dw = dw, .dbias = dbias, .accumulate = true});
     if (with_bias) {
       time(model, name + "_backward_weight_by_product", dw, 0, flops,
-           [&] { by_product_.linear_backward_weight(*by_product_stream_, y, x, dw, dbias, true); }, *by_product_stream_);
+           [&] {
+             by_product_.run(*by_product_stream_, LinearBackwardWeight{.dy = y, .x = x, .dw = dw, .dbias = dbias,
+                                                                       .accumulate = true});
+           }, *by_product_stream_);
     }
     if (with_bias && name == "mlp_up") {
       const Matrix pre = memory(kType, model.rows(), n);
-      time(model, name + "_gelu_forward", y, 0, flops, [&] { backend_.linear_gelu_forward(*stream_, x, *packed, bias, pre, y); });
+      time(model, name + "_gelu_forward", y, 0, flops,
+           LinearGeluForward{.x = x, .w = packed.get(), .bias = bias, .pre = pre, .y = y});
     }
     if (with_bias && name == "mlp_down") {
       const Matrix pre = memory(kType, model.rows(), k);
       time(model, name + "_gelu_backward_input", x, 0, flops,
-           [&] { backend_.linear_gelu_backward_input(*stream_, y, *packed, pre, x); });
+           LinearGeluBackwardInput{.dy = y, .w = packed.get(), .pre = pre, .dx = x});
     }
   }
 
@@ -304,18 +322,20 @@ class Bench {
     const Matrix y = memory(kType, rows, cols), dy = memory(kType, rows, cols);
     const double bytes = bytes_of(y);
     if (!model.gated) {
-      time(model, "gelu_forward", y, 2 * bytes, 0, [&] { backend_.gelu_forward(*stream_, y, dy); });
-      time(model, "gelu_backward", y, 3 * bytes, 0, [&] { backend_.gelu_backward(*stream_, y, dy, dy); });
+      time(model, "gelu_forward", y, 2 * bytes, 0, GeluForward{.x = y, .y = dy});
+      time(model, "gelu_backward", y, 3 * bytes, 0, GeluBackward{.x = y, .dy = dy, .dx = dy});
       return;
     }
     const Matrix both = memory(kType, rows, 2 * cols), dboth = memory(kType, rows, 2 * cols);
     const Matrix gate = both.columns(0, cols), up = both.columns(cols, cols);
-    time(model, "swiglu_forward", y, 3 * bytes, 0, [&] { backend_.swiglu_forward(*stream_, gate, up, y); });
+    time(model, "swiglu_forward", y, 3 * bytes, 0, SwigluForward{.gate = gate, .up = up, .y = y});
     time(model, "swiglu_backward", y, 5 * bytes, 0,
-         [&] { backend_.swiglu_backward(*stream_, gate, up, dy, dboth.columns(0, cols), dboth.columns(cols, cols)); });
+         SwigluBackward{.gate = gate, .up = up, .dy = dy, .dgate = dboth.columns(0, cols),
+                        .dup = dboth.columns(cols, cols)});
     const Matrix q = memory(kType, rows, model.qkv()).columns(0, model.heads * model.head_dim);
     const float* cos_sin = memory.floats(model.seq_len * model.head_dim);
-    time(model, "rope", q, 2 * bytes_of(q), 0, [&] { backend_.rope(*stream_, q, model.head_dim, model.seq_len, cos_sin, false); });
+    time(model, "rope", q, 2 * bytes_of(q), 0,
+         Rope{.x = q, .head_dim = model.head_dim, .seq_len = model.seq_len, .cos_sin = cos_sin});
   }
 
   void loss(const Model& model) {
@@ -325,14 +345,14 @@ class Bench {
     const int32_t* targets = memory.ids(rows, model.vocab);
     float *const stats = memory.floats(3 * rows), *const lse = memory.floats(rows), *const losses = memory.floats(rows);
     time(model, "cross_entropy_stats", logits, bytes_of(logits), 0,
-         [&] { backend_.cross_entropy_stats(*stream_, logits, targets, 0, stats); });
+         CrossEntropyStats{.logits = logits, .targets = targets, .stats = stats});
     time(model, "cross_entropy_combine", matrix(stats, DType::f32, rows, 3), 20.0 * double(rows), 0,
-         [&] { backend_.cross_entropy_combine(*stream_, stats, 1, rows, lse, losses); });
+         CrossEntropyCombine{.stats = stats, .parts = 1, .m = rows, .lse = lse, .loss = losses});
     time(model, "cross_entropy_backward", logits, 2 * bytes_of(logits), 0,
-         [&] { backend_.cross_entropy_backward(*stream_, logits, targets, 0, lse, 1e-6f); });
+         CrossEntropyBackward{.logits = logits, .targets = targets, .lse = lse, .scale = 1e-6f});
     const Matrix flat = matrix(losses, DType::f32, 1, rows);
     double* const total = memory.host_doubles(1);
-    time(model, "sum", flat, bytes_of(flat), 0, [&] { backend_.sum(*stream_, losses, rows, total); });
+    time(model, "sum", flat, bytes_of(flat), 0, Sum{.x = losses, .n = rows, .out = total});
   }
 
   void optimizer(const Model& model) {
@@ -343,7 +363,7 @@ class Bench {
     const auto parameter = [&](int64_t rows, int64_t cols) {
       const auto state = [&] { return memory(DType::f32, rows, cols); };
       const Matrix grad = state(), master = state(), first = state(), second = state();
-      backend_.fill_zero(*stream_, second.data, size_t(bytes_of(second)));   // a second moment is not negative
+      backend_.run(*stream_, FillZero{.data = second.data, .size = size_t(bytes_of(second))});   // a second moment is not negative
       boxes.push_back({master.as<float>(), first.as<float>(), second.as<float>(), grad.as<float>(), cols, memory(kType, rows, cols), 0.1f});
       gradients.push_back(grad);
       count += double(rows * cols);
@@ -358,9 +378,10 @@ class Bench {
     if (!model.gated) parameter(model.vocab, model.channels);
     const Matrix shape = matrix(nullptr, DType::f32, int64_t(boxes.size()), int64_t(count));
     const AdamWStep step{.lr = 1e-6f, .bias_correction1 = 0.1f, .bias_correction2 = 0.05f};
-    time(model, "adamw", shape, count * (28 + double(size_of(kType))), 0, [&] { backend_.adamw(*stream_, boxes, step); });
+    time(model, "adamw", shape, count * (28 + double(size_of(kType))), 0,
+         AdamW{.boxes = boxes, .step = step});
     double* const squares = memory.host_doubles(gradients.size());
-    time(model, "sum_squares", shape, count * 4, 0, [&] { backend_.sum_squares(*stream_, gradients, squares); });
+    time(model, "sum_squares", shape, count * 4, 0, SumSquares{.boxes = gradients, .out = squares});
   }
 
   Backend &backend_, &by_product_;

@@ -70,6 +70,9 @@ class Bench {
   }
   Matrix row(const std::string& name, int64_t cols) { return buffer(name, DType::f32, 1, cols); }
 
+  void time(const std::string& name, int64_t calls, double flops, double bytes, const Op& op) {
+    time(name, calls, flops, bytes, [&] { backend_.run(*stream_, op); });
+  }
   void time(const std::string& op, int64_t calls, double flops, double bytes, const std::function<void()>& call) {
     using Clock = std::chrono::steady_clock;
     call();
@@ -97,13 +100,14 @@ class Bench {
     const double flops = 2.0 * double(rows_ * n * k);
     if (packed->bytes() > 0) {
       time(name + "_pack", calls, 0, double(n * k) * double(size_of(dtype_)),
-           [&] { backend_.pack(*stream_, w, *packed); });
+           Pack{.w = w, .packed = packed.get()});
     } else {
-      backend_.pack(*stream_, w, *packed);
+      backend_.run(*stream_, Pack{.w = w, .packed = packed.get()});
     }
-    time(name + "_fwd", calls, flops, 0, [&] { backend_.linear_forward(*stream_, x, *packed, bias, y); });
-    time(name + "_dx", calls, flops, 0, [&] { backend_.linear_backward_input(*stream_, y, *packed, x); });
-    time(name + "_dw", calls, flops, 0, [&] { backend_.linear_backward_weight(*stream_, y, x, dw, bias, true); });
+    time(name + "_fwd", calls, flops, 0, LinearForward{.x = x, .w = packed.get(), .bias = bias, .y = y});
+    time(name + "_dx", calls, flops, 0, LinearBackwardInput{.dy = y, .w = packed.get(), .dx = x});
+    time(name + "_dw", calls, flops, 0,
+         LinearBackwardWeight{.dy = y, .x = x, .dw = dw, .dbias = bias, .accumulate = true});
     buffers_.erase(name + std::to_string(k));
     buffers_.erase(name + "_dw" + std::to_string(k));
   }
@@ -115,13 +119,13 @@ class Bench {
     float* lse = buffer("lse", DType::f32, rows_, kHeads).as<float>();
     const double flops = 2.0 * double(rows_ * seq_len_ * kC);  // causal: half of two T x T products
     const auto column = [](const Matrix& m, int64_t i) { return m.columns(i * kC, kC); };
-    time("attention_fwd", kLayers, flops, 0, [&] {
-      backend_.attention_forward(*stream_, shape, column(qkv, 0), column(qkv, 1), column(qkv, 2), out, lse);
-    });
-    time("attention_bwd", kLayers, 2.5 * flops, 0, [&] {
-      backend_.attention_backward(*stream_, shape, column(qkv, 0), column(qkv, 1), column(qkv, 2), out, lse, dout,
-                                  column(dqkv, 0), column(dqkv, 1), column(dqkv, 2));
-    });
+    time("attention_fwd", kLayers, flops, 0,
+         AttentionForward{.shape = shape, .q = column(qkv, 0), .k = column(qkv, 1), .v = column(qkv, 2),
+                          .out = out, .lse = lse});
+    time("attention_bwd", kLayers, 2.5 * flops, 0,
+         AttentionBackward{.shape = shape, .q = column(qkv, 0), .k = column(qkv, 1), .v = column(qkv, 2),
+                           .out = out, .lse = lse, .dout = dout, .dq = column(dqkv, 0), .dk = column(dqkv, 1),
+                           .dv = column(dqkv, 2)});
   }
 
   void norms() {
@@ -130,19 +134,20 @@ class Bench {
     const Matrix dweight = row("dweight", kC), dbias = row("dbias", kC);
     float* stats = buffer("stats", DType::f32, rows_, 2).as<float>();
     const double bytes = double(x.count()) * double(size_of(dtype_));
-    time("norm_fwd", 2 * kLayers + 1, 0, 4 * bytes, [&] {
-      backend_.norm_forward(*stream_, NormKind::layernorm, x, delta, weight, bias, 1e-5f, x, y, stats);
-    });
-    time("norm_bwd", 2 * kLayers + 1, 0, 4 * bytes, [&] {
-      backend_.norm_backward(*stream_, NormKind::layernorm, y, x, weight, stats, delta, delta, dweight, dbias, true);
-    });
+    time("norm_fwd", 2 * kLayers + 1, 0, 4 * bytes,
+         NormForward{.kind = NormKind::layernorm, .x = x, .delta = delta, .weight = weight, .bias = bias,
+                     .eps = 1e-5f, .sum = x, .y = y, .stats = stats});
+    time("norm_bwd", 2 * kLayers + 1, 0, 4 * bytes,
+         NormBackward{.kind = NormKind::layernorm, .dy = y, .x = x, .weight = weight, .stats = stats,
+                      .dresidual = delta, .dx = delta, .dweight = dweight, .dbias = dbias,
+                      .accumulate = true});
   }
 
   void elementwise() {
     const Matrix x = activation("x", kHidden), y = activation("y", kHidden);
     const double bytes = double(x.count()) * double(size_of(dtype_));
-    time("gelu_fwd", kLayers, 0, 2 * bytes, [&] { backend_.gelu_forward(*stream_, x, y); });
-    time("gelu_bwd", kLayers, 0, 3 * bytes, [&] { backend_.gelu_backward(*stream_, x, y, y); });
+    time("gelu_fwd", kLayers, 0, 2 * bytes, GeluForward{.x = x, .y = y});
+    time("gelu_bwd", kLayers, 0, 3 * bytes, GeluBackward{.x = x, .dy = y, .dx = y});
   }
 
   void loss() {
@@ -156,15 +161,16 @@ class Bench {
     float *lse = stats + 3 * rows_, *losses = stats + 4 * rows_;
     const double bytes = double(logits.count()) * double(size_of(dtype_));
     time("cross_entropy_fwd", 1, 0, bytes, [&] {
-      backend_.cross_entropy_stats(*stream_, logits, ids.data(), 0, stats);
-      backend_.cross_entropy_combine(*stream_, stats, 1, rows_, lse, losses);
+      backend_.run(*stream_, CrossEntropyStats{.logits = logits, .targets = ids.data(), .stats = stats});
+      backend_.run(*stream_, CrossEntropyCombine{.stats = stats, .parts = 1, .m = rows_, .lse = lse,
+                                                 .loss = losses});
     });
     time("cross_entropy_bwd", 1, 0, 2 * bytes,
-         [&] { backend_.cross_entropy_backward(*stream_, logits, ids.data(), 0, lse, 1e-3f); });
+         CrossEntropyBackward{.logits = logits, .targets = ids.data(), .lse = lse, .scale = 1e-3f});
     time("embedding_fwd", 1, 0, 2 * double(x.count()) * double(size_of(dtype_)),
-         [&] { backend_.embedding_forward(*stream_, ids.data(), table, 0, x); });
+         EmbeddingForward{.ids = ids.data(), .table = table, .out = x});
     time("embedding_bwd", 1, 0, 3 * double(x.count()) * double(size_of(dtype_)),
-         [&] { backend_.embedding_backward(*stream_, ids.data(), x, 0, dtable); });
+         EmbeddingBackward{.ids = ids.data(), .dout = x, .dtable = dtable});
     buffers_.clear();
   }
 
@@ -175,10 +181,10 @@ class Bench {
     const Matrix param = buffer("param", dtype_, n, kC);
     const AdamWBox box[] = {{master.as<float>(), first.as<float>(), second.as<float>(), grad.as<float>(), kC, param, 0.1f}};
     const double count = double(n * kC);
-    time("adamw", 1, 0, count * (28 + double(size_of(dtype_))), [&] { backend_.adamw(*stream_, box, {.lr = 1e-4f}); });
+    time("adamw", 1, 0, count * (28 + double(size_of(dtype_))), AdamW{.boxes = box, .step = {.lr = 1e-4f}});
     double squares = 0;
-    time("grad_norm", 1, 0, count * 4, [&] { backend_.sum_squares(*stream_, {&grad, 1}, &squares); });
-    time("zero_grad", 1, 0, count * 4, [&] { backend_.fill_zero(*stream_, grad.data, size_t(grad.count()) * 4); });
+    time("grad_norm", 1, 0, count * 4, SumSquares{.boxes = {&grad, 1}, .out = &squares});
+    time("zero_grad", 1, 0, count * 4, FillZero{.data = grad.data, .size = size_t(grad.count()) * 4});
   }
 
   Backend& backend_;

@@ -151,9 +151,10 @@ class Blocks {
       for (int time = 0; time < 3; ++time) {
         const Time spent = watch.of(comm, [&] {
           if (adds)
-            backend.tree_sum(stream, inputs, blocks_[2]->data(), DType::f32, kElements);
+            backend.run(stream, kernels::TreeSum{.inputs = inputs, .out = blocks_[2]->data(),
+                                                 .dtype = DType::f32, .count = kElements});
           else
-            backend.copy(stream, of(0), of(2));
+            backend.run(stream, kernels::Copy{.src = of(0), .dst = of(2)});
         });
         best = std::max(best, double(kElements) * 4 * (adds ? 3 : 2) * comm.size() / spent.cpu_s);
       }

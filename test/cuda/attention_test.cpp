@@ -38,8 +38,11 @@ Results room_for(const AttentionShape& s, const Inputs& in) {
 Results expected_of(const AttentionShape& s, const Inputs& in) {
   Results r = room_for(s, in);
   const auto stream = reference().create_stream();
-  reference().attention_forward(*stream, s, in.q, in.k, in.v, r.out, r.lse.f32());
-  reference().attention_backward(*stream, s, in.q, in.k, in.v, r.out, r.lse.f32(), in.dout, r.dq, r.dk, r.dv);
+  reference().run(*stream, AttentionForward{.shape = s, .q = in.q, .k = in.k, .v = in.v, .out = r.out,
+                                            .lse = r.lse.f32()});
+  reference().run(*stream, AttentionBackward{.shape = s, .q = in.q, .k = in.k, .v = in.v, .out = r.out,
+                                             .lse = r.lse.f32(), .dout = in.dout, .dq = r.dq, .dk = r.dk,
+                                             .dv = r.dv});
   return r;
 }
 
@@ -80,9 +83,12 @@ Results launched(const cuda::Queue& queue, const AttentionShape& s, const Inputs
   const Matrix x = device.copy_of(qkv.storage), dy = device.copy_of(dout.storage), y = device.copy_of(out.storage),
                dx = device.copy_of(dqkv.storage), lse = device.copy_of(r.lse);
   const Matrix q = qkv.parts[0](x), k = qkv.parts[1](x), v = qkv.parts[2](x);
-  cuda::attention_forward(queue, s, q, k, v, out.window(y), lse.as<float>());
-  cuda::attention_backward(queue, s, q, k, v, out.window(y), lse.as<float>(), dout.window(dy), dqkv.parts[0](dx), dqkv.parts[1](dx),
-                           dqkv.parts[2](dx), device.poisoned(cuda::attention_backward_scratch(s)));
+  cuda::enqueue(queue, AttentionForward{.shape = s, .q = q, .k = k, .v = v, .out = out.window(y),
+                                        .lse = lse.as<float>()});
+  const AttentionBackward backward{.shape = s, .q = q, .k = k, .v = v, .out = out.window(y),
+                                   .lse = lse.as<float>(), .dout = dout.window(dy), .dq = dqkv.parts[0](dx),
+                                   .dk = dqkv.parts[1](dx), .dv = dqkv.parts[2](dx)};
+  cuda::enqueue(queue, backward, device.poisoned(cuda::scratch_bytes(backward)));
   device.bring_back(y, out.storage);
   device.bring_back(dx, dqkv.storage);
   device.bring_back(lse, r.lse);
@@ -239,8 +245,9 @@ TEST_CASE("attention of no rows does nothing") {
   each_order(0, [](const cuda::Queue& queue) {
     const Matrix none = matrix(nullptr, DType::bf16, 0, 64);
     const AttentionShape s = shape_of(0, 8, 1, 1, 64);
-    cuda::attention_forward(queue, s, none, none, none, none, nullptr);
-    cuda::attention_backward(queue, s, none, none, none, none, nullptr, none, none, none, none, nullptr);
+    cuda::enqueue(queue, AttentionForward{.shape = s, .q = none, .k = none, .v = none, .out = none});
+    cuda::enqueue(queue, AttentionBackward{.shape = s, .q = none, .k = none, .v = none, .out = none,
+                                           .dout = none, .dq = none, .dk = none, .dv = none}, nullptr);
   });
 }
 

@@ -48,23 +48,27 @@ class EveryOp {
     auto* ids = static_cast<int32_t*>(at(8));
     auto* floats = static_cast<float*>(at(9));
     const auto packed = backend_.make_packed(C, C, DType::bf16);
-    backend_.pack(s, w, *packed);
-    backend_.add(s, x, y);
-    backend_.linear_forward(s, x, *packed, bias, y);
-    backend_.linear_backward_input(s, y, *packed, x);
-    backend_.linear_gelu_forward(s, x, *packed, bias, y, z);
-    backend_.linear_gelu_backward_input(s, z, *packed, y, x);
-    backend_.linear_backward_weight(s, y, x, grad, bias, true);
-    backend_.norm_backward(s, NormKind::layernorm, y, x, bias, floats, {}, z, row(10), row(11), true);
-    backend_.attention_backward(s, shape().attention, x, half, activation(12).columns(0, C / H), y, floats, z, activation(13),
-                                activation(14).columns(0, C / H), activation(15).columns(0, C / H));
-    backend_.embedding_backward(s, ids, x, 0, table);
+    backend_.run(s, Pack{.w = w, .packed = packed.get()});
+    backend_.run(s, Add{.src = x, .dst = y});
+    backend_.run(s, LinearForward{.x = x, .w = packed.get(), .bias = bias, .y = y});
+    backend_.run(s, LinearBackwardInput{.dy = y, .w = packed.get(), .dx = x});
+    backend_.run(s, LinearGeluForward{.x = x, .w = packed.get(), .bias = bias, .pre = y, .y = z});
+    backend_.run(s, LinearGeluBackwardInput{.dy = z, .w = packed.get(), .pre = y, .dx = x});
+    backend_.run(s, LinearBackwardWeight{.dy = y, .x = x, .dw = grad, .dbias = bias, .accumulate = true});
+    backend_.run(s, NormBackward{.kind = NormKind::layernorm, .dy = y, .x = x, .weight = bias,
+                                 .stats = floats, .dx = z, .dweight = row(10), .dbias = row(11),
+                                 .accumulate = true});
+    backend_.run(s, AttentionBackward{.shape = shape().attention, .q = x, .k = half,
+                                      .v = activation(12).columns(0, C / H), .out = y, .lse = floats,
+                                      .dout = z, .dq = activation(13), .dk = activation(14).columns(0, C / H),
+                                      .dv = activation(15).columns(0, C / H)});
+    backend_.run(s, EmbeddingBackward{.ids = ids, .dout = x, .dtable = table});
     const AdamWBox boxes[] = {{f32(16), f32(17), f32(18), f32(5), C, w, 0.1f}, {f32(19), f32(20), f32(21), f32(5), C, w, 0.1f}};
-    backend_.adamw(s, boxes, {.lr = 1e-3f});
+    backend_.run(s, AdamW{.boxes = boxes, .step = {.lr = 1e-3f}});
     const Matrix grads[] = {grad, matrix(at(22), DType::f32, C, C)};
     double sums[2], sum;
-    backend_.sum_squares(s, grads, sums);
-    backend_.sum(s, floats, M, &sum);
+    backend_.run(s, SumSquares{.boxes = grads, .out = sums});
+    backend_.run(s, Sum{.x = floats, .n = M, .out = &sum});
     s.synchronize();
   }
 
@@ -128,14 +132,14 @@ TEST_CASE("a failure that is seen late names the ops under way; with check_each_
       const auto stream = backend->create_stream();
       const auto memory = backend->allocate(4096);
       const Matrix x = matrix(memory->data(), DType::f32, 8, 64), y = matrix(memory->data(), DType::f32, 8, 64);
-      backend->fill_zero(*stream, memory->data(), 4096);
+      backend->run(*stream, FillZero{.data = memory->data(), .size = 4096});
       stream->synchronize();
       emulated_gpu::fail_kernel("gelu_forward", 1, cudaErrorIllegalAddress);
       const std::string sentence = error_of(ErrorCode::kHardware, [&] {
-        backend->add(*stream, x, y);
-        backend->add(*stream, x, y);
-        backend->gelu_forward(*stream, x, y);
-        backend->swiglu_forward(*stream, x, x, y);
+        backend->run(*stream, Add{.src = x, .dst = y});
+        backend->run(*stream, Add{.src = x, .dst = y});
+        backend->run(*stream, GeluForward{.x = x, .y = y});
+        backend->run(*stream, SwigluForward{.gate = x, .up = x, .y = y});
         stream->synchronize();
       });
       if (check || *environment) {
@@ -146,7 +150,7 @@ TEST_CASE("a failure that is seen late names the ops under way; with check_each_
         CHECK_THAT(sentence, Contains("on GPU 0: cudaErrorIllegalAddress") && Contains("TRAINCTL_CUDA_CHECK=1"));
       }
       // The context is lost: whatever comes next says so, too.
-      CHECK_THAT(error_of(ErrorCode::kHardware, [&] { backend->add(*stream, x, y); }),
+      CHECK_THAT(error_of(ErrorCode::kHardware, [&] { backend->run(*stream, Add{.src = x, .dst = y}); }),
                  Contains(" on GPU 0: cudaErrorIllegalAddress") && Contains("gelu_forward"));
     }
   }
@@ -160,10 +164,10 @@ TEST_CASE("a launch that fails at once names its op") {
   const auto memory = backend->allocate(4096);
   const Matrix x = matrix(memory->data(), DType::f32, 8, 64);
   emulated_gpu::fail_call("cudaLaunchKernelEx", 1, cudaErrorNoKernelImageForDevice);
-  CHECK_THAT(error_of(ErrorCode::kHardware, [&] { backend->add(*stream, x, x); }),
+  CHECK_THAT(error_of(ErrorCode::kHardware, [&] { backend->run(*stream, Add{.src = x, .dst = x}); }),
              Catch::Matchers::StartsWith("add: cudaLaunchKernelEx on GPU 0: cudaErrorNoKernelImageForDevice") &&
                  Contains("CMAKE_CUDA_ARCHITECTURES"));
-  backend->add(*stream, x, x);
+  backend->run(*stream, Add{.src = x, .dst = x});
   stream->synchronize();
 }
 
@@ -231,7 +235,8 @@ TEST_CASE("streams that use scratch in turn do not disturb each other") {
       }
       for (size_t i = 0; i < kStreams; ++i) {
         const Matrix dw = view(*memory[i], 2).row_range(0, cols), db = view(*memory[i], 2).row_range(cols, 1);
-        backend->linear_backward_weight(*streams[i], view(*memory[i], 0), view(*memory[i], 1), dw, db, false);
+        backend->run(*streams[i], LinearBackwardWeight{.dy = view(*memory[i], 0), .x = view(*memory[i], 1),
+                                                       .dw = dw, .dbias = db});
         if (i == 1) streams[i].reset();   // a stream may end before its work does
       }
       std::vector<std::vector<char>> got;
@@ -271,8 +276,10 @@ TEST_CASE("bias gradients by an epilogue of the product are the reference's, and
         Storage dw = random.normal(DType::f32, n, 40, 0), dbias = random.normal(DType::f32, 1, n, 0), dw_expected = dw,
                 dbias_expected = dbias;
         const uint64_t passes = emulated_gpu::launches_of("column_sum");
-        cuda->linear_backward_weight(*on_gpu, dy, x, dw, dbias, accumulate);
-        reference().linear_backward_weight(*on_host, dy, x, dw_expected, dbias_expected, accumulate);
+        cuda->run(*on_gpu, LinearBackwardWeight{.dy = dy, .x = x, .dw = dw, .dbias = dbias,
+                                                .accumulate = accumulate});
+        reference().run(*on_host, LinearBackwardWeight{.dy = dy, .x = x, .dw = dw_expected,
+                                                       .dbias = dbias_expected, .accumulate = accumulate});
         CHECK(relative_error(dw, dw_expected) < tolerance::kOpF32);
         CHECK(relative_error(dbias, dbias_expected) < tolerance::kOpF32);
         CHECK((emulated_gpu::launches_of("column_sum") == passes) == (n == 24));

@@ -65,12 +65,15 @@ TEST_CASE("embedding rows by launchers are the reference's, bit for bit") {
           Storage initial = framed(random, out_type, rows, w);
           for (int64_t r = 0; r < rows; ++r) initial.set(r, w.first, kPoison);
           Storage expected = initial;
-          reference().embedding_forward(*reference().create_stream(), ids.data(), w(table), kVocabBegin, w(expected));
+          reference().run(*reference().create_stream(),
+                          EmbeddingForward{.ids = ids.data(), .table = w(table), .vocab_begin = kVocabBegin,
+                                           .out = w(expected)});
           each_order(0, [&](const cuda::Queue& queue) {
             INFO(cols << " columns from " << w.first << ", " << name_of(table_type) << " to " << name_of(out_type));
             OnDevice device(queue);
             const Matrix from = device.copy_of(table), to = device.copy_of(initial);
-            cuda::embedding_forward(queue, device.copy_of(ids), w(from), kVocabBegin, w(to));
+            cuda::enqueue(queue, EmbeddingForward{.ids = device.copy_of(ids), .table = w(from),
+                                                  .vocab_begin = kVocabBegin, .out = w(to)});
             Storage got = initial;
             device.bring_back(to, got);
             check_output(w, initial, got, expected, 0);
@@ -90,13 +93,16 @@ TEST_CASE("embedding gradients by launchers") {
           Random random(8);
           const Storage dout = framed(random, dtype, rows, w), initial = framed(random, DType::f32, vocab, w, -0.0f);
           Storage expected = initial;
-          reference().embedding_backward(*reference().create_stream(), tokens.ids.data(), w(dout), kVocabBegin, w(expected));
+          reference().run(*reference().create_stream(),
+                          EmbeddingBackward{.ids = tokens.ids.data(), .dout = w(dout),
+                                            .vocab_begin = kVocabBegin, .dtable = w(expected)});
           each_order(2, [&](const cuda::Queue& queue) {
             INFO(rows << " tokens, " << tokens.name << ", " << cols << " columns from " << w.first << " " << name_of(dtype));
             OnDevice device(queue);
             const Matrix from = device.copy_of(dout), to = device.copy_of(initial);
             void* scratch = device.poisoned(cuda::embedding_backward_scratch(rows));
-            cuda::embedding_backward(queue, device.copy_of(tokens.ids), w(from), kVocabBegin, w(to), scratch);
+            cuda::enqueue(queue, EmbeddingBackward{.ids = device.copy_of(tokens.ids), .dout = w(from),
+                                                   .vocab_begin = kVocabBegin, .dtable = w(to)}, scratch);
             Storage got = initial;
             device.bring_back(to, got);
             check_output(w, initial, got, expected, tokens.frequent ? tolerance::kOpF32 : 0);
@@ -116,14 +122,17 @@ void check_chunks(int64_t rows, int64_t cols, const Tokens& tokens, int seeds) {
   Random random(9);
   const Storage dout = framed(random, DType::f32, rows, w), initial = framed(random, DType::f32, 1500, w);
   Storage expected = initial;
-  reference().embedding_backward(*reference().create_stream(), tokens.ids.data(), w(dout), kVocabBegin, w(expected));
+  reference().run(*reference().create_stream(), EmbeddingBackward{.ids = tokens.ids.data(), .dout = w(dout),
+                                                                  .vocab_begin = kVocabBegin,
+                                                                  .dtable = w(expected)});
   std::vector<char> bits;
   each_order(seeds, [&](const cuda::Queue& queue) {
     INFO(rows << " tokens, " << tokens.name);
     OnDevice device(queue);
     const Matrix from = device.copy_of(dout), to = device.copy_of(initial);
     void* scratch = device.poisoned(cuda::embedding_backward_scratch(rows));
-    cuda::embedding_backward(queue, device.copy_of(tokens.ids), w(from), kVocabBegin, w(to), scratch);
+    cuda::enqueue(queue, EmbeddingBackward{.ids = device.copy_of(tokens.ids), .dout = w(from),
+                                           .vocab_begin = kVocabBegin, .dtable = w(to)}, scratch);
     Storage got = initial;
     device.bring_back(to, got);
     check_output(w, initial, got, expected, tokens.frequent ? tolerance::kOpF32 : 0);
@@ -152,12 +161,15 @@ TEST_CASE("runs of tokens about as long as a warp adds by itself") {
   Random random(10);
   const Storage dout = framed(random, DType::f32, rows, w), initial = framed(random, DType::f32, 70, w);
   Storage expected = initial;
-  reference().embedding_backward(*reference().create_stream(), ids.data(), w(dout), kVocabBegin, w(expected));
+  reference().run(*reference().create_stream(), EmbeddingBackward{.ids = ids.data(), .dout = w(dout),
+                                                                  .vocab_begin = kVocabBegin,
+                                                                  .dtable = w(expected)});
   each_order(1, [&](const cuda::Queue& queue) {
     OnDevice device(queue);
     const Matrix from = device.copy_of(dout), to = device.copy_of(initial);
     void* scratch = device.poisoned(cuda::embedding_backward_scratch(rows));
-    cuda::embedding_backward(queue, device.copy_of(ids), w(from), kVocabBegin, w(to), scratch);
+    cuda::enqueue(queue, EmbeddingBackward{.ids = device.copy_of(ids), .dout = w(from),
+                                           .vocab_begin = kVocabBegin, .dtable = w(to)}, scratch);
     Storage got = initial;
     device.bring_back(to, got);
     for (int64_t r = 0; r < 70; ++r) {
@@ -186,22 +198,28 @@ TEST_CASE("positions and their gradients by launchers are the reference's, bit f
         const Storage narrow = framed(random, dtype, positions, w);
         Storage sum = initial, narrow_sum = initial, gradient = table;
         const auto stream = reference().create_stream();
-        reference().add_position(*stream, w(table), s.first_row, s.seq_len, w(sum));
-        reference().add_position(*stream, w(narrow), s.first_row, s.seq_len, w(narrow_sum));
-        reference().add_position_backward(*stream, w(initial), s.first_row, s.seq_len, w(gradient));
+        reference().run(*stream, AddPosition{.table = w(table), .first_row = s.first_row,
+                                             .seq_len = s.seq_len, .x = w(sum)});
+        reference().run(*stream, AddPosition{.table = w(narrow), .first_row = s.first_row,
+                                             .seq_len = s.seq_len, .x = w(narrow_sum)});
+        reference().run(*stream, AddPositionBackward{.dx = w(initial), .first_row = s.first_row,
+                                                     .seq_len = s.seq_len, .dtable = w(gradient)});
         each_order(0, [&](const cuda::Queue& queue) {
           INFO(s.rows << " rows from " << s.first_row << ", T " << s.seq_len << ", " << s.cols << " columns from " << w.first << " "
                       << name_of(dtype));
           OnDevice device(queue);
           const Matrix t = device.copy_of(table), n = device.copy_of(narrow), x = device.copy_of(initial), y = device.copy_of(initial);
-          cuda::add_position_backward(queue, w(x), s.first_row, s.seq_len, w(t));
+          cuda::enqueue(queue, AddPositionBackward{.dx = w(x), .first_row = s.first_row, .seq_len = s.seq_len,
+                                                   .dtable = w(t)});
           Storage got_gradient = table, got = initial;
           device.bring_back(t, got_gradient);
           check_output(w, table, got_gradient, gradient, 0);
-          cuda::add_position(queue, w(device.copy_of(table)), s.first_row, s.seq_len, w(x));
+          cuda::enqueue(queue, AddPosition{.table = w(device.copy_of(table)), .first_row = s.first_row,
+                                           .seq_len = s.seq_len, .x = w(x)});
           device.bring_back(x, got);
           check_output(w, initial, got, sum, 0);
-          cuda::add_position(queue, w(n), s.first_row, s.seq_len, w(y));
+          cuda::enqueue(queue, AddPosition{.table = w(n), .first_row = s.first_row, .seq_len = s.seq_len,
+                                           .x = w(y)});
           device.bring_back(y, got);
           check_output(w, initial, got, narrow_sum, 0);
         });

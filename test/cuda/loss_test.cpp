@@ -33,8 +33,11 @@ struct Result {
 Result by_reference(const Case& c, const Storage& lse, float scale) {
   Result result{c.logits, Storage(DType::f32, c.logits->rows, 3, 0)};
   const auto stream = reference().create_stream();
-  reference().cross_entropy_stats(*stream, c.window(c.logits), c.targets.data(), c.vocab_begin, result.stats.f32());
-  reference().cross_entropy_backward(*stream, c.window(result.logits), c.targets.data(), c.vocab_begin, lse.f32(), scale);
+  reference().run(*stream, CrossEntropyStats{.logits = c.window(c.logits), .targets = c.targets.data(),
+                                             .vocab_begin = c.vocab_begin, .stats = result.stats.f32()});
+  reference().run(*stream, CrossEntropyBackward{.logits = c.window(result.logits),
+                                                .targets = c.targets.data(), .vocab_begin = c.vocab_begin,
+                                                .lse = lse.f32(), .scale = scale});
   return result;
 }
 
@@ -44,8 +47,11 @@ Result by_gpu(const cuda::Queue& queue, const Case& c, const Storage& lse, float
   OnDevice device(queue);
   const Matrix logits = device.copy_of(c.logits), stats = device.copy_of(result.stats), rows = device.copy_of(lse);
   const int32_t* targets = device.copy_of(c.targets);
-  cuda::cross_entropy_stats(queue, c.window(logits), targets, c.vocab_begin, stats.as<float>());
-  cuda::cross_entropy_backward(queue, c.window(logits), targets, c.vocab_begin, rows.as<const float>(), scale);
+  cuda::enqueue(queue, CrossEntropyStats{.logits = c.window(logits), .targets = targets,
+                                         .vocab_begin = c.vocab_begin, .stats = stats.as<float>()});
+  cuda::enqueue(queue, CrossEntropyBackward{.logits = c.window(logits), .targets = targets,
+                                            .vocab_begin = c.vocab_begin, .lse = rows.as<const float>(),
+                                            .scale = scale});
   device.bring_back(logits, result.logits);
   device.bring_back(stats, result.stats);
   return result;
@@ -127,13 +133,15 @@ TEST_CASE("statistics of slices are joined as by the reference") {
         if (i / rows > 0) stats.set(i, 2, 0);
       }
       const auto stream = reference().create_stream();
-      reference().cross_entropy_combine(*stream, stats.f32(), parts, rows, expected.f32(), expected.f32() + rows);
+      reference().run(*stream, CrossEntropyCombine{.stats = stats.f32(), .parts = parts, .m = rows,
+                                                   .lse = expected.f32(), .loss = expected.f32() + rows});
       each_order(0, [&](const cuda::Queue& queue) {
         OnDevice device(queue);
         Storage out(DType::f32, 2, rows, 0);
         out.fill(kPoison);
         const Matrix in = device.copy_of(stats), got = device.copy_of(out);
-        cuda::cross_entropy_combine(queue, in.as<const float>(), parts, rows, got.as<float>(), got.as<float>() + rows);
+        cuda::enqueue(queue, CrossEntropyCombine{.stats = in.as<const float>(), .parts = parts, .m = rows,
+                                                 .lse = got.as<float>(), .loss = got.as<float>() + rows});
         device.bring_back(got, out);
         CHECK(relative_error(out, expected) < tolerance::kJoinedSlices);
         CHECK(out.padding_untouched());

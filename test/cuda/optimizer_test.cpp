@@ -99,7 +99,7 @@ TEST_CASE("adamw of many boxes in one launch has the reference's bits") {
   std::vector<Box> expected = boxes;
   std::vector<AdamWBox> host;
   for (Box& b : expected) host.push_back(b.view(views(b.state), b.grad, b.param));
-  reference().adamw(*reference().create_stream(), host, kStep);
+  reference().run(*reference().create_stream(), AdamW{.boxes = host, .step = kStep});
 
   const std::vector<cuda::Tile> tiles = tiles_for(boxes);
   each_order(1, [&](const cuda::Queue& queue) {
@@ -144,7 +144,7 @@ TEST_CASE("adamw of extreme numbers has the reference's bits") {
   std::vector<Storage> expected = state;
   Storage expected_param = param;
   const AdamWBox host[] = {{expected[0].f32(), expected[1].f32(), expected[2].f32(), grad.f32(), n, expected_param, 0.1f}};
-  reference().adamw(*reference().create_stream(), host, kStep);
+  reference().run(*reference().create_stream(), AdamW{.boxes = host, .step = kStep});
   each_order(0, [&](const cuda::Queue& queue) {
     OnDevice device(queue);
     const Matrix w = device.copy_of(state[0]), m = device.copy_of(state[1]), v = device.copy_of(state[2]);
@@ -206,7 +206,7 @@ TEST_CASE("sums of squares by launchers: double precision, one order for a shape
       }
       host.push_back(own[i](storages[i]));
     }
-    reference().sum_squares(*reference().create_stream(), host, expected.data());
+    reference().run(*reference().create_stream(), SumSquares{.boxes = host, .out = expected.data()});
     each_order(1, [&](const cuda::Queue& queue) {
       const std::vector<double> got = square_sums(queue, storages, own);
       for (size_t i = 0; i < shapes.size(); ++i) {
@@ -227,7 +227,7 @@ TEST_CASE("sums by launchers: double precision, one order for a length") {
     Random random(70);
     const Storage x = random.normal(DType::f32, 1, n);
     double expected = 0;
-    reference().sum(*reference().create_stream(), x.f32(), n, &expected);
+    reference().run(*reference().create_stream(), Sum{.x = x.f32(), .n = n, .out = &expected});
     std::vector<double> bits;
     each_order(1, [&](const cuda::Queue& queue) {
       OnDevice device(queue);

@@ -99,6 +99,21 @@ void check_op(const std::vector<Argument>& arguments, const ByReference& by_refe
   }
 }
 
+/// One op: `op_of` makes it of its arguments.
+template <typename OpOf>
+void check_op(const std::vector<Argument>& arguments, OpOf op_of, const Check& check = {}) {
+  check_op(
+      arguments, [&](Backend& b, Stream& s, const Matrices& m) { b.run(s, op_of(m)); },
+      [&](const Queue& q, const Matrices& m, void* scratch) {
+        const auto op = op_of(m);
+        if constexpr (requires { cuda::scratch_bytes(op); })
+          cuda::enqueue(q, op, scratch);
+        else
+          cuda::enqueue(q, op);
+      },
+      check);
+}
+
 struct Shape {
   int64_t rows, cols;
 };
@@ -126,8 +141,7 @@ TEST_CASE("copy by launchers converts any layout into any other") {
           Argument source = input(random.normal(from, rows, cols));
           source.contiguous = flat_source;
           check_op({source, poisoned(to, rows, cols, kExact)},
-                   [](Backend& b, Stream& s, const Matrices& m) { b.copy(s, m[0], m[1]); },
-                   [](const Queue& q, const Matrices& m, void*) { cuda::copy(q, m[0], m[1]); });
+                   [](const Matrices& m) { return Copy{.src = m[0], .dst = m[1]}; });
         }
       }
     }
@@ -141,7 +155,7 @@ TEST_CASE("copy keeps the bits of a NaN between equal types") {
     for (size_t i = 0; i < 100 * size_of(dtype); ++i) bytes[i] = i % size_of(dtype) >= size_of(dtype) - 2 ? 0xff : 0x17;
     check_op({input(content), poisoned(dtype, 1, 100, kExact)},
              [](Backend&, Stream&, const Matrices& m) { std::memcpy(m[1].data, m[0].data, 100 * size_of(m[0].dtype)); },
-             [](const Queue& q, const Matrices& m, void*) { cuda::copy(q, m[0], m[1]); });
+             [](const Queue& q, const Matrices& m, void*) { cuda::enqueue(q, Copy{.src = m[0], .dst = m[1]}); });
   }
 }
 
@@ -150,8 +164,7 @@ TEST_CASE("add by launchers rounds once") {
   for (DType dtype : kActivationTypes) {
     for (const auto [rows, cols] : kShapes) {
       check_op({input(random.normal(dtype, rows, cols)), {random.normal(dtype, rows, cols), kExact}},
-               [](Backend& b, Stream& s, const Matrices& m) { b.add(s, m[0], m[1]); },
-               [](const Queue& q, const Matrices& m, void*) { cuda::add(q, m[0], m[1]); });
+               [](const Matrices& m) { return Add{.src = m[0], .dst = m[1]}; });
     }
   }
 }
@@ -164,8 +177,7 @@ TEST_CASE("add_rounded by launchers rounds its operands to bf16, and the sum onc
         check_op(
             {input(random.normal(in, rows, cols)), input(random.normal(in, rows, cols)),
              poisoned(to, rows, cols, kExact)},
-            [](Backend& b, Stream& s, const Matrices& m) { b.add_rounded(s, m[0], m[1], m[2]); },
-            [](const Queue& q, const Matrices& m, void*) { cuda::add_rounded(q, m[0], m[1], m[2]); });
+            [](const Matrices& m) { return AddRounded{.left = m[0], .right = m[1], .out = m[2]}; });
       }
     }
   }
@@ -186,15 +198,13 @@ TEST_CASE("tree_sum by launchers has the bits of the balanced tree") {
           arguments.push_back({random.normal(dtype, 1, count, 0, scale), i == onto ? kExact : kInput});
         }
         if (onto < 0) arguments.push_back(poisoned(dtype, 1, count, kExact));
-        const auto inputs_of = [n](const Matrices& m) {
-          std::vector<const void*> inputs;
-          for (int i = 0; i < n; ++i) inputs.push_back(m[size_t(i)].data);
-          return inputs;
-        };
+        std::vector<const void*> inputs(size_t(n), nullptr);
         const size_t out = size_t(onto < 0 ? n : onto);
         check_op(arguments,
-                 [&](Backend& b, Stream& s, const Matrices& m) { b.tree_sum(s, inputs_of(m), m[out].data, dtype, count); },
-                 [&](const Queue& q, const Matrices& m, void*) { cuda::tree_sum(q, inputs_of(m), m[out].data, dtype, count); },
+                 [&](const Matrices& m) {
+                   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = m[i].data;
+                   return TreeSum{.inputs = inputs, .out = m[out].data, .dtype = dtype, .count = count};
+                 },
                  {.seeds = 0});
       }
     }
@@ -227,13 +237,19 @@ TEST_CASE("norm_forward and norm_apply by launchers are the reference's, and eac
           check_op(arguments,
                    [&](Backend& b, Stream& s, const Matrices& m) {
                      const Matrix bias = layernorm ? m[3] : Matrix{}, delta = adds ? m[1] : Matrix{}, sum = adds ? m[4] : Matrix{};
-                     b.norm_forward(s, kind, m[0], delta, m[2], bias, 1e-5f, sum, m[5], m[6].as<float>());
-                     b.copy(s, m[5], m[7]);
+                     b.run(s, NormForward{.kind = kind, .x = m[0], .delta = delta, .weight = m[2],
+                                          .bias = bias, .eps = 1e-5f, .sum = sum, .y = m[5],
+                                          .stats = m[6].as<float>()});
+                     b.run(s, Copy{.src = m[5], .dst = m[7]});
                    },
                    [&](const Queue& q, const Matrices& m, void*) {
                      const Matrix bias = layernorm ? m[3] : Matrix{}, delta = adds ? m[1] : Matrix{}, sum = adds ? m[4] : Matrix{};
-                     cuda::norm_forward(q, kind, m[0], delta, m[2], bias, 1e-5f, sum, m[5], m[6].as<float>());
-                     cuda::norm_apply(q, kind, adds ? m[4] : m[0], m[6].as<float>(), m[2], bias, m[7]);
+                     cuda::enqueue(q, NormForward{.kind = kind, .x = m[0], .delta = delta, .weight = m[2],
+                                                  .bias = bias, .eps = 1e-5f, .sum = sum, .y = m[5],
+                                                  .stats = m[6].as<float>()});
+                     cuda::enqueue(q, NormApply{.kind = kind, .x = adds ? m[4] : m[0],
+                                                .stats = m[6].as<float>(), .weight = m[2], .bias = bias,
+                                                .y = m[7]});
                    },
                    {.same_bits = {{5, 7}}, .seeds = rows * cols < 10000 ? 1 : 0});
         }
@@ -256,20 +272,19 @@ TEST_CASE("norm_backward by launchers is the reference's") {
           const Storage x = random.normal(dtype, rows, cols, 0, 2.0f, 0.5f), weight = random.normal(DType::f32, 1, cols, 0, 0.2f, 1.0f);
           Storage stats(DType::f32, rows, 2, 0), y = x;
           const auto stream = reference().create_stream();
-          reference().norm_forward(*stream, kind, x, {}, weight, {}, 1e-5f, {}, y, stats.f32());
+          reference().run(*stream, NormForward{.kind = kind, .x = x, .weight = weight, .eps = 1e-5f, .y = y,
+                                               .stats = stats.f32()});
           const std::vector<Argument> arguments = {
               input(random.normal(dtype, rows, cols)), input(x), input(weight), contiguous(input(stats)),
               input(random.normal(dtype, rows, cols)), poisoned(dtype, rows, cols, t),
               {random.normal(DType::f32, 1, cols), tolerance::kOpF32},
               {random.normal(DType::f32, 1, cols), layernorm ? tolerance::kOpF32 : kInput}};
-          const auto op = [&](const auto& norm_backward, const Matrices& m) {
-            norm_backward(kind, m[0], m[1], m[2], m[3].as<const float>(), residual ? m[4] : Matrix{}, m[5], m[6],
-                          layernorm ? m[7] : Matrix{}, accumulate);
-          };
           check_op(arguments,
-                   [&](Backend& b, Stream& s, const Matrices& m) { op([&](auto... a) { b.norm_backward(s, a...); }, m); },
-                   [&](const Queue& q, const Matrices& m, void* scratch) {
-                     op([&](auto... a) { cuda::norm_backward(q, a..., scratch); }, m);
+                   [&](const Matrices& m) {
+                     return NormBackward{.kind = kind, .dy = m[0], .x = m[1], .weight = m[2],
+                                         .stats = m[3].as<const float>(),
+                                         .dresidual = residual ? m[4] : Matrix{}, .dx = m[5], .dweight = m[6],
+                                         .dbias = layernorm ? m[7] : Matrix{}, .accumulate = accumulate};
                    },
                    {.scratch_bytes = cuda::norm_backward_scratch(rows, cols), .seeds = rows * cols < 10000 ? 1 : 0});
         }
@@ -290,12 +305,19 @@ TEST_CASE("norms by launchers work in place") {
           {random.normal(DType::f32, 1, cols), tolerance::kOpF32}};
       check_op(arguments,
                [](Backend& b, Stream& s, const Matrices& m) {
-                 b.norm_forward(s, NormKind::rmsnorm, m[0], m[1], m[2], {}, 1e-6f, m[0], m[3], m[4].as<float>());
-                 b.norm_backward(s, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {}, true);
+                 b.run(s, NormForward{.kind = NormKind::rmsnorm, .x = m[0], .delta = m[1], .weight = m[2],
+                                      .eps = 1e-6f, .sum = m[0], .y = m[3], .stats = m[4].as<float>()});
+                 b.run(s, NormBackward{.kind = NormKind::rmsnorm, .dy = m[1], .x = m[0], .weight = m[2],
+                                       .stats = m[4].as<float>(), .dresidual = m[5], .dx = m[5],
+                                       .dweight = m[6], .accumulate = true});
                },
                [](const Queue& q, const Matrices& m, void* scratch) {
-                 cuda::norm_forward(q, NormKind::rmsnorm, m[0], m[1], m[2], {}, 1e-6f, m[0], m[3], m[4].as<float>());
-                 cuda::norm_backward(q, NormKind::rmsnorm, m[1], m[0], m[2], m[4].as<float>(), m[5], m[5], m[6], {}, true, scratch);
+                 cuda::enqueue(q, NormForward{.kind = NormKind::rmsnorm, .x = m[0], .delta = m[1],
+                                              .weight = m[2], .eps = 1e-6f, .sum = m[0], .y = m[3],
+                                              .stats = m[4].as<float>()});
+                 cuda::enqueue(q, NormBackward{.kind = NormKind::rmsnorm, .dy = m[1], .x = m[0],
+                                               .weight = m[2], .stats = m[4].as<float>(), .dresidual = m[5],
+                                               .dx = m[5], .dweight = m[6], .accumulate = true}, scratch);
                },
                {.scratch_bytes = cuda::norm_backward_scratch(rows, cols), .seeds = 0});
     }
@@ -312,16 +334,17 @@ TEST_CASE("gelu and swiglu by launchers are the reference's") {
                 poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t),
                 poisoned(dtype, rows, cols, t), {random.normal(dtype, rows, cols), t}},
                [](Backend& b, Stream& s, const Matrices& m) {
-                 b.gelu_forward(s, m[0], m[3]);
-                 b.swiglu_forward(s, m[0], m[1], m[4]);
-                 b.swiglu_backward(s, m[0], m[1], m[2], m[5], m[6]);
-                 b.gelu_backward(s, m[0], m[7], m[7]);
+                 b.run(s, GeluForward{.x = m[0], .y = m[3]});
+                 b.run(s, SwigluForward{.gate = m[0], .up = m[1], .y = m[4]});
+                 b.run(s, SwigluBackward{.gate = m[0], .up = m[1], .dy = m[2], .dgate = m[5], .dup = m[6]});
+                 b.run(s, GeluBackward{.x = m[0], .dy = m[7], .dx = m[7]});
                },
                [](const Queue& q, const Matrices& m, void*) {
-                 cuda::gelu_forward(q, m[0], m[3]);
-                 cuda::swiglu_forward(q, m[0], m[1], m[4]);
-                 cuda::swiglu_backward(q, m[0], m[1], m[2], m[5], m[6]);
-                 cuda::gelu_backward(q, m[0], m[7], m[7]);
+                 cuda::enqueue(q, GeluForward{.x = m[0], .y = m[3]});
+                 cuda::enqueue(q, SwigluForward{.gate = m[0], .up = m[1], .y = m[4]});
+                 cuda::enqueue(q, SwigluBackward{.gate = m[0], .up = m[1], .dy = m[2], .dgate = m[5],
+                                                 .dup = m[6]});
+                 cuda::enqueue(q, GeluBackward{.x = m[0], .dy = m[7], .dx = m[7]});
                });
     }
   }
@@ -336,11 +359,9 @@ TEST_CASE("rope by launchers is the reference's, and its inverse") {
           const int64_t rows = 37, seq_len = 11;
           check_op({{random.normal(dtype, rows, heads * head_dim), tolerance::of_op(dtype)},
                     contiguous(input(random.normal(DType::f32, seq_len, head_dim)))},
-                   [&](Backend& b, Stream& s, const Matrices& m) {
-                     b.rope(s, m[0], head_dim, seq_len, m[1].as<float>(), inverse);
-                   },
-                   [&](const Queue& q, const Matrices& m, void*) {
-                     cuda::rope(q, m[0], head_dim, seq_len, m[1].as<float>(), inverse);
+                   [&](const Matrices& m) {
+                     return Rope{.x = m[0], .head_dim = head_dim, .seq_len = seq_len,
+                                 .cos_sin = m[1].as<float>(), .inverse = inverse};
                    });
         }
       }
@@ -358,7 +379,9 @@ TEST_CASE("column_sum by launchers is the bias gradient of the reference") {
         Argument dbias{random.normal(DType::f32, 1, cols), tolerance::kOpF32};
         if (!accumulate) dbias.content.fill(kPoison);
         check_op({input(random.normal(dtype, rows, cols)), dbias},
-                 [&](Backend& b, Stream& s, const Matrices& m) { b.linear_backward_weight(s, m[0], x, dw, m[1], accumulate); },
+                 [&](Backend& b, Stream& s, const Matrices& m) {
+                   b.run(s, LinearBackwardWeight{.dy = m[0], .x = x, .dw = dw, .dbias = m[1], .accumulate = accumulate});
+                 },
                  [&](const Queue& q, const Matrices& m, void* scratch) { cuda::column_sum(q, m[0], m[1], accumulate, scratch); },
                  {.scratch_bytes = cuda::column_sum_scratch(rows, cols)});
       }

@@ -154,8 +154,8 @@ inline void check_overlap(Communicator& comm, kernels::Backend& backend, int lay
     buckets.push_back(std::make_unique<DeviceBytes>(backend, size_t(n) * 4));
     received.push_back(std::make_unique<DeviceBytes>(backend, size_t(n) * 4 * size_t(size)));
     received[size_t(l)]->upload(*stream);
-    backend.add(*stream, matrix(increment), matrix(values));
-    backend.copy(*stream, matrix(values), matrix(*buckets[size_t(l)]));
+    backend.run(*stream, kernels::Add{.src = matrix(increment), .dst = matrix(values)});
+    backend.run(*stream, kernels::Copy{.src = matrix(values), .dst = matrix(*buckets[size_t(l)])});
     std::vector<Transfer> transfers;
     for (int r = 0; r < size; r++) {
       if (r == rank) continue;
@@ -169,7 +169,8 @@ inline void check_overlap(Communicator& comm, kernels::Backend& backend, int lay
     std::vector<const void*> inputs;
     for (int r = 0; r < size; r++)
       inputs.push_back(r == rank ? buckets[size_t(l)]->device() : received[size_t(l)]->device() + size_t(r) * size_t(n) * 4);
-    backend.tree_sum(*stream, inputs, buckets[size_t(l)]->device(), DType::f32, n);
+    backend.run(*stream, kernels::TreeSum{.inputs = inputs, .out = buckets[size_t(l)]->device(),
+                                          .dtype = DType::f32, .count = n});
     buckets[size_t(l)]->download(*stream);
   }
   stream->synchronize();

@@ -244,7 +244,7 @@ TEST_CASE("NCCL: the deadline does not count the work before") {
     Message m(backend, comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), 1000);
     if (comm.rank() == 0) {
       emulated_gpu::hang_stream(static_cast<kernels::cuda::CudaStream&>(*stream).handle());
-      backend.fill_zero(*stream, m.memory->data(), 1000);
+      backend.run(*stream, kernels::FillZero{.data = m.memory->data(), .size = 1000});
       comm.exchange_and_wait(m.span(), "exchange behind a long computation", *stream);
       emulated_gpu::pass_nccl_time(100);
       comm.check();

@@ -31,7 +31,7 @@ TEST_CASE("NCCL: a receive comes to its end beside the computation that was give
     Ticket ticket = comm.exchange({&t, 1}, stream.get());
     if (comm.rank() == 0) {
       hold_up(*stream);
-      backend.fill_zero(*stream, other->data(), kBytes);
+      backend.run(*stream, kernels::FillZero{.data = other->data(), .size = kBytes});
       parallel::BackOff back_off;
       while (!comm.test(ticket)) back_off.pause();   // and not the end of the stream
       emulated_gpu::release_hung();
@@ -56,7 +56,7 @@ TEST_CASE("NCCL: the deadline of an early receive begins where a stream comes to
     if (comm.rank() == 0) {
       Ticket ticket = comm.exchange({&t, 1}, stream.get());
       hold_up(*stream);
-      backend.fill_zero(*stream, other->data(), kBytes);
+      backend.run(*stream, kernels::FillZero{.data = other->data(), .size = kBytes});
       comm.wait(ticket, "receive an activation", *stream);
       emulated_gpu::pass_nccl_time(100);
       comm.check();

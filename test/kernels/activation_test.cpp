@@ -17,11 +17,11 @@ TEST_CASE("gelu and swiglu agree with the reference") {
       }
       const double t = tolerance::of_op(dtype);
       compare({a, b, c, d, e, dy}, {t, t, t, t, t, t}, [&](Backend& backend, Stream& s, auto& o) {
-        backend.gelu_forward(s, x, o[0]);
-        backend.gelu_backward(s, x, dy, o[1]);
-        backend.swiglu_forward(s, x, up, o[2]);
-        backend.swiglu_backward(s, x, up, dy, o[3], o[4]);
-        backend.gelu_backward(s, x, o[5], o[5]);
+        backend.run(s, GeluForward{.x = x, .y = o[0]});
+        backend.run(s, GeluBackward{.x = x, .dy = dy, .dx = o[1]});
+        backend.run(s, SwigluForward{.gate = x, .up = up, .y = o[2]});
+        backend.run(s, SwigluBackward{.gate = x, .up = up, .dy = dy, .dgate = o[3], .dup = o[4]});
+        backend.run(s, GeluBackward{.x = x, .dy = o[5], .dx = o[5]});
       });
     }
   }
@@ -37,10 +37,10 @@ TEST_CASE("each activation is accurate at every size of its argument") {
   const auto run = [&](Backend& b) {
     std::vector<Storage> o(4, Storage(DType::f32, 1, 4000, 0));
     Storage up = o[0];
-    b.gelu_forward(*s, x, o[0]);
-    b.gelu_backward(*s, x, one, o[1]);
-    b.swiglu_forward(*s, x, one, o[2]);
-    b.swiglu_backward(*s, x, one, one, o[3], up);
+    b.run(*s, GeluForward{.x = x, .y = o[0]});
+    b.run(*s, GeluBackward{.x = x, .dy = one, .dx = o[1]});
+    b.run(*s, SwigluForward{.gate = x, .up = one, .y = o[2]});
+    b.run(*s, SwigluBackward{.gate = x, .up = one, .dy = one, .dgate = o[3], .dup = up});
     return o;
   };
   const std::vector<Storage> expected = run(reference());
@@ -69,8 +69,8 @@ TEST_CASE("activations pass NaN on and saturate at infinity") {
     for (int i = 0; i < 4; ++i) {
       x.set(0, i, values[i]);
     }
-    c.backend->gelu_forward(*s, x, y);
-    c.backend->gelu_backward(*s, x, one, dx);
+    c.backend->run(*s, GeluForward{.x = x, .y = y});
+    c.backend->run(*s, GeluBackward{.x = x, .dy = one, .dx = dx});
     CHECK(std::isnan(y.get(0, 0)));
     CHECK(std::isnan(dx.get(0, 0)));
     CHECK(std::isinf(y.get(0, 1)));
@@ -78,7 +78,7 @@ TEST_CASE("activations pass NaN on and saturate at infinity") {
     CHECK(dx.get(0, 2) == 1.0f);
     CHECK(y.get(0, 3) == 0.0f);
     CHECK(std::abs(dx.get(0, 3)) < tolerance::kSaturated);
-    c.backend->swiglu_forward(*s, x, one, y);
+    c.backend->run(*s, SwigluForward{.gate = x, .up = one, .y = y});
     CHECK(std::isnan(y.get(0, 0)));
     CHECK(y.get(0, 2) == 1e30f);
     CHECK(y.get(0, 3) == 0.0f);
@@ -98,9 +98,11 @@ TEST_CASE("cross entropy agrees with the reference, whole and in slices") {
       const double t = tolerance::of_op(dtype), f = tolerance::kOpF32;
       const double of_logits = vocab == 1 ? tolerance::kUnchecked : t;
       compare({logits, stats, loss}, {of_logits, f, f}, [&](Backend& b, Stream& s, auto& o) {
-        b.cross_entropy_stats(s, o[0], targets.data(), 0, o[1].f32());
-        b.cross_entropy_combine(s, o[1].f32(), 1, rows, o[2].f32(), o[2].f32() + rows);
-        b.cross_entropy_backward(s, o[0], targets.data(), 0, o[2].f32(), 0.125f);
+        b.run(s, CrossEntropyStats{.logits = o[0], .targets = targets.data(), .stats = o[1].f32()});
+        b.run(s, CrossEntropyCombine{.stats = o[1].f32(), .parts = 1, .m = rows, .lse = o[2].f32(),
+                                     .loss = o[2].f32() + rows});
+        b.run(s, CrossEntropyBackward{.logits = o[0], .targets = targets.data(), .lse = o[2].f32(),
+                                      .scale = 0.125f});
         // A relative tolerance says nothing about the gradient of a single class, which is zero.
         if (vocab == 1) CHECK(std::abs(o[0].get(0, 0)) <= tolerance::kZeroGradient);
       });
@@ -116,13 +118,16 @@ TEST_CASE("vocabulary slices give the loss of the whole vocabulary") {
   for (const Candidate& c : candidates()) {
     const auto s = c.backend->create_stream();
     Storage whole(DType::f32, rows, 3, 0), parts(DType::f32, 3 * rows, 3, 0), a(DType::f32, 2, rows, 0), b = a;
-    c.backend->cross_entropy_stats(*s, logits, targets.data(), 0, whole.f32());
+    c.backend->run(*s, CrossEntropyStats{.logits = logits, .targets = targets.data(), .stats = whole.f32()});
     for (int64_t part = 0; part < 3; ++part) {
-      c.backend->cross_entropy_stats(*s, logits->columns(part * 30, 30), targets.data(), part * 30,
-                                     parts.f32() + part * rows * 3);
+      c.backend->run(*s, CrossEntropyStats{.logits = logits->columns(part * 30, 30),
+                                           .targets = targets.data(), .vocab_begin = part * 30,
+                                           .stats = parts.f32() + part * rows * 3});
     }
-    c.backend->cross_entropy_combine(*s, whole.f32(), 1, rows, a.f32(), a.f32() + rows);
-    c.backend->cross_entropy_combine(*s, parts.f32(), 3, rows, b.f32(), b.f32() + rows);
+    c.backend->run(*s, CrossEntropyCombine{.stats = whole.f32(), .parts = 1, .m = rows, .lse = a.f32(),
+                                           .loss = a.f32() + rows});
+    c.backend->run(*s, CrossEntropyCombine{.stats = parts.f32(), .parts = 3, .m = rows, .lse = b.f32(),
+                                           .loss = b.f32() + rows});
     CHECK(relative_error(b, a) < tolerance::kJoinedSlices);
   }
 }
@@ -136,8 +141,9 @@ TEST_CASE("a NaN or infinite logit makes the loss NaN") {
         logits.set(0, where, bad);
         const int32_t target = 5;
         const auto s = c.backend->create_stream();
-        c.backend->cross_entropy_stats(*s, logits, &target, 0, stats.f32());
-        c.backend->cross_entropy_combine(*s, stats.f32(), 1, 1, loss.f32(), loss.f32() + 1);
+        c.backend->run(*s, CrossEntropyStats{.logits = logits, .targets = &target, .stats = stats.f32()});
+        c.backend->run(*s, CrossEntropyCombine{.stats = stats.f32(), .parts = 1, .m = 1, .lse = loss.f32(),
+                                               .loss = loss.f32() + 1});
         CHECK(!std::isfinite(loss.get(0, 1)));
       }
     }

@@ -34,8 +34,8 @@ Results attend(const AttentionShape& shape, const Operands& x) {
   Results r{Storage(DType::f32, q.rows, kChannels, 0), Storage(DType::f32, q.rows, 1, 0),
             Storage(DType::f32, q.rows, kChannels, 0), Storage(DType::f32, k.rows, kChannels, 0),
             Storage(DType::f32, k.rows, kChannels, 0)};
-  backend->attention_forward(*stream, shape, x.q, x.k, x.v, r.out, r.lse.f32());
-  backend->attention_backward(*stream, shape, x.q, x.k, x.v, r.out, r.lse.f32(), x.dout, r.dq, r.dk, r.dv);
+  backend->run(*stream, AttentionForward{.shape = shape, .q = x.q, .k = x.k, .v = x.v, .out = r.out, .lse = r.lse.f32()});
+  backend->run(*stream, AttentionBackward{.shape = shape, .q = x.q, .k = x.k, .v = x.v, .out = r.out, .lse = r.lse.f32(), .dout = x.dout, .dq = r.dq, .dk = r.dk, .dv = r.dv});
   return r;
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("a backend that computes causal attention refuses other masks") {
     Storage out(DType::f32, 4, kChannels, 0), lse(DType::f32, 4, 1, 0);
     ::signal(SIGABRT, SIG_DFL);  // the end is what is wanted: no report
     ::close(STDERR_FILENO);
-    backend->attention_forward(*stream, one_head(4, {.cap = 2}), x.q, x.k, x.v, out, lse.f32());
+    backend->run(*stream, AttentionForward{.shape = one_head(4, {.cap = 2}), .q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse.f32()});
     ::_exit(0);
   }
   int status = 0;

@@ -25,8 +25,9 @@ void check_attention_shape(const AttentionShape& shape, DType dtype, uint32_t se
   compare({out, lse, dqkv}, {t, tolerance::kOpF32, t}, [&](Backend& b, Stream& s, auto& o) {
     const auto [q, k, v] = split(qkv);
     const auto [dq, dk, dv] = split(o[2]);
-    b.attention_forward(s, shape, q, k, v, o[0], o[1].f32());
-    b.attention_backward(s, shape, q, k, v, o[0], o[1].f32(), dout, dq, dk, dv);
+    b.run(s, AttentionForward{.shape = shape, .q = q, .k = k, .v = v, .out = o[0], .lse = o[1].f32()});
+    b.run(s, AttentionBackward{.shape = shape, .q = q, .k = k, .v = v, .out = o[0], .lse = o[1].f32(),
+                               .dout = dout, .dq = dq, .dk = dk, .dv = dv});
   });
 }
 
@@ -62,7 +63,7 @@ TEST_CASE("attention weights that differ by hundreds of units do not overflow") 
   const Storage v = random.normal(DType::f32, 80, 16);
   Storage out(DType::f32, 80, 16, 0), lse(DType::f32, 80, 1, 0);
   compare({out, lse}, {tolerance::kSharpAttention, tolerance::kOpF32}, [&](Backend& b, Stream& s, auto& o) {
-    b.attention_forward(s, shape, q, k, v, o[0], o[1].f32());
+    b.run(s, AttentionForward{.shape = shape, .q = q, .k = k, .v = v, .out = o[0], .lse = o[1].f32()});
   });
 }
 
@@ -81,9 +82,10 @@ TEST_CASE("rope agrees with the reference and its inverse undoes it") {
         }
       }
       compare({x, x}, std::vector<double>(2, tolerance::of_op(dtype)), [&](Backend& b, Stream& s, auto& o) {
-        b.rope(s, o[0], head_dim, seq_len, angles.f32(), false);
-        b.rope(s, o[1], head_dim, seq_len, angles.f32(), false);
-        b.rope(s, o[1], head_dim, seq_len, angles.f32(), true);
+        b.run(s, Rope{.x = o[0], .head_dim = head_dim, .seq_len = seq_len, .cos_sin = angles.f32()});
+        b.run(s, Rope{.x = o[1], .head_dim = head_dim, .seq_len = seq_len, .cos_sin = angles.f32()});
+        b.run(s, Rope{.x = o[1], .head_dim = head_dim, .seq_len = seq_len, .cos_sin = angles.f32(),
+                      .inverse = true});
         CHECK(relative_error(o[1], x) < tolerance::of_op(dtype));
       });
     }
@@ -101,7 +103,8 @@ TEST_CASE("the reference's attention gradient is the derivative of its forward p
   Storage out(DType::f32, 4, 8, 0), lse(DType::f32, 4, 2, 0);
   std::vector<Storage> grad = in;
   const auto loss = [&] {
-    b.attention_forward(*s, shape, in[0], in[1], in[2], out, lse.f32());
+    b.run(*s, AttentionForward{.shape = shape, .q = in[0], .k = in[1], .v = in[2], .out = out,
+                               .lse = lse.f32()});
     double sum = 0;
     for (int64_t i = 0; i < 32; ++i) {
       sum += double(out.get(i / 8, i % 8)) * dout.get(i / 8, i % 8);
@@ -109,7 +112,8 @@ TEST_CASE("the reference's attention gradient is the derivative of its forward p
     return sum;
   };
   loss();
-  b.attention_backward(*s, shape, in[0], in[1], in[2], out, lse.f32(), dout, grad[0], grad[1], grad[2]);
+  b.run(*s, AttentionBackward{.shape = shape, .q = in[0], .k = in[1], .v = in[2], .out = out,
+                              .lse = lse.f32(), .dout = dout, .dq = grad[0], .dk = grad[1], .dv = grad[2]});
   for (size_t which = 0; which < 3; ++which) {
     for (int64_t i = 0; i < in[which]->count(); ++i) {
       const int64_t r = i / in[which]->cols, c = i % in[which]->cols;

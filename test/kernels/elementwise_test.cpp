@@ -13,7 +13,9 @@ TEST_CASE("copy converts between f32 and bf16 with any strides") {
           const Storage src = random.normal(from, rows, cols, pad == 0 ? 0 : 3);
           Storage dst(to, rows, cols, pad);
           dst.fill(kPoison);
-          compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) { b.copy(s, src, out[0]); });
+          compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) {
+            b.run(s, Copy{.src = src, .dst = out[0]});
+          });
         }
       }
     }
@@ -27,11 +29,11 @@ TEST_CASE("copy rounds to nearest even and keeps infinities and NaN") {
   for (int i = 0; i < 8; ++i) {
     src.set(0, i, values[i]);
   }
-  compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) { b.copy(s, src, out[0]); });
+  compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) { b.run(s, Copy{.src = src, .dst = out[0]}); });
   src.fill(NAN);
   for (const Candidate& c : candidates()) {
     const auto stream = c.backend->create_stream();
-    c.backend->copy(*stream, src, dst);
+    c.backend->run(*stream, Copy{.src = src, .dst = dst});
     for (int i = 0; i < 20; ++i) {
       CHECK(std::isnan(dst.get(0, i)));
     }
@@ -43,7 +45,9 @@ TEST_CASE("add rounds once") {
   for (DType dtype : kActivationTypes) {
     for (auto [rows, cols] : {std::pair{1, 1}, {5, 31}, {33, 768}, {1, 100003}}) {
       const Storage src = random.normal(dtype, rows, cols, 2), dst = random.normal(dtype, rows, cols, 7);
-      compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) { b.add(s, src, out[0]); });
+      compare({dst}, {0}, [&](Backend& b, Stream& s, auto& out) {
+        b.run(s, Add{.src = src, .dst = out[0]});
+      });
     }
   }
 }
@@ -63,10 +67,13 @@ TEST_CASE("tree_sum associates neighbours pairwise") {
       }
       Storage out(dtype, 1, count, 0);
       out.fill(kPoison);
-      compare({out}, {0}, [&](Backend& b, Stream& s, auto& o) { b.tree_sum(s, pointers, o[0]->data, dtype, count); });
+      compare({out}, {0}, [&](Backend& b, Stream& s, auto& o) {
+        b.run(s, TreeSum{.inputs = pointers, .out = o[0]->data, .dtype = dtype, .count = count});
+      });
       if (n == 5 && dtype == DType::f32) {
         const auto stream = reference().create_stream();
-        reference().tree_sum(*stream, pointers, out->data, dtype, count);
+        reference().run(*stream, TreeSum{.inputs = pointers, .out = out->data, .dtype = dtype,
+                                         .count = count});
         const auto at = [&](int i) { return inputs[size_t(i)].get(0, 11); };
         CHECK(out.get(0, 11) == ((at(0) + at(1)) + (at(2) + at(3))) + at(4));
       }
@@ -79,7 +86,7 @@ TEST_CASE("tree_sum may write onto an input") {
   const Storage a = random.normal(DType::f32, 1, 1000), b = random.normal(DType::f32, 1, 1000);
   compare({a}, {0}, [&](Backend& backend, Stream& s, auto& out) {
     const void* inputs[] = {out[0]->data, b->data};
-    backend.tree_sum(s, inputs, out[0]->data, DType::f32, 1000);
+    backend.run(s, TreeSum{.inputs = inputs, .out = out[0]->data, .dtype = DType::f32, .count = 1000});
   });
 }
 
@@ -91,7 +98,9 @@ TEST_CASE("add_rounded rounds its operands to bf16, and the sum once") {
         const Storage left = random.normal(in, rows, cols, 2), right = random.normal(in, rows, cols, 7);
         Storage out(to, rows, cols, 3);
         out.fill(kPoison);
-        compare({out}, {0}, [&](Backend& b, Stream& s, auto& o) { b.add_rounded(s, left, right, o[0]); });
+        compare({out}, {0}, [&](Backend& b, Stream& s, auto& o) {
+          b.run(s, AddRounded{.left = left, .right = right, .out = o[0]});
+        });
       }
     }
   }
@@ -102,7 +111,7 @@ TEST_CASE("add_rounded rounds its operands to bf16, and the sum once") {
   for (const Candidate& c : candidates()) {
     const auto stream = c.backend->create_stream();
     for (int i = 0; i < 2; ++i) a->as<float>()[i] = left[i], b->as<float>()[i] = right[i];
-    c.backend->add_rounded(*stream, a, b, a);
+    c.backend->run(*stream, AddRounded{.left = a, .right = b, .out = a});
     CHECK(a.get(0, 0) == 1.0f + 0x1p-12f);
     CHECK(a.get(0, 1) == 1.015625f + 0x1p-12f);
   }
@@ -111,7 +120,9 @@ TEST_CASE("add_rounded rounds its operands to bf16, and the sum once") {
 TEST_CASE("fill_zero clears exactly the bytes it is given") {
   Storage m(DType::f32, 1, 700001, 9);
   m.fill(kPoison);
-  compare({m}, {0}, [&](Backend& b, Stream& s, auto& out) { b.fill_zero(s, out[0]->data, 700001 * 4); });
+  compare({m}, {0}, [&](Backend& b, Stream& s, auto& out) {
+    b.run(s, FillZero{.data = out[0]->data, .size = 700001 * 4});
+  });
 }
 
 TEST_CASE("embeddings look up, and add gradients in order of the rows") {
@@ -126,8 +137,8 @@ TEST_CASE("embeddings look up, and add gradients in order of the rows") {
       out.fill(kPoison);
       const Storage dtable = random.normal(DType::f32, vocab, cols, 2);
       compare({out, dtable}, {0, 0}, [&](Backend& b, Stream& s, auto& o) {
-        b.embedding_forward(s, ids.data(), table, begin, o[0]);
-        b.embedding_backward(s, ids.data(), dout, begin, o[1]);
+        b.run(s, EmbeddingForward{.ids = ids.data(), .table = table, .vocab_begin = begin, .out = o[0]});
+        b.run(s, EmbeddingBackward{.ids = ids.data(), .dout = dout, .vocab_begin = begin, .dtable = o[1]});
       });
     }
   }
@@ -141,8 +152,8 @@ TEST_CASE("positions wrap at the sequence length, from any first row") {
       const Storage table = random.normal(dtype, 8, cols, 1), dx = random.normal(dtype, rows, cols, 2);
       const Storage x = random.normal(dtype, rows, cols, 3), dtable = random.normal(DType::f32, 8, cols, 5);
       compare({x, dtable}, {0, 0}, [&](Backend& b, Stream& s, auto& o) {
-        b.add_position(s, table, first_row, seq_len, o[0]);
-        b.add_position_backward(s, dx, first_row, seq_len, o[1]);
+        b.run(s, AddPosition{.table = table, .first_row = first_row, .seq_len = seq_len, .x = o[0]});
+        b.run(s, AddPositionBackward{.dx = dx, .first_row = first_row, .seq_len = seq_len, .dtable = o[1]});
       });
     }
   }

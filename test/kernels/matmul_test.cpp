@@ -34,13 +34,15 @@ TEST_CASE("linear_forward and its gradients agree with the reference") {
       compare({y, y_plain, y_f32, dx, dw, dbias, dw_sum, dbias_sum}, {t, t, t, t, f, f, f, f},
               [&](Backend& b, Stream& s, auto& o) {
                 const auto packed = b.make_packed(n, k, dtype);
-                b.pack(s, w, *packed);
-                b.linear_forward(s, x, *packed, bias, o[0]);
-                b.linear_forward(s, x, *packed, {}, o[1]);
-                b.linear_forward(s, x, *packed, b.bias_dtype(dtype) == dtype ? Matrix(rounded_bias) : Matrix(bias), o[2]);
-                b.linear_backward_input(s, dy, *packed, o[3]);
-                b.linear_backward_weight(s, dy, x, o[4], o[5], false);
-                b.linear_backward_weight(s, dy, x, o[6], o[7], true);
+                b.run(s, Pack{.w = w, .packed = packed.get()});
+                b.run(s, LinearForward{.x = x, .w = packed.get(), .bias = bias, .y = o[0]});
+                b.run(s, LinearForward{.x = x, .w = packed.get(), .y = o[1]});
+                b.run(s, LinearForward{.x = x, .w = packed.get(),
+                    .bias = b.bias_dtype(dtype) == dtype ? Matrix(rounded_bias) : Matrix(bias), .y = o[2]});
+                b.run(s, LinearBackwardInput{.dy = dy, .w = packed.get(), .dx = o[3]});
+                b.run(s, LinearBackwardWeight{.dy = dy, .x = x, .dw = o[4], .dbias = o[5]});
+                b.run(s, LinearBackwardWeight{.dy = dy, .x = x, .dw = o[6], .dbias = o[7],
+                                              .accumulate = true});
               });
     }
   }
@@ -62,10 +64,10 @@ TEST_CASE("a row stride never changes a product's bits") {
         Backend& b = *candidate.backend;
         const auto s = b.create_stream();
         const auto packed = b.make_packed(n, k, dtype);
-        b.pack(*s, w, *packed);
-        b.linear_forward(*s, x, *packed, {}, y);
-        b.linear_backward_input(*s, dy, *packed, dx);
-        b.linear_backward_weight(*s, dy, x, dw, {}, true);
+        b.run(*s, Pack{.w = w, .packed = packed.get()});
+        b.run(*s, LinearForward{.x = x, .w = packed.get(), .y = y});
+        b.run(*s, LinearBackwardInput{.dy = dy, .w = packed.get(), .dx = dx});
+        b.run(*s, LinearBackwardWeight{.dy = dy, .x = x, .dw = dw, .accumulate = true});
         const std::vector<std::vector<char>> bits = {y.content(), dx.content(), dw.content()};
         const int64_t step = 16 / int64_t(size_of(dtype));
         const bool aligned = (k + pad) % step == 0 && (n + pad) % step == 0;
@@ -98,10 +100,10 @@ TEST_CASE("products with a GELU agree with the reference, fused or not") {
         compare({pre, y, dx}, {t, t, t}, [&](Backend& b, Stream& s, auto& o) {
           const auto up = b.make_packed(n, k, dtype);
           const auto packed = b.make_packed(k, n, dtype);
-          b.pack(s, w, *up);
-          b.pack(s, down, *packed);
-          b.linear_gelu_forward(s, x, *up, bias, o[0], o[1]);
-          b.linear_gelu_backward_input(s, dy, *packed, o[0], o[2]);
+          b.run(s, Pack{.w = w, .packed = up.get()});
+          b.run(s, Pack{.w = down, .packed = packed.get()});
+          b.run(s, LinearGeluForward{.x = x, .w = up.get(), .bias = bias, .pre = o[0], .y = o[1]});
+          b.run(s, LinearGeluBackwardInput{.dy = dy, .w = packed.get(), .pre = o[0], .dx = o[2]});
         });
       }
     }
@@ -118,8 +120,8 @@ TEST_CASE("no rows at all: outputs of [0, N], and a weight gradient of zeros") {
     const Storage kept = random.normal(DType::f32, 30, 20, 1);
     const double none = tolerance::kNoRows;
     compare({dw, dbias, kept}, {none, none, 0}, [&](Backend& b, Stream& s, auto& o) {
-      b.linear_backward_weight(s, dy, x, o[0], o[1], false);
-      b.linear_backward_weight(s, dy, x, o[2], {}, true);
+      b.run(s, LinearBackwardWeight{.dy = dy, .x = x, .dw = o[0], .dbias = o[1]});
+      b.run(s, LinearBackwardWeight{.dy = dy, .x = x, .dw = o[2], .accumulate = true});
     });
   }
 }
@@ -134,9 +136,9 @@ TEST_CASE("a NaN or infinity in an operand reaches the product") {
     for (const Candidate& c : candidates()) {
       const auto s = c.backend->create_stream();
       const auto packed = c.backend->make_packed(60, 50, dtype);
-      c.backend->pack(*s, w, *packed);
+      c.backend->run(*s, Pack{.w = w, .packed = packed.get()});
       Storage y(dtype, 40, 60, 0);
-      c.backend->linear_forward(*s, x, *packed, {}, y);
+      c.backend->run(*s, LinearForward{.x = x, .w = packed.get(), .y = y});
       CHECK(std::isnan(y.get(7, 59)));
       CHECK(!std::isfinite(y.get(9, 0)));
       CHECK(std::isfinite(y.get(8, 0)));

@@ -38,15 +38,23 @@ TEST_CASE("norm_forward, norm_apply and norm_backward agree with the reference")
         const double t = tolerance::of_op(dtype), f = tolerance::kOpF32;
         compare({sum, y, stats, y_alone, stats_alone, dx, dx_alone, dweight, dbias, dweight_alone, dbias_alone},
                 {t, t, f, t, f, t, t, t, t, t, t}, [&](Backend& b, Stream& s, auto& o) {
-                  b.norm_forward(s, kind, x, delta, weight, bias, 1e-5f, o[0], o[1], o[2].f32());
-                  b.norm_forward(s, kind, x, {}, weight, bias, 1e-5f, {}, o[3], o[4].f32());
+                  b.run(s, NormForward{.kind = kind, .x = x, .delta = delta, .weight = weight, .bias = bias,
+                                       .eps = 1e-5f, .sum = o[0], .y = o[1], .stats = o[2].f32()});
+                  b.run(s, NormForward{.kind = kind, .x = x, .weight = weight, .bias = bias, .eps = 1e-5f,
+                                       .y = o[3], .stats = o[4].f32()});
                   const Matrix db = layernorm ? Matrix(o[8]) : Matrix{};
-                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), residual, o[5], o[7], db, true);
-                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), {}, o[6], o[7], {}, true);
-                  b.norm_backward(s, kind, dy, x, weight, o[4].f32(), {}, o[6], o[9], layernorm ? Matrix(o[10]) : Matrix{}, false);
+                  b.run(s, NormBackward{.kind = kind, .dy = dy, .x = x, .weight = weight, .stats = o[4].f32(),
+                                        .dresidual = residual, .dx = o[5], .dweight = o[7], .dbias = db,
+                                        .accumulate = true});
+                  b.run(s, NormBackward{.kind = kind, .dy = dy, .x = x, .weight = weight, .stats = o[4].f32(),
+                                        .dx = o[6], .dweight = o[7], .accumulate = true});
+                  b.run(s, NormBackward{.kind = kind, .dy = dy, .x = x, .weight = weight, .stats = o[4].f32(),
+                                        .dx = o[6], .dweight = o[9],
+                                        .dbias = layernorm ? Matrix(o[10]) : Matrix{}});
                   Storage again = o[1];
                   again.fill(kPoison);
-                  b.norm_apply(s, kind, o[0], o[2].f32(), weight, bias, again);
+                  b.run(s, NormApply{.kind = kind, .x = o[0], .stats = o[2].f32(), .weight = weight,
+                                     .bias = bias, .y = again});
                   CHECK(again.content() == o[1].content());
                 });
       }
@@ -62,8 +70,11 @@ TEST_CASE("norm_forward and norm_backward work in place") {
   const Storage dweight = random.normal(DType::f32, 1, 50);
   const std::vector<double> all(5, tolerance::kOpF32);
   compare({x, y, stats, residual, dweight}, all, [&](Backend& b, Stream& s, auto& o) {
-    b.norm_forward(s, NormKind::rmsnorm, o[0], delta, weight, {}, 1e-6f, o[0], o[1], o[2].f32());
-    b.norm_backward(s, NormKind::rmsnorm, delta, o[0], weight, o[2].f32(), o[3], o[3], o[4], {}, true);
+    b.run(s, NormForward{.kind = NormKind::rmsnorm, .x = o[0], .delta = delta, .weight = weight, .eps = 1e-6f,
+                         .sum = o[0], .y = o[1], .stats = o[2].f32()});
+    b.run(s, NormBackward{.kind = NormKind::rmsnorm, .dy = delta, .x = o[0], .weight = weight,
+                          .stats = o[2].f32(), .dresidual = o[3], .dx = o[3], .dweight = o[4],
+                          .accumulate = true});
   });
 }
 
@@ -77,7 +88,8 @@ TEST_CASE("the reference's norm gradient is the derivative of its forward pass")
     Storage y(DType::f32, 1, 6, 0), stats(DType::f32, 1, 2, 0), dx(DType::f32, 1, 6, 0), dweight(DType::f32, 1, 6, 0);
     dweight.fill(0);
     const auto loss = [&] {
-      b.norm_forward(*stream, kind, x, {}, weight, {}, 1e-5f, {}, y, stats.f32());
+      b.run(*stream, NormForward{.kind = kind, .x = x, .weight = weight, .eps = 1e-5f, .y = y,
+                                 .stats = stats.f32()});
       double sum = 0;
       for (int c = 0; c < 6; ++c) {
         sum += double(y.get(0, c)) * dy.get(0, c);
@@ -85,7 +97,8 @@ TEST_CASE("the reference's norm gradient is the derivative of its forward pass")
       return sum;
     };
     loss();
-    b.norm_backward(*stream, kind, dy, x, weight, stats.f32(), {}, dx, dweight, {}, true);
+    b.run(*stream, NormBackward{.kind = kind, .dy = dy, .x = x, .weight = weight, .stats = stats.f32(),
+                                .dx = dx, .dweight = dweight, .accumulate = true});
     for (int c = 0; c < 6; ++c) {
       const float kept = x.get(0, c), h = 1e-2f;
       x.set(0, c, kept + h);

@@ -34,7 +34,7 @@ TEST_CASE("adamw equals the reference bit for bit") {
       const Storage grad = random.normal(DType::f32, rows, cols, 3);
       compare(state, {0, 0, 0, 0}, [&](Backend& b, Stream& s, auto& o) {
         const AdamWBox boxes[] = {box_of(o, grad, 0, rows)};
-        b.adamw(s, boxes, kStep);
+        b.run(s, AdamW{.boxes = boxes, .step = kStep});
       });
     }
   }
@@ -49,11 +49,11 @@ TEST_CASE("adamw of a box cut in two equals adamw of the whole") {
     const auto s = c.backend->create_stream();
     std::vector<Storage> whole = state;
     const AdamWBox one[] = {box_of(whole, grad, 0, rows)};
-    c.backend->adamw(*s, one, kStep);
+    c.backend->run(*s, AdamW{.boxes = one, .step = kStep});
     for (int64_t cut = 1; cut < rows; cut += 5) {
       std::vector<Storage> halves = state;
       const AdamWBox two[] = {box_of(halves, grad, 0, cut), box_of(halves, grad, cut, rows - cut)};
-      c.backend->adamw(*s, two, kStep);
+      c.backend->run(*s, AdamW{.boxes = two, .step = kStep});
       for (size_t i = 0; i < 4; ++i) {
         CHECK(halves[i].content() == whole[i].content());
       }
@@ -71,15 +71,15 @@ TEST_CASE("sum_squares and sum agree with the reference, whatever the stride") {
       const Matrix boxes[] = {x, tail};
       const auto s = reference().create_stream();
       double expected[2], total = 0;
-      reference().sum_squares(*s, boxes, expected);
+      reference().run(*s, SumSquares{.boxes = boxes, .out = expected});
       std::vector<double> by_candidate;
       for (const Candidate& c : candidates()) {
         double got[2] = {NAN, NAN};
-        c.backend->sum_squares(*s, boxes, got);
+        c.backend->run(*s, SumSquares{.boxes = boxes, .out = got});
         CHECK(got[0] == Approx(expected[0]).epsilon(tolerance::kDoubleSum));
         CHECK(got[1] == Approx(expected[1]).epsilon(tolerance::kDoubleSum));
         by_candidate.push_back(got[0]);
-        c.backend->sum(*s, tail.f32(), 9, &total);
+        c.backend->run(*s, Sum{.x = tail.f32(), .n = 9, .out = &total});
         double in_order = 0;
         for (int i = 0; i < 9; ++i) {
           in_order += tail.f32()[i];

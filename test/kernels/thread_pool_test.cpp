@@ -66,16 +66,16 @@ TEST_CASE("a backend used by two threads gives the bits of one") {
   const auto backend = cpu::make_cpu_backend(2, cpu::InstructionSet::v2);
   const auto packed = backend->make_packed(450, 100, DType::f32);
   const auto s = backend->create_stream();
-  backend->pack(*s, w, *packed);
+  backend->run(*s, Pack{.w = w, .packed = packed.get()});
   const auto product = [&] {
     Storage y(DType::f32, 600, 450, 0);
-    backend->linear_forward(*s, x, *packed, {}, y);
+    backend->run(*s, LinearForward{.x = x, .w = packed.get(), .y = y});
     return y.content();
   };
   const auto sum = [&] {
     Storage out(DType::f32, 1, 200000, 0);
     const void* inputs[] = {a->data, b->data, a->data};
-    backend->tree_sum(*s, inputs, out->data, DType::f32, 200000);
+    backend->run(*s, TreeSum{.inputs = inputs, .out = out->data, .dtype = DType::f32, .count = 200000});
     return out.content();
   };
   const auto expected_product = product(), expected_sum = sum();

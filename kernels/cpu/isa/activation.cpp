@@ -1,4 +1,4 @@
-#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
@@ -29,37 +29,37 @@ TRAINCTL_INLINE V gelu_derivative(V x) {
 
 }  // namespace
 
-void gelu_forward(const Matrix& x, const Matrix& y) {
-  with_type(x.dtype, [&](auto t) {
+void gelu_forward(const GeluForward& op) {
+  with_type(op.x.dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t r = 0; r < x.rows; ++r) {
-      const T* in = row<T>(x, r);
-      T* out = row<T>(y, r);
-      for_lanes(x.cols, [&](int64_t c, auto lanes) { store(out + c, gelu(load(in + c, lanes)), lanes); });
+    for (int64_t r = 0; r < op.x.rows; ++r) {
+      const T* in = row<T>(op.x, r);
+      T* out = row<T>(op.y, r);
+      for_lanes(op.x.cols, [&](int64_t c, auto lanes) { store(out + c, gelu(load(in + c, lanes)), lanes); });
     }
   });
 }
 
-void gelu_backward(const Matrix& x, const Matrix& dy, const Matrix& dx) {
-  with_type(x.dtype, [&](auto t) {
+void gelu_backward(const GeluBackward& op) {
+  with_type(op.x.dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t r = 0; r < x.rows; ++r) {
-      const T *in = row<T>(x, r), *g = row<T>(dy, r);
-      T* out = row<T>(dx, r);
-      for_lanes(x.cols, [&](int64_t c, auto lanes) {
+    for (int64_t r = 0; r < op.x.rows; ++r) {
+      const T *in = row<T>(op.x, r), *g = row<T>(op.dy, r);
+      T* out = row<T>(op.dx, r);
+      for_lanes(op.x.cols, [&](int64_t c, auto lanes) {
         store(out + c, load(g + c, lanes) * gelu_derivative(load(in + c, lanes)), lanes);
       });
     }
   });
 }
 
-void swiglu_forward(const Matrix& gate, const Matrix& up, const Matrix& y) {
-  with_type(y.dtype, [&](auto t) {
+void swiglu_forward(const SwigluForward& op) {
+  with_type(op.y.dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t r = 0; r < y.rows; ++r) {
-      const T *g = row<T>(gate, r), *u = row<T>(up, r);
-      T* out = row<T>(y, r);
-      for_lanes(y.cols, [&](int64_t c, auto lanes) {
+    for (int64_t r = 0; r < op.y.rows; ++r) {
+      const T *g = row<T>(op.gate, r), *u = row<T>(op.up, r);
+      T* out = row<T>(op.y, r);
+      for_lanes(op.y.cols, [&](int64_t c, auto lanes) {
         const V z = load(g + c, lanes);
         store(out + c, z * sigmoid(z) * load(u + c, lanes), lanes);
       });
@@ -67,13 +67,13 @@ void swiglu_forward(const Matrix& gate, const Matrix& up, const Matrix& y) {
   });
 }
 
-void swiglu_backward(const Matrix& gate, const Matrix& up, const Matrix& dy, const Matrix& dgate, const Matrix& dup) {
-  with_type(dy.dtype, [&](auto t) {
+void swiglu_backward(const SwigluBackward& op) {
+  with_type(op.dy.dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t r = 0; r < dy.rows; ++r) {
-      const T *g = row<T>(gate, r), *u = row<T>(up, r), *d = row<T>(dy, r);
-      T *out_gate = row<T>(dgate, r), *out_up = row<T>(dup, r);
-      for_lanes(dy.cols, [&](int64_t c, auto lanes) {
+    for (int64_t r = 0; r < op.dy.rows; ++r) {
+      const T *g = row<T>(op.gate, r), *u = row<T>(op.up, r), *d = row<T>(op.dy, r);
+      T *out_gate = row<T>(op.dgate, r), *out_up = row<T>(op.dup, r);
+      for_lanes(op.dy.cols, [&](int64_t c, auto lanes) {
         const V z = load(g + c, lanes), grad = load(d + c, lanes), s = sigmoid(z);
         const V slope = s * fma(z, splat(1.0f) - s, splat(1.0f));
         const V to_gate = grad * load(u + c, lanes) * slope;

@@ -3,7 +3,7 @@
 // shuffles, keys and values are read in place, and only the queries' side is transposed, once per block.
 #include <cmath>
 
-#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/small_product.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
@@ -116,14 +116,15 @@ size_t attention_scratch_floats(const AttentionShape& s, bool backward) {
   return size_t(8 * block + 2 * kScores + 2 * kQueryBlock + 2 * s.seq_len * d);
 }
 
-void attention_forward(const AttentionShape& s, const AttentionMatrices& m, const AttentionTask& task, float* scratch) {
+void attention_forward(const AttentionForward& op, const AttentionTask& task, float* scratch) {
+  const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), block = kQueryBlock * d;
   float *q_room = scratch, *q_transposed = q_room + block, *k_room = q_transposed + block, *v_room = k_room + block,
         *out = v_room + block, *scores = out + block, *correction = scores + kScores, *sums = correction + kQueryBlock;
   const int64_t first = task.batch * s.seq_len, q_column = task.head * dim;
   const int64_t kv_column = task.head / (s.heads / s.kv_heads) * dim;
   const int64_t q_end = task.first_query + task.queries;
-  transpose(rows_of(m.q, first + task.first_query, task.queries, q_column, dim, q_room), task.queries, dim,
+  transpose(rows_of(op.q, first + task.first_query, task.queries, q_column, dim, q_room), task.queries, dim,
             q_transposed);
   Softmax state;
   for (int64_t j = 0; j < kQueryVectors; ++j) {
@@ -132,8 +133,8 @@ void attention_forward(const AttentionShape& s, const AttentionMatrices& m, cons
   }
   for (int64_t key = 0; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
-    const Rows k = rows_of(m.k, first + key, keys, kv_column, dim, k_room);
-    const Rows v = rows_of(m.v, first + key, keys, kv_column, dim, v_room);
+    const Rows k = rows_of(op.k, first + key, keys, kv_column, dim, k_room);
+    const Rows v = rows_of(op.v, first + key, keys, kv_column, dim, v_room);
     small_product(keys, kQueryVectors, dim, {k.data, k.stride, 1}, q_transposed, kQueryBlock, {scores, kQueryBlock},
                   false);
     softmax_block(scores, keys, s.scale, task.first_query, key, key + keys > task.first_query, state, correction);
@@ -148,11 +149,11 @@ void attention_forward(const AttentionShape& s, const AttentionMatrices& m, cons
     store(sums + j * kLanes, state.sum[j], Full{});
   }
   for (int64_t r = 0; r < task.queries; ++r) {
-    m.lse[(first + task.first_query + r) * s.heads + task.head] = max[r] + std::log(sums[r]);
+    op.lse[(first + task.first_query + r) * s.heads + task.head] = max[r] + std::log(sums[r]);
     sums[r] = 1.0f / sums[r];
   }
   scale_rows(out, task.queries, d, sums);
-  write_rows(out, task.queries, dim, m.out, first + task.first_query, q_column);
+  write_rows(out, task.queries, dim, op.out, first + task.first_query, q_column);
 }
 
 namespace {
@@ -201,13 +202,14 @@ void score_gradients(const BackwardRoom& room, int64_t keys, float scale, int64_
 }
 
 /// One block of queries of one query head against all its visible keys.
-void backward_queries(const AttentionShape& s, const AttentionMatrices& m, const BackwardRoom& room, int64_t first,
-                      int64_t head, int64_t kv_column, int64_t first_query) {
+void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int64_t first, int64_t head,
+                      int64_t kv_column, int64_t first_query) {
+  const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), column = head * dim;
   const int64_t queries = smaller(kQueryBlock, s.seq_len - first_query), q_end = first_query + queries;
-  const Rows q = rows_of(m.q, first + first_query, queries, column, dim, room.q);
-  const Rows dout = rows_of(m.dout, first + first_query, queries, column, dim, room.dout);
-  const Rows out = rows_of(m.out, first + first_query, queries, column, dim, room.out);
+  const Rows q = rows_of(op.q, first + first_query, queries, column, dim, room.q);
+  const Rows dout = rows_of(op.dout, first + first_query, queries, column, dim, room.dout);
+  const Rows out = rows_of(op.out, first + first_query, queries, column, dim, room.out);
   transpose(q, queries, dim, room.q_transposed);
   transpose(dout, queries, dim, room.dout_transposed);
   for (int64_t r = 0; r < kQueryBlock; ++r) {
@@ -216,12 +218,12 @@ void backward_queries(const AttentionShape& s, const AttentionMatrices& m, const
       sum = fma(load(out.data + r * out.stride + c, Full{}), load(dout.data + r * dout.stride + c, Full{}), sum);
     }
     room.delta[r] = lane_sum(sum);
-    room.lse[r] = r < queries ? m.lse[(first + first_query + r) * s.heads + head] : 0.0f;
+    room.lse[r] = r < queries ? op.lse[(first + first_query + r) * s.heads + head] : 0.0f;
   }
   for (int64_t key = 0; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
-    const Rows k = rows_of(m.k, first + key, keys, kv_column, dim, room.k);
-    const Rows v = rows_of(m.v, first + key, keys, kv_column, dim, room.v);
+    const Rows k = rows_of(op.k, first + key, keys, kv_column, dim, room.k);
+    const Rows v = rows_of(op.v, first + key, keys, kv_column, dim, room.v);
     small_product(keys, kQueryVectors, dim, {k.data, k.stride, 1}, room.q_transposed, kQueryBlock,
                   {room.p, kQueryBlock}, false);
     small_product(keys, kQueryVectors, dim, {v.data, v.stride, 1}, room.dout_transposed, kQueryBlock,
@@ -233,34 +235,34 @@ void backward_queries(const AttentionShape& s, const AttentionMatrices& m, const
                   true);
     small_product(queries, d / kLanes, keys, {room.ds, 1, kQueryBlock}, k.data, k.stride, {room.dq, d}, key > 0);
   }
-  write_rows(room.dq, queries, dim, m.dq, first + first_query, column);
+  write_rows(room.dq, queries, dim, op.dq, first + first_query, column);
 }
 
 }  // namespace
 
-void attention_backward(const AttentionShape& s, const AttentionMatrices& m, const AttentionTask& task,
-                        float* scratch) {
+void attention_backward(const AttentionBackward& op, const AttentionTask& task, float* scratch) {
+  const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), group = s.heads / s.kv_heads;
   const BackwardRoom room = divide(scratch, d, s.seq_len);
   std::memset(room.dk, 0, size_t(2 * s.seq_len * d) * sizeof(float));
   const int64_t first = task.batch * s.seq_len, kv_column = task.head * dim;
   for (int64_t head = task.head * group; head < (task.head + 1) * group; ++head) {
     for (int64_t query = 0; query < s.seq_len; query += kQueryBlock) {
-      backward_queries(s, m, room, first, head, kv_column, query);
+      backward_queries(op, room, first, head, kv_column, query);
     }
   }
-  write_rows(room.dk, s.seq_len, dim, m.dk, first, kv_column);
-  write_rows(room.dv, s.seq_len, dim, m.dv, first, kv_column);
+  write_rows(room.dk, s.seq_len, dim, op.dk, first, kv_column);
+  write_rows(room.dv, s.seq_len, dim, op.dv, first, kv_column);
 }
 
-void rope(const Matrix& x, int64_t head_dim, int64_t first_position, int64_t seq_len, const float* cos_sin,
-          bool inverse) {
-  const int64_t half = head_dim / 2;
-  const float sign = inverse ? -1.0f : 1.0f;
+void rope(const Rope& op, int64_t first_position) {
+  const Matrix& x = op.x;
+  const int64_t head_dim = op.head_dim, half = head_dim / 2;
+  const float sign = op.inverse ? -1.0f : 1.0f;
   with_type(x.dtype, [&](auto t) {
     using T = decltype(t);
     for (int64_t r = 0; r < x.rows; ++r) {
-      const float* angles = cos_sin + (first_position + r) % seq_len * head_dim;
+      const float* angles = op.cos_sin + (first_position + r) % op.seq_len * head_dim;
       for (int64_t head = 0; head < x.cols; head += head_dim) {
         T* a = row<T>(x, r) + head;
         T* b = a + half;

@@ -1,40 +1,40 @@
 #include <type_traits>
 
-#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 
-void copy(const Matrix& src, const Matrix& dst) {
-  if (src.dtype == dst.dtype) {
-    for (int64_t r = 0; r < src.rows; ++r) {
-      std::memcpy(row<char>(dst, r * int64_t(size_of(dst.dtype))), row<char>(src, r * int64_t(size_of(src.dtype))),
-                  size_t(src.cols) * size_of(src.dtype));
+void copy(const Copy& op) {
+  if (op.src.dtype == op.dst.dtype) {
+    for (int64_t r = 0; r < op.src.rows; ++r) {
+      const int64_t element = int64_t(size_of(op.src.dtype));
+      std::memcpy(row<char>(op.dst, r * element), row<char>(op.src, r * element), size_t(op.src.cols * element));
     }
     return;
   }
-  with_type(src.dtype, [&](auto s) {
-    with_type(dst.dtype, [&](auto d) {
+  with_type(op.src.dtype, [&](auto s) {
+    with_type(op.dst.dtype, [&](auto d) {
       using S = decltype(s);
       using D = decltype(d);
-      for (int64_t r = 0; r < src.rows; ++r) {
-        const S* from = row<S>(src, r);
-        D* to = row<D>(dst, r);
-        for_lanes(src.cols, [&](int64_t c, auto lanes) { store(to + c, load(from + c, lanes), lanes); });
+      for (int64_t r = 0; r < op.src.rows; ++r) {
+        const S* from = row<S>(op.src, r);
+        D* to = row<D>(op.dst, r);
+        for_lanes(op.src.cols, [&](int64_t c, auto lanes) { store(to + c, load(from + c, lanes), lanes); });
       }
     });
   });
 }
 
-void add(const Matrix& src, const Matrix& dst) {
-  with_type(src.dtype, [&](auto s) {
-    with_type(dst.dtype, [&](auto d) {
+void add(const Add& op) {
+  with_type(op.src.dtype, [&](auto s) {
+    with_type(op.dst.dtype, [&](auto d) {
       using S = decltype(s);
       using D = decltype(d);
-      for (int64_t r = 0; r < src.rows; ++r) {
-        const S* from = row<S>(src, r);
-        D* to = row<D>(dst, r);
-        for_lanes(src.cols,
+      for (int64_t r = 0; r < op.src.rows; ++r) {
+        const S* from = row<S>(op.src, r);
+        D* to = row<D>(op.dst, r);
+        for_lanes(op.src.cols,
                   [&](int64_t c, auto lanes) { store(to + c, load(to + c, lanes) + load(from + c, lanes), lanes); });
       }
     });
@@ -64,9 +64,9 @@ void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dt
   });
 }
 
-void add_rounded(const Matrix& left, const Matrix& right, const Matrix& out) {
-  with_type(left.dtype, [&](auto s) {
-    with_type(out.dtype, [&](auto d) {
+void add_rounded(const AddRounded& op) {
+  with_type(op.left.dtype, [&](auto s) {
+    with_type(op.out.dtype, [&](auto d) {
       using S = decltype(s);
       using D = decltype(d);
       const auto operand = [](const S* p, auto lanes) {
@@ -75,10 +75,10 @@ void add_rounded(const Matrix& left, const Matrix& right, const Matrix& out) {
         else
           return load(p, lanes);
       };
-      for (int64_t r = 0; r < out.rows; ++r) {
-        const S *a = row<S>(left, r), *b = row<S>(right, r);
-        D* to = row<D>(out, r);
-        for_lanes(out.cols, [&](int64_t c, auto lanes) {
+      for (int64_t r = 0; r < op.out.rows; ++r) {
+        const S *a = row<S>(op.left, r), *b = row<S>(op.right, r);
+        D* to = row<D>(op.out, r);
+        for_lanes(op.out.cols, [&](int64_t c, auto lanes) {
           store(to + c, operand(a + c, lanes) + operand(b + c, lanes), lanes);
         });
       }

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
@@ -38,24 +38,23 @@ void row_gradient(T* x, int64_t n, int64_t target, float lse, float scale) {
 
 }  // namespace
 
-void cross_entropy_stats(const Matrix& logits, const int32_t* targets, int64_t vocab_begin, float* stats) {
-  with_type(logits.dtype, [&](auto t) {
+void cross_entropy_stats(const CrossEntropyStats& op) {
+  with_type(op.logits.dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t m = 0; m < logits.rows; ++m) {
-      const T* x = row<T>(logits, m);
-      const int64_t target = targets[m] - vocab_begin;
-      row_stats(x, logits.cols, stats + 3 * m);
-      stats[3 * m + 2] = target >= 0 && target < logits.cols ? float(x[target]) : 0.0f;
+    for (int64_t m = 0; m < op.logits.rows; ++m) {
+      const T* x = row<T>(op.logits, m);
+      const int64_t target = op.targets[m] - op.vocab_begin;
+      row_stats(x, op.logits.cols, op.stats + 3 * m);
+      op.stats[3 * m + 2] = target >= 0 && target < op.logits.cols ? float(x[target]) : 0.0f;
     }
   });
 }
 
-void cross_entropy_backward(const Matrix& logits, const int32_t* targets, int64_t vocab_begin, const float* lse,
-                            float scale) {
-  with_type(logits.dtype, [&](auto t) {
+void cross_entropy_backward(const CrossEntropyBackward& op) {
+  with_type(op.logits.dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t m = 0; m < logits.rows; ++m) {
-      row_gradient(row<T>(logits, m), logits.cols, targets[m] - vocab_begin, lse[m], scale);
+    for (int64_t m = 0; m < op.logits.rows; ++m) {
+      row_gradient(row<T>(op.logits, m), op.logits.cols, op.targets[m] - op.vocab_begin, op.lse[m], op.scale);
     }
   });
 }

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
@@ -52,39 +52,39 @@ TRAINCTL_INLINE float row_sum(int64_t n, Term term) {
 }
 
 template <typename T>
-void forward_rows(NormKind kind, const Matrix& x, const Matrix& delta, Affine a, float eps, const Matrix& sum,
-                  const Matrix& y, float* stats) {
-  const int64_t n = x.cols;
-  for (int64_t r = 0; r < x.rows; ++r) {
-    const T* source = row<T>(x, r);
-    if (delta) {
-      const T* d = row<T>(delta, r);
-      T* s = row<T>(sum, r);
+void forward_rows(const NormForward& op, Affine a) {
+  const int64_t n = op.x.cols;
+  for (int64_t r = 0; r < op.x.rows; ++r) {
+    const T* source = row<T>(op.x, r);
+    if (op.delta) {
+      const T* d = row<T>(op.delta, r);
+      T* s = row<T>(op.sum, r);
       for_lanes(n, [&](int64_t c, auto lanes) { store(s + c, load(source + c, lanes) + load(d + c, lanes), lanes); });
       source = s;
     }
     float mean = 0;
-    if (kind == NormKind::layernorm) {
+    if (op.kind == NormKind::layernorm) {
       mean = row_sum(n, [&](int64_t c, auto lanes) { return load(source + c, lanes); }) / float(n);
     }
     const float squares = row_sum(n, [&](int64_t c, auto lanes) {
       const V d = load(source + c, lanes) - mean;
       return d * d;
     });
-    const float rstd = 1.0f / std::sqrt(squares / float(n) + eps);
-    stats[2 * r] = mean;
-    stats[2 * r + 1] = rstd;
-    normalise_row(source, row<T>(y, r), n, mean, rstd, a);
+    const float rstd = 1.0f / std::sqrt(squares / float(n) + op.eps);
+    op.stats[2 * r] = mean;
+    op.stats[2 * r + 1] = rstd;
+    normalise_row(source, row<T>(op.y, r), n, mean, rstd, a);
   }
 }
 
 template <typename T>
-void backward_rows(NormKind kind, const Matrix& dy, const Matrix& x, const float* weight, const float* stats,
-                   const Matrix& dresidual, const Matrix& dx, float* dweight, float* dbias) {
-  const int64_t n = x.cols;
-  for (int64_t r = 0; r < x.rows; ++r) {
-    const T *g = row<T>(dy, r), *in = row<T>(x, r);
-    const float mean = stats[2 * r], rstd = stats[2 * r + 1];
+void backward_rows(const NormBackward& op) {
+  const int64_t n = op.x.cols;
+  const float* const weight = op.weight.as<float>();
+  float *const dweight = op.dweight.as<float>(), *const dbias = op.dbias.as<float>();
+  for (int64_t r = 0; r < op.x.rows; ++r) {
+    const T *g = row<T>(op.dy, r), *in = row<T>(op.x, r);
+    const float mean = op.stats[2 * r], rstd = op.stats[2 * r + 1];
     V sum_g[2] = {}, sum_gx[2] = {};
     for_lanes_in_turns(n, [&](int64_t c, int turn, auto lanes) __attribute__((always_inline)) {
       const V d = load(g + c, lanes);
@@ -95,10 +95,10 @@ void backward_rows(NormKind kind, const Matrix& dy, const Matrix& x, const float
       store(dweight + c, r == 0 ? d * xhat : fma(d, xhat, load(dweight + c, lanes)), lanes);
       store(dbias + c, r == 0 ? d : load(dbias + c, lanes) + d, lanes);
     });
-    const float mean_g = kind == NormKind::layernorm ? lane_sum(sum_g[0] + sum_g[1]) / float(n) : 0.0f;
+    const float mean_g = op.kind == NormKind::layernorm ? lane_sum(sum_g[0] + sum_g[1]) / float(n) : 0.0f;
     const float mean_gx = lane_sum(sum_gx[0] + sum_gx[1]) / float(n);
-    T* out = row<T>(dx, r);
-    const T* residual = dresidual ? row<T>(dresidual, r) : nullptr;
+    T* out = row<T>(op.dx, r);
+    const T* residual = op.dresidual ? row<T>(op.dresidual, r) : nullptr;
     for_lanes(n, [&](int64_t c, auto lanes) {
       const V xhat = (load(in + c, lanes) - mean) * rstd;
       const V dw = load(g + c, lanes) * load(weight + c, lanes);
@@ -113,27 +113,25 @@ void backward_rows(NormKind kind, const Matrix& dy, const Matrix& x, const float
 
 }  // namespace
 
-void norm_forward(NormKind kind, const Matrix& x, const Matrix& delta, const float* weight, const float* bias, float eps,
-                  const Matrix& sum, const Matrix& y, float* stats) {
-  with_type(x.dtype, [&](auto t) {
-    forward_rows<decltype(t)>(kind, x, delta, {weight, bias}, eps, sum, y, stats);
+void norm_forward(const NormForward& op) {
+  with_type(op.x.dtype, [&](auto t) {
+    forward_rows<decltype(t)>(op, {op.weight.as<float>(), op.bias.as<float>()});
   });
 }
 
-void norm_apply(NormKind, const Matrix& x, const float* stats, const float* weight, const float* bias,
-                const Matrix& y) {
-  with_type(x.dtype, [&](auto t) {
+void norm_apply(const NormApply& op) {
+  const Affine a{op.weight.as<float>(), op.bias.as<float>()};
+  with_type(op.x.dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t r = 0; r < x.rows; ++r) {
-      normalise_row(row<T>(x, r), row<T>(y, r), x.cols, stats[2 * r], stats[2 * r + 1], {weight, bias});
+    for (int64_t r = 0; r < op.x.rows; ++r) {
+      normalise_row(row<T>(op.x, r), row<T>(op.y, r), op.x.cols, op.stats[2 * r], op.stats[2 * r + 1], a);
     }
   });
 }
 
-void norm_backward(NormKind kind, const Matrix& dy, const Matrix& x, const float* weight, const float* stats,
-                   const Matrix& dresidual, const Matrix& dx, float* dweight, float* dbias) {
-  with_type(x.dtype, [&](auto t) {
-    backward_rows<decltype(t)>(kind, dy, x, weight, stats, dresidual, dx, dweight, dbias);
+void norm_backward(const NormBackward& op) {
+  with_type(op.x.dtype, [&](auto t) {
+    backward_rows<decltype(t)>(op);
   });
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {

@@ -1,8 +1,27 @@
 #include "kernels/cpu/isa/table.h"
 
-#include "kernels/cpu/isa/kernels.h"
-
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
+
+void copy(const Copy& op);
+void add(const Add& op);
+void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
+void add_rounded(const AddRounded& op);
+void norm_forward(const NormForward& op);
+void norm_apply(const NormApply& op);
+void norm_backward(const NormBackward& op);
+void column_sums(const Matrix& x, float* out, bool accumulate);
+void gelu_forward(const GeluForward& op);
+void gelu_backward(const GeluBackward& op);
+void swiglu_forward(const SwigluForward& op);
+void swiglu_backward(const SwigluBackward& op);
+void rope(const Rope& op, int64_t first_position);
+void attention_forward(const AttentionForward& op, const AttentionTask&, float* scratch);
+void attention_backward(const AttentionBackward& op, const AttentionTask&, float* scratch);
+size_t attention_scratch_floats(const AttentionShape&, bool backward);
+void cross_entropy_stats(const CrossEntropyStats& op);
+void cross_entropy_backward(const CrossEntropyBackward& op);
+void adamw(const AdamWBox& box, const AdamWStep& step);
+double sum_squares(const Matrix& x);
 
 const KernelTable kTable = {
     .copy = copy,

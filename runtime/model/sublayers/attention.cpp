@@ -53,28 +53,37 @@ class Attention : public Sublayer {
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     recompute(c, t, previous, delta);
-    c.backend.linear_forward(c.stream, t[kAttention], proj_.packed(), proj_.bias_once(c), c.scratch.partial);
+    c.backend.run(c.stream, kernels::LinearForward{.x = t[kAttention], .w = &proj_.packed(),
+                                                   .bias = proj_.bias_once(c), .y = c.scratch.partial});
     return c.tp.leave(c.scratch.partial, c.scratch.local);
   }
 
   void recompute(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     norm_.forward(c, t, previous, delta);
-    c.backend.linear_forward(c.stream, t[kNorm], qkv_.packed(), qkv_.bias(c), t[kQkv]);
+    c.backend.run(c.stream, kernels::LinearForward{.x = t[kNorm], .w = &qkv_.packed(), .bias = qkv_.bias(c),
+                                                   .y = t[kQkv]});
     const Heads h = heads_of(shape_, t[kQkv]);
     rotate(c, h, false);
-    c.backend.attention_forward(c.stream, shape_, h.q, h.k, h.v, t[kAttention], t[kLse].as<float>());
+    c.backend.run(c.stream, kernels::AttentionForward{.shape = shape_, .q = h.q, .k = h.k,
+                                                      .v = h.v, .out = t[kAttention],
+                                                      .lse = t[kLse].as<float>()});
   }
 
   void recompute_cheap(const LayerContext& c, Tensors& t) override { norm_.apply(c, t); }
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     keep_output_gradient(c, t, dout);
-    c.backend.linear_backward_input(c.stream, t[kOutputGradient], proj_.packed(), t[kAttentionGradient]);
+    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = t[kOutputGradient], .w = &proj_.packed(),
+                                                         .dx = t[kAttentionGradient]});
     const Heads h = heads_of(shape_, t[kQkv]), d = heads_of(shape_, t[kQkvGradient]);
-    c.backend.attention_backward(c.stream, shape_, h.q, h.k, h.v, t[kAttention], t[kLse].as<float>(),
-                                 t[kAttentionGradient], d.q, d.k, d.v);
+    c.backend.run(c.stream, kernels::AttentionBackward{.shape = shape_, .q = h.q, .k = h.k,
+                                                       .v = h.v, .out = t[kAttention],
+                                                       .lse = t[kLse].as<float>(),
+                                                       .dout = t[kAttentionGradient], .dq = d.q, .dk = d.k,
+                                                       .dv = d.v});
     rotate(c, d, true);
-    c.backend.linear_backward_input(c.stream, t[kQkvGradient], qkv_.packed(), c.scratch.partial);
+    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = t[kQkvGradient], .w = &qkv_.packed(),
+                                                         .dx = c.scratch.partial});
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
   }
 
@@ -88,7 +97,8 @@ class Attention : public Sublayer {
   void rotate(const LayerContext& c, const Heads& h, bool backward) const {
     if (!plan_.rotary) return;
     for (const Matrix& m : {h.q, h.k})
-      c.backend.rope(c.stream, m, shape_.head_dim, c.shape.seq_len, c.cos_sin(*plan_.rotary), backward);
+      c.backend.run(c.stream, kernels::Rope{.x = m, .head_dim = shape_.head_dim, .seq_len = c.shape.seq_len,
+                                            .cos_sin = c.cos_sin(*plan_.rotary), .inverse = backward});
   }
 
   const AttentionPlan& plan_;

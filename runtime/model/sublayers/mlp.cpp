@@ -42,17 +42,20 @@ class Mlp : public Sublayer {
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     recompute(c, t, previous, delta);
-    c.backend.linear_forward(c.stream, t[kAct], down_.packed(), down_.bias_once(c), c.scratch.partial);
+    c.backend.run(c.stream, kernels::LinearForward{.x = t[kAct], .w = &down_.packed(),
+                                                   .bias = down_.bias_once(c), .y = c.scratch.partial});
     return c.tp.leave(c.scratch.partial, c.scratch.local);
   }
 
   void recompute(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     norm_.forward(c, t, previous, delta);
     if (!gated_) {
-      c.backend.linear_gelu_forward(c.stream, t[kNorm], up_.packed(), up_.bias(c), t[kUp], t[kAct]);
+      c.backend.run(c.stream, kernels::LinearGeluForward{.x = t[kNorm], .w = &up_.packed(),
+                                                         .bias = up_.bias(c), .pre = t[kUp], .y = t[kAct]});
       return;
     }
-    c.backend.linear_forward(c.stream, t[kNorm], up_.packed(), up_.bias(c), t[kUp]);
+    c.backend.run(c.stream, kernels::LinearForward{.x = t[kNorm], .w = &up_.packed(), .bias = up_.bias(c),
+                                                   .y = t[kUp]});
     swiglu(c, t);
   }
 
@@ -66,13 +69,17 @@ class Mlp : public Sublayer {
     const Matrix dy = t[kOutputGradient], dup = t[kUpGradient];
     const int64_t f = sizes_.ffn;
     if (gated_) {
-      c.backend.linear_backward_input(c.stream, dy, down_.packed(), t[kActGradient]);
-      c.backend.swiglu_backward(c.stream, t[kUp].columns(0, f), t[kUp].columns(f, f), t[kActGradient],
-                                dup.columns(0, f), dup.columns(f, f));
+      c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(),
+                                                           .dx = t[kActGradient]});
+      c.backend.run(c.stream, kernels::SwigluBackward{.gate = t[kUp].columns(0, f),
+                                                      .up = t[kUp].columns(f, f), .dy = t[kActGradient],
+                                                      .dgate = dup.columns(0, f), .dup = dup.columns(f, f)});
     } else {
-      c.backend.linear_gelu_backward_input(c.stream, dy, down_.packed(), t[kUp], dup);
+      c.backend.run(c.stream, kernels::LinearGeluBackwardInput{.dy = dy, .w = &down_.packed(), .pre = t[kUp],
+                                                               .dx = dup});
     }
-    c.backend.linear_backward_input(c.stream, dup, up_.packed(), c.scratch.partial);
+    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dup, .w = &up_.packed(),
+                                                         .dx = c.scratch.partial});
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
   }
 
@@ -85,7 +92,8 @@ class Mlp : public Sublayer {
  private:
   void swiglu(const LayerContext& c, Tensors& t) const {
     const int64_t f = sizes_.ffn;
-    c.backend.swiglu_forward(c.stream, t[kUp].columns(0, f), t[kUp].columns(f, f), t[kAct]);
+    c.backend.run(c.stream, kernels::SwigluForward{.gate = t[kUp].columns(0, f), .up = t[kUp].columns(f, f),
+                                                   .y = t[kAct]});
   }
 
   const MlpSizes sizes_;

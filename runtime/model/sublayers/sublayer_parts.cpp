@@ -29,9 +29,9 @@ Matrix vector_gradient(const parallel::ShardedParams& params, int use, int lane)
 void accumulate(const LayerContext& c, Matrix src, Matrix dst, bool overwrite) {
   if (!src || !dst) return;
   if (overwrite)
-    c.backend.copy(c.stream, src, dst);
+    c.backend.run(c.stream, kernels::Copy{.src = src, .dst = dst});
   else
-    c.backend.add(c.stream, src, dst);
+    c.backend.run(c.stream, kernels::Add{.src = src, .dst = dst});
 }
 
 bool declares(const std::vector<ParamDeclaration>& parameters, int place) {
@@ -48,16 +48,20 @@ void EntryNorm::declare(std::vector<TensorDeclaration>& list, const LayerShape& 
 
 void EntryNorm::forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
   const Matrix out = t[size_t(n_.out)], y = c.tp.cuts_rows() ? c.scratch.normed : out;
-  c.backend.norm_forward(c.stream, plan_.kind, delta ? previous : t[kInput], delta,
-                         vector_weight(c.params, weight_), vector_weight(c.params, bias_), plan_.eps,
-                         t[kInput], y, t[size_t(n_.stats)].as<float>());
+  c.backend.run(c.stream, kernels::NormForward{.kind = plan_.kind, .x = delta ? previous : t[kInput],
+                                               .delta = delta, .weight = vector_weight(c.params, weight_),
+                                               .bias = vector_weight(c.params, bias_),
+                                               .eps = plan_.eps, .sum = t[kInput], .y = y,
+                                               .stats = t[size_t(n_.stats)].as<float>()});
   c.tp.enter(y, out);
 }
 
 void EntryNorm::apply(const LayerContext& c, Tensors& t) const {
   const Matrix out = t[size_t(n_.out)], y = c.tp.cuts_rows() ? c.scratch.normed : out;
-  c.backend.norm_apply(c.stream, plan_.kind, t[kInput], t[size_t(n_.stats)].as<float>(),
-                       vector_weight(c.params, weight_), vector_weight(c.params, bias_), y);
+  c.backend.run(c.stream, kernels::NormApply{.kind = plan_.kind, .x = t[kInput],
+                                             .stats = t[size_t(n_.stats)].as<float>(),
+                                             .weight = vector_weight(c.params, weight_),
+                                             .bias = vector_weight(c.params, bias_), .y = y});
   c.tp.enter(y, out);
 }
 
@@ -69,10 +73,13 @@ void EntryNorm::backward_input(const LayerContext& c, Tensors& t, Matrix dy, Mat
            : use < 0             ? Matrix{}
                                  : t[size_t(waiting)];
   };
-  c.backend.norm_backward(c.stream, plan_.kind, dy, t[kInput], vector_weight(c.params, weight_),
-                          t[size_t(n_.stats)].as<float>(), dresidual, din,
-                          gradient(weight_, n_.weight_gradient), gradient(bias_, n_.bias_gradient),
-                          c.weight_half_follows && !at.first);
+  c.backend.run(c.stream, kernels::NormBackward{.kind = plan_.kind, .dy = dy, .x = t[kInput],
+                                                .weight = vector_weight(c.params, weight_),
+                                                .stats = t[size_t(n_.stats)].as<float>(),
+                                                .dresidual = dresidual, .dx = din,
+                                                .dweight = gradient(weight_, n_.weight_gradient),
+                                                .dbias = gradient(bias_, n_.bias_gradient),
+                                                .accumulate = c.weight_half_follows && !at.first});
 }
 
 void EntryNorm::backward_weight(const LayerContext& c, Tensors& t, LanePlace at) const {
@@ -93,8 +100,10 @@ Linear::Linear(const LayerContext& c, int weight, int bias, int64_t rows, int64_
 }
 
 void Linear::pack(const LayerContext& c) {
-  c.backend.pack(c.stream, joined(c.params.weight(weight_), rows_), *packed_);
-  if (converted_) c.backend.copy(c.stream, vector_weight(c.params, bias_), converted_);
+  c.backend.run(c.stream, kernels::Pack{.w = joined(c.params.weight(weight_), rows_),
+                                        .packed = packed_.get()});
+  if (converted_)
+    c.backend.run(c.stream, kernels::Copy{.src = vector_weight(c.params, bias_), .dst = converted_});
 }
 
 Matrix Linear::bias(const LayerContext& c) const {
@@ -103,8 +112,9 @@ Matrix Linear::bias(const LayerContext& c) const {
 Matrix Linear::bias_once(const LayerContext& c) const { return c.tp.rank() == 0 ? bias(c) : Matrix{}; }
 
 void Linear::backward_weight(const LayerContext& c, Matrix dy, Matrix x, LanePlace at) const {
-  c.backend.linear_backward_weight(c.stream, dy, x, joined(c.params.gradient(weight_, at.lane), rows_),
-                                   vector_gradient(c.params, bias_, at.lane), !at.first);
+  c.backend.run(c.stream, kernels::LinearBackwardWeight{.dy = dy, .x = x,
+      .dw = joined(c.params.gradient(weight_, at.lane), rows_),
+      .dbias = vector_gradient(c.params, bias_, at.lane), .accumulate = !at.first});
 }
 
 void keep_output_gradient(const LayerContext& c, Tensors& t, Matrix dout) {
@@ -113,7 +123,7 @@ void keep_output_gradient(const LayerContext& c, Tensors& t, Matrix dout) {
   else if (c.weight_half_follows)
     t[kOutputGradient] = dout;
   else if (dout.data != t[kOutputGradient].data)
-    c.backend.copy(c.stream, dout, t[kOutputGradient]);
+    c.backend.run(c.stream, kernels::Copy{.src = dout, .dst = t[kOutputGradient]});
 }
 
 }  // namespace trainctl

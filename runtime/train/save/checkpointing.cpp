@@ -54,7 +54,9 @@ class LoadProgress {
 void zero_others(const RankState& state, const ShardedParams::StateChunk& c) {
   for (size_t i = 0; i < c.rows.size(); ++i)
     if (c.rows[i].role != ckpt::Role::master)
-      state.backend.fill_zero(state.stream, c.states[i], size_t(c.box.count()) * size_of(c.rows[i].dtype));
+      state.backend.run(state.stream,
+                        kernels::FillZero{.data = c.states[i],
+                                          .size = size_t(c.box.count()) * size_of(c.rows[i].dtype)});
 }
 
 /// Calls with(band, offset) for runs of whole rows of `box` of at most `most` elements each (a row at least); `offset` is that of the

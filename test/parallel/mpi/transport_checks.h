@@ -41,7 +41,7 @@ inline float input_value(int rank, int64_t i) {
   return std::ldexp(fraction, int(bits % 13));
 }
 
-/// The order of Backend::tree_sum, written down again: neighbours pairwise, an odd last one carried.
+/// The order of TreeSum (kernels/ops.h), written down again: neighbours pairwise, an odd last one carried.
 inline float serial_tree(std::vector<float> values) {
   while (values.size() > 1) {
     std::vector<float> next;
@@ -315,7 +315,8 @@ inline void check_random_messages(Communicator& comm, kernels::Backend& backend,
     else comm.wait(t, "random messages", *stream);
     require(!t && comm.test(t), "a ticket is not empty after its wait");
     for (const PlannedMessage& m : plan)
-      if (m.source == rank && m.chunk_of_source == chunk) backend.fill_zero(*stream, out.device() + m.at, m.bytes);
+      if (m.source == rank && m.chunk_of_source == chunk)
+        backend.run(*stream, kernels::FillZero{.data = out.device() + m.at, .size = m.bytes});
   }
   in.download(*stream);
   stream->synchronize();

@@ -1,0 +1,93 @@
+// What ops are made of: kinds of arguments, and what the ops count and check with.
+#pragma once
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "kernels/tensor.h"
+
+namespace trainctl::kernels {
+
+inline bool is_activation(DType d) { return d == DType::f32 || d == DType::bf16; }
+
+/// A [N, K] weight in the form that this device multiplies fastest. The op Pack fills it.
+class PackedWeight {
+ public:
+  PackedWeight(int64_t n, int64_t k, DType dtype) : n(n), k(k), dtype(dtype) {}
+  virtual ~PackedWeight() = default;
+  virtual size_t bytes() const = 0;  ///< device memory in addition to the plain weight
+  const int64_t n, k;
+  const DType dtype;   ///< of the activations
+};
+
+enum class NormKind { rmsnorm, layernorm };
+
+/// Which keys a query sees, and what becomes of its scores. The query at row t of its sequence has position
+/// t + query_offset and sees the keys from first_key to its own position.
+struct AttentionMask {
+  int64_t query_offset = 0;            ///< of the first query among the keys of its sequence
+  const int32_t* first_key = nullptr;  ///< [B*T] of each query: a document's begin, a window's; null: 0
+  float cap = 0;                       ///< a score s becomes cap * tanh(s / cap); 0: it stays
+  const float* sinks = nullptr;        ///< [H] a score of each head that takes its share and gives no value
+  bool is_causal() const { return query_offset == 0 && !first_key && cap == 0 && !sinks; }
+};
+
+struct AttentionShape {
+  int64_t batch = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
+  int64_t keys = 0;    ///< of a sequence; 0: as many as queries
+  /// The reference computes every mask, the other backends so far the causal one: they refuse others.
+  AttentionMask mask = {};
+  int64_t keys_of_sequence() const { return keys > 0 ? keys : seq_len; }
+  bool is_causal() const { return keys_of_sequence() == seq_len && mask.is_causal(); }
+};
+
+/// One box of a parameter with its optimizer state. master, first_moment, second_moment: [rows * cols]
+/// contiguous f32. grad: f32, param: f32 or bf16 (the compute copy), both with their own row stride.
+struct AdamWBox {
+  float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;
+  const float* grad = nullptr;
+  int64_t grad_stride = 0;
+  Matrix param;  ///< its shape is the shape of the box
+  float weight_decay = 0;
+};
+
+/// Factors of one AdamW step. bias_correction1 = 1 - beta1^t, bias_correction2 = 1 - beta2^t (t from 1).
+struct AdamWStep {
+  float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, grad_scale = 1, bias_correction1 = 1, bias_correction2 = 1;
+};
+
+/// An op and the shape that determines its cost. Products: [m, k] times [k, n]. Attention: m rows, n = query
+/// heads * head_dim, k = seq_len. Other ops: m x n elements.
+struct OpShape {
+  std::string_view op;
+  int64_t m = 0, n = 0, k = 0;
+  auto operator<=>(const OpShape&) const = default;
+  double volume() const { return double(m) * double(n) * double(k); }
+};
+
+// ---- what ops count and check with ------------------------------------------------------------------------
+double bytes_of(std::initializer_list<Matrix> matrices);
+/// The matrices and the packed weight: [N, K] in the dtype of the first matrix.
+double bytes_with(const PackedWeight& w, std::initializer_list<Matrix> matrices);
+/// f32 or bf16 all, one shape. Strides may differ.
+void check_same_shape(std::initializer_list<Matrix> matrices);
+/// One dtype, too.
+void check_same(std::initializer_list<Matrix> matrices);
+void check_embedding(const Matrix& table, const Matrix& rows);
+void check_position(const Matrix& table, const Matrix& rows, int64_t seq_len);
+void check_norm(NormKind kind, const Matrix& x, const Matrix& y, const Matrix& weight, const Matrix& bias);
+/// `v` is f32 [1, n].
+void check_f32_row(const Matrix& v, int64_t n);
+/// left [M, inner] times a weight gives out [M, out_cols]. `packed`: the weight's dtype.
+void check_product(const Matrix& left, int64_t inner, const Matrix& out, int64_t out_cols, DType packed);
+void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out);
+/// Of backends that compute causal attention only.
+void check_causal(const AttentionShape& s);
+void check_logits(const Matrix& logits);
+
+inline OpShape elements(std::string_view op, const Matrix& m) { return {op, m.rows, m.cols}; }
+
+}  // namespace trainctl::kernels

@@ -1,0 +1,129 @@
+#include "kernels/ops.h"
+
+#include "runtime/base/error.h"
+
+namespace trainctl::kernels {
+
+double bytes_of(std::initializer_list<Matrix> matrices) {
+  double bytes = 0;
+  for (const Matrix& m : matrices) bytes += m ? double(m.count()) * double(size_of(m.dtype)) : 0;
+  return bytes;
+}
+
+double bytes_with(const PackedWeight& w, std::initializer_list<Matrix> matrices) {
+  return bytes_of(matrices) + double(w.n) * double(w.k) * double(size_of(matrices.begin()->dtype));
+}
+
+void check_same_shape(std::initializer_list<Matrix> matrices) {
+  const Matrix& a = *matrices.begin();
+  for (const Matrix& b : matrices) {
+    ENSURE(a.rows == b.rows && a.cols == b.cols, "[{}, {}] against [{}, {}]", a.rows, a.cols, b.rows, b.cols);
+    ENSURE(is_activation(a.dtype) && is_activation(b.dtype), "dtypes {} and {}", name_of(a.dtype), name_of(b.dtype));
+  }
+}
+
+void check_same(std::initializer_list<Matrix> matrices) {
+  check_same_shape(matrices);
+  const DType first = matrices.begin()->dtype;
+  for (const Matrix& m : matrices) ENSURE(m.dtype == first, "dtypes {} and {}", name_of(first), name_of(m.dtype));
+}
+
+void check_f32_row(const Matrix& v, int64_t n) {
+  ENSURE(v && v.rows == 1 && v.cols == n && v.dtype == DType::f32, "[{}, {}] {} instead of f32 [1, {}]", v.rows, v.cols,
+         name_of(v.dtype), n);
+}
+
+void check_embedding(const Matrix& table, const Matrix& rows) {
+  ENSURE(table.cols == rows.cols, "a table of {} columns for rows of {}", table.cols, rows.cols);
+  ENSURE(is_activation(table.dtype) && is_activation(rows.dtype));
+}
+
+void check_position(const Matrix& table, const Matrix& rows, int64_t seq_len) {
+  check_embedding(table, rows);
+  ENSURE(seq_len > 0 && seq_len <= table.rows, "T = {}, {} positions", seq_len, table.rows);
+}
+
+void check_norm(NormKind kind, const Matrix& x, const Matrix& y, const Matrix& weight, const Matrix& bias) {
+  check_same({x, y});
+  check_f32_row(weight, x.cols);
+  if (bias) check_f32_row(bias, x.cols);
+  ENSURE(kind == NormKind::layernorm || !bias, "an rmsnorm has no bias");
+}
+
+void check_product(const Matrix& left, int64_t inner, const Matrix& out, int64_t out_cols, DType packed) {
+  ENSURE(left.cols == inner && out.cols == out_cols && left.rows == out.rows,
+         "[{}, {}] times a weight [{} -> {}] into [{}, {}]", left.rows, left.cols, inner, out_cols, out.rows, out.cols);
+  ENSURE(left.dtype == packed, "{} activations with a weight packed for {}", name_of(left.dtype), name_of(packed));
+  ENSURE(out.dtype == packed || out.dtype == DType::f32);
+}
+
+void LinearForward::check() const {
+  check_product(x, w->k, y, w->n, w->dtype);
+  ENSURE(!bias || (bias.rows == 1 && bias.cols == w->n && (bias.dtype == DType::f32 || bias.dtype == x.dtype)),
+         "a bias [{}, {}] {} instead of [1, {}]", bias.rows, bias.cols, name_of(bias.dtype), w->n);
+}
+
+void LinearBackwardWeight::check() const {
+  ENSURE(dy.rows == x.rows && dw.rows == dy.cols && dw.cols == x.cols, "dy [{}, {}], x [{}, {}], dw [{}, {}]", dy.rows,
+         dy.cols, x.rows, x.cols, dw.rows, dw.cols);
+  ENSURE(dw.dtype == DType::f32 && dy.dtype == x.dtype && is_activation(x.dtype));
+  if (dbias) check_f32_row(dbias, dy.cols);
+}
+
+void Rope::check() const {
+  ENSURE(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0 && seq_len > 0, "{} columns, head_dim {}, T {}",
+         x.cols, head_dim, seq_len);
+  ENSURE(is_activation(x.dtype));
+}
+
+void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out) {
+  ENSURE(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.head_dim > 0, "{} heads, {} kv heads, head_dim {}", s.heads,
+         s.kv_heads, s.head_dim);
+  check_same({q, out});
+  check_same({k, v});
+  ENSURE(q.dtype == k.dtype);
+  ENSURE(q.rows == s.batch * s.seq_len && k.rows == s.batch * s.keys_of_sequence() &&
+             q.cols == s.heads * s.head_dim && k.cols == s.kv_heads * s.head_dim,
+         "q [{}, {}], k [{}, {}] for B {}, T {}, H {}, G {}, D {}", q.rows, q.cols, k.rows, k.cols, s.batch, s.seq_len,
+         s.heads, s.kv_heads, s.head_dim);
+  ENSURE(s.mask.query_offset >= 0 && s.mask.query_offset + s.seq_len <= s.keys_of_sequence(),
+         "queries {} to {} of {} keys", s.mask.query_offset, s.mask.query_offset + s.seq_len, s.keys_of_sequence());
+  ENSURE(s.mask.cap >= 0, "a cap of {}", s.mask.cap);
+}
+
+void check_causal(const AttentionShape& s) {
+  ENSURE(s.is_causal(), "only the reference computes attention with documents, windows, caps or sinks");
+}
+
+void check_logits(const Matrix& logits) { ENSURE(is_activation(logits.dtype) && logits.cols > 0); }
+
+OpShape AdamW::cost_shape() const {
+  OpShape shape{kName, int64_t(boxes.size())};
+  for (const AdamWBox& box : boxes) shape.n += box.param.count();
+  return shape;
+}
+double AdamW::bytes() const {
+  double bytes = 0;   // three reads and writes of f32, the gradient; the compute copy
+  for (const AdamWBox& box : boxes) bytes += double(box.param.count()) * 28 + bytes_of({box.param});
+  return bytes;
+}
+void AdamW::check() const {
+  for (const AdamWBox& box : boxes)
+    ENSURE(is_activation(box.param.dtype) && box.grad_stride >= (box.param.rows > 1 ? box.param.cols : 0));
+}
+
+OpShape SumSquares::cost_shape() const {
+  OpShape shape{kName, int64_t(boxes.size())};
+  for (const Matrix& box : boxes) shape.n += box.count();
+  return shape;
+}
+double SumSquares::bytes() const {
+  double bytes = 0;
+  for (const Matrix& box : boxes) bytes += bytes_of({box});
+  return bytes;
+}
+void SumSquares::check() const {
+  for (const Matrix& box : boxes) ENSURE(box.dtype == DType::f32);
+}
+
+}  // namespace trainctl::kernels

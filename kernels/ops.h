@@ -1,0 +1,480 @@
+// The ops of a device, each a value: a struct with its matrices and its shape. A backend runs an op
+// (Backend::run), a tally counts it. The formula in an op's docstring defines the op; kernels/reference
+// computes that formula in plain loops.
+//
+// Letters: M rows = tokens of a micro-batch (b * T + t), C/K input channels, N output channels, T sequence
+// length, H query heads, G key/value heads (H is a multiple of G), D head dimension, V vocabulary rows held
+// by this rank.
+//
+// Rules for every op, on every device:
+//  - "activation" dtype is f32 or bf16 (all activations of one op agree); sums inside an op are at least f32.
+//  - Weight gradients, bias gradients, norm parameters and biases are f32.
+//  - `accumulate = true` adds to the destination; false overwrites it, also where it held NaN.
+//  - Deterministic: for one shape the same bits with any thread count and any alignment.
+//  - Pointers are device memory, 64-byte aligned at the start of an allocation. Shapes that disagree are an
+//    ENSURE failure. A failure of the device is Error(kHardware).
+//  - Only the first run of an op with some shapes may allocate.
+//
+// Every op has:
+//  - kName              its name in tallies, messages and profiles
+//  - cost_shape()       the shape that determines its cost; m * n = 0: there is nothing to compute
+//  - bytes()            the size of the arguments that it reads or writes, as a tally counts it
+//  - flops()            products and attention alone
+//  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
+//  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
+//                       so that a caller can move or cut it; an op on a list of boxes has none
+#pragma once
+#include <span>
+#include <variant>
+
+#include "kernels/op_arguments.h"
+
+namespace trainctl::kernels {
+
+// ---- elementwise and copies -------------------------------------------------------------------------------
+struct FillZero {
+  static constexpr const char* kName = "fill_zero";
+  void* data = nullptr;
+  size_t size = 0;   ///< bytes
+  OpShape cost_shape() const { return {kName, 1, int64_t(size)}; }
+  double bytes() const { return double(size); }
+  void check() const {}
+  void arguments(auto&& each) { each(data, size); }
+};
+
+/// dst = src, converted to dst's dtype (round to nearest even); f32 and bf16; strides may differ.
+struct Copy {
+  static constexpr const char* kName = "copy";
+  Matrix src, dst;
+  OpShape cost_shape() const { return elements(kName, dst); }
+  double bytes() const { return bytes_of({src, dst}); }
+  void check() const { check_same_shape({src, dst}); }
+  void arguments(auto&& each) { each(src), each(dst); }
+};
+
+/// dst = dst + src; both of one dtype, sum in f32, rounded once.
+struct Add {
+  static constexpr const char* kName = "add";
+  Matrix src, dst;
+  OpShape cost_shape() const { return elements(kName, dst); }
+  double bytes() const { return bytes_of({src, dst}); }
+  void check() const { check_same({src, dst}); }
+  void arguments(auto&& each) { each(src), each(dst); }
+};
+
+/// out[i] = balanced tree sum over inputs[0..n)[i]: neighbours are added pairwise, an odd last one is
+/// carried to the next level; each addition in f32. dtype f32 or bf16 (bf16: f32 inside, rounded at the
+/// end). `out` may be one of the inputs. All contiguous, `count` elements.
+struct TreeSum {
+  static constexpr const char* kName = "tree_sum";
+  std::span<const void* const> inputs;
+  void* out = nullptr;
+  DType dtype = DType::f32;
+  int64_t count = 0;
+  OpShape cost_shape() const { return {kName, int64_t(inputs.size()), count}; }
+  double bytes() const { return double(inputs.size() + 1) * double(count) * double(size_of(dtype)); }
+  void check() const { ENSURE(!inputs.empty() && is_activation(dtype)); }
+};
+
+/// out = bf16(left) + bf16(right): operands in f32 are rounded to bf16 first (to nearest even), the sum is
+/// made in f32 and rounded once, to out's dtype. left and right have one dtype; each of the dtypes is f32
+/// or bf16. `out` may be an operand of its dtype.
+struct AddRounded {
+  static constexpr const char* kName = "add_rounded";
+  Matrix left, right, out;
+  OpShape cost_shape() const { return elements(kName, out); }
+  double bytes() const { return bytes_of({left, right, out}); }
+  void check() const { check_same({left, right}), check_same_shape({left, out}); }
+  void arguments(auto&& each) { each(left), each(right), each(out); }
+};
+
+// ---- embedding --------------------------------------------------------------------------------------------
+/// out[m] = table[ids[m] - vocab_begin] where that row exists here, else 0.
+/// ids i32 [M], table [V, C], out [M, C]
+struct EmbeddingForward {
+  static constexpr const char* kName = "embedding_forward";
+  const int32_t* ids = nullptr;
+  Matrix table;
+  int64_t vocab_begin = 0;
+  Matrix out;
+  OpShape cost_shape() const { return elements(kName, out); }
+  double bytes() const { return bytes_of({out, out}); }
+  void check() const { check_embedding(table, out); }
+  void arguments(auto&& each) { each(ids, size_t(out.rows) * 4), each(table), each(out); }
+};
+
+/// dtable[ids[m] - vocab_begin] += dout[m], rows in order of m.   dtable f32 [V, C], always accumulates
+struct EmbeddingBackward {
+  static constexpr const char* kName = "embedding_backward";
+  const int32_t* ids = nullptr;
+  Matrix dout;
+  int64_t vocab_begin = 0;
+  Matrix dtable;
+  OpShape cost_shape() const { return elements(kName, dout); }
+  double bytes() const { return bytes_of({dout, dout}); }
+  void check() const {
+    check_embedding(dtable, dout);
+    ENSURE(dtable.dtype == DType::f32);
+  }
+  void arguments(auto&& each) { each(ids, size_t(dout.rows) * 4), each(dout), each(dtable); }
+};
+
+/// x[m] += table[(first_row + m) mod T].
+/// table [T, C]; x [M, C] holds rows first_row.. of the micro-batch
+struct AddPosition {
+  static constexpr const char* kName = "add_position";
+  Matrix table;
+  int64_t first_row = 0, seq_len = 0;
+  Matrix x;
+  OpShape cost_shape() const { return elements(kName, x); }
+  double bytes() const { return bytes_of({x, x}); }
+  void check() const { check_position(table, x, seq_len); }
+  void arguments(auto&& each) { each(table), each(x); }
+};
+
+/// dtable[(first_row + m) mod T] += dx[m], in order of m.   dtable f32, at least T rows
+struct AddPositionBackward {
+  static constexpr const char* kName = "add_position_backward";
+  Matrix dx;
+  int64_t first_row = 0, seq_len = 0;
+  Matrix dtable;
+  OpShape cost_shape() const { return elements(kName, dx); }
+  double bytes() const { return bytes_of({dx, dx}); }
+  void check() const {
+    check_position(dtable, dx, seq_len);
+    ENSURE(dtable.dtype == DType::f32);
+  }
+  void arguments(auto&& each) { each(dx), each(dtable); }
+};
+
+// ---- norms ------------------------------------------------------------------------------------------------
+/// y from the stored sum and stats, bit-identical to NormForward's y (for recomputation).
+struct NormApply {
+  static constexpr const char* kName = "norm_apply";
+  NormKind kind = NormKind::rmsnorm;
+  Matrix x;
+  const float* stats = nullptr;
+  Matrix weight, bias, y;
+  OpShape cost_shape() const { return elements(kName, y); }
+  double bytes() const { return bytes_of({x, weight, bias, y}); }
+  void check() const { check_norm(kind, x, y, weight, bias); }
+  void arguments(auto&& each) { each(x), each(stats, size_t(x.rows) * 8), each(weight), each(bias), each(y); }
+};
+
+/// sum = x + delta (delta may be empty: sum = x and `sum` is not written);
+/// layernorm: y = (sum - mean) * rstd * weight + bias;   rmsnorm: y = sum * rstd * weight (bias empty)
+/// stats f32 [M, 2] = (mean, rstd); mean = 0 for rmsnorm. x, delta, sum, y: activations [M, C]; `sum` may
+/// be x. The sum is rounded to the activation dtype before it is normalised.
+struct NormForward {
+  static constexpr const char* kName = "norm_forward";
+  NormKind kind = NormKind::rmsnorm;
+  Matrix x, delta, weight, bias;
+  float eps = 0;
+  Matrix sum, y;
+  float* stats = nullptr;
+  OpShape cost_shape() const { return elements(kName, y); }
+  double bytes() const { return bytes_of({x, delta, weight, bias, delta ? sum : Matrix{}, y}); }
+  void check() const {
+    check_norm(kind, x, y, weight, bias);
+    if (delta) check_same({x, delta, sum});
+  }
+  void arguments(auto&& each) {
+    each(x), each(delta), each(weight), each(bias), each(sum), each(y), each(stats, size_t(x.rows) * 8);
+  }
+};
+
+/// Gradient of the above at x (= the stored sum): dx = d(norm)/dx . dy + dresidual (may be empty);
+/// dweight, dbias (dbias may be empty) f32 [1, C] (+)= their sums over the rows, each sum rounded before it
+/// is added. dx may be dresidual.
+struct NormBackward {
+  static constexpr const char* kName = "norm_backward";
+  NormKind kind = NormKind::rmsnorm;
+  Matrix dy, x, weight;
+  const float* stats = nullptr;
+  Matrix dresidual, dx, dweight, dbias;
+  bool accumulate = false;
+  OpShape cost_shape() const { return elements(kName, dx); }
+  double bytes() const { return bytes_of({dy, x, weight, dresidual, dx, dweight, dbias}); }
+  void check() const {
+    check_norm(kind, x, dx, weight, dbias);
+    check_same({x, dy});
+    if (dresidual) check_same({x, dresidual});
+    check_f32_row(dweight, x.cols);
+  }
+  void arguments(auto&& each) {
+    each(dy), each(x), each(weight), each(stats, size_t(x.rows) * 8), each(dresidual), each(dx), each(dweight), each(dbias);
+  }
+};
+
+// ---- activations ------------------------------------------------------------------------------------------
+/// y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+struct GeluForward {
+  static constexpr const char* kName = "gelu_forward";
+  Matrix x, y;
+  OpShape cost_shape() const { return elements(kName, y); }
+  double bytes() const { return bytes_of({x, y}); }
+  void check() const { check_same({x, y}); }
+  void arguments(auto&& each) { each(x), each(y); }
+};
+
+/// dx = dy * gelu'(x); dx may be dy
+struct GeluBackward {
+  static constexpr const char* kName = "gelu_backward";
+  Matrix x, dy, dx;
+  OpShape cost_shape() const { return elements(kName, dx); }
+  double bytes() const { return bytes_of({x, dy, dx}); }
+  void check() const { check_same({x, dy, dx}); }
+  void arguments(auto&& each) { each(x), each(dy), each(dx); }
+};
+
+/// y = silu(gate) * up, silu(z) = z / (1 + exp(-z)); gate and up may be columns of one matrix
+struct SwigluForward {
+  static constexpr const char* kName = "swiglu_forward";
+  Matrix gate, up, y;
+  OpShape cost_shape() const { return elements(kName, y); }
+  double bytes() const { return bytes_of({gate, up, y}); }
+  void check() const { check_same({gate, up, y}); }
+  void arguments(auto&& each) { each(gate), each(up), each(y); }
+};
+
+/// dgate = dy * up * silu'(gate), dup = dy * silu(gate)
+struct SwigluBackward {
+  static constexpr const char* kName = "swiglu_backward";
+  Matrix gate, up, dy, dgate, dup;
+  OpShape cost_shape() const { return elements(kName, dy); }
+  double bytes() const { return bytes_of({gate, up, dy, dgate, dup}); }
+  void check() const { check_same({gate, up, dy, dgate, dup}); }
+  void arguments(auto&& each) { each(gate), each(up), each(dy), each(dgate), each(dup); }
+};
+
+// ---- matrix products --------------------------------------------------------------------------------------
+/// Fills `packed` from w [N, K] (f32 or bf16: the compute copy). Run it after every change of w. `w` must
+/// stay alive and unchanged while `packed` is used, because a device may read it directly.
+struct Pack {
+  static constexpr const char* kName = "pack";
+  Matrix w;
+  PackedWeight* packed = nullptr;
+  OpShape cost_shape() const { return elements(kName, w); }
+  double bytes() const { return bytes_of({w}); }
+  void check() const { ENSURE(w.rows == packed->n && w.cols == packed->k && w.dtype == packed->dtype); }
+};
+
+/// y = x w^T + bias.
+/// x [M, K], y [M, N] activations (y may also be f32); bias [1, N] f32 or of Backend::bias_dtype(), or empty
+struct LinearForward {
+  static constexpr const char* kName = "linear_forward";
+  Matrix x;
+  const PackedWeight* w = nullptr;
+  Matrix bias, y;
+  OpShape cost_shape() const { return {kName, x.rows, y.cols, x.cols}; }
+  double bytes() const { return bytes_with(*w, {x, bias, y}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(w), each(bias), each(y); }
+};
+
+/// dx = dy w.   dy [M, N], dx [M, K]
+struct LinearBackwardInput {
+  static constexpr const char* kName = "linear_backward_input";
+  Matrix dy;
+  const PackedWeight* w = nullptr;
+  Matrix dx;
+  OpShape cost_shape() const { return {kName, dy.rows, dx.cols, dy.cols}; }
+  double bytes() const { return bytes_with(*w, {dy, dx}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const { check_product(dy, w->n, dx, w->k, w->dtype); }
+  void arguments(auto&& each) { each(dy), each(w), each(dx); }
+};
+
+/// pre = x w^T + bias, y = gelu(pre). A device may fuse the two. Every run on a device gives the same bits,
+/// which may differ from those of the two separate ops.
+struct LinearGeluForward {
+  static constexpr const char* kName = "linear_gelu_forward";
+  Matrix x;
+  const PackedWeight* w = nullptr;
+  Matrix bias, pre, y;
+  LinearForward product() const { return {.x = x, .w = w, .bias = bias, .y = pre}; }
+  GeluForward activation() const { return {.x = pre, .y = y}; }
+  OpShape cost_shape() const { return {kName, x.rows, y.cols, x.cols}; }
+  double bytes() const { return bytes_with(*w, {x, bias, pre, y}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const { product().check(), activation().check(); }
+  void arguments(auto&& each) { each(x), each(w), each(bias), each(pre), each(y); }
+};
+
+/// dx = (dy w) * gelu'(pre).   dy [M, N], pre and dx [M, K]
+struct LinearGeluBackwardInput {
+  static constexpr const char* kName = "linear_gelu_backward_input";
+  Matrix dy;
+  const PackedWeight* w = nullptr;
+  Matrix pre, dx;
+  LinearBackwardInput product() const { return {.dy = dy, .w = w, .dx = dx}; }
+  GeluBackward activation() const { return {.x = pre, .dy = dx, .dx = dx}; }
+  OpShape cost_shape() const { return {kName, dy.rows, dx.cols, dy.cols}; }
+  double bytes() const { return bytes_with(*w, {dy, pre, dx}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const { product().check(), activation().check(); }
+  void arguments(auto&& each) { each(dy), each(w), each(pre), each(dx); }
+};
+
+/// dw (+)= dy^T x ; dbias (+)= sum over m of dy[m].
+/// dw f32 [N, K] (stride allowed), dbias f32 [1, N] or empty
+struct LinearBackwardWeight {
+  static constexpr const char* kName = "linear_backward_weight";
+  Matrix dy, x, dw, dbias;
+  bool accumulate = false;
+  OpShape cost_shape() const { return {kName, dy.cols, x.cols, dy.rows}; }
+  double bytes() const { return bytes_of({dy, x, dw, dbias}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const;
+  void arguments(auto&& each) { each(dy), each(x), each(dw), each(dbias); }
+};
+
+// ---- attention --------------------------------------------------------------------------------------------
+/// In place on x [M, heads * D], half-split (Hugging Face): with a = x[.., :D/2], b = x[.., D/2:] per head,
+/// (a, b) -> (a cos - b sin, b cos + a sin); inverse = true rotates back (the gradient).
+/// cos_sin f32 [T, D]: row t holds D/2 cosines, then D/2 sines. Row m has position m mod T.
+struct Rope {
+  static constexpr const char* kName = "rope";
+  Matrix x;
+  int64_t head_dim = 0, seq_len = 0;
+  const float* cos_sin = nullptr;
+  bool inverse = false;
+  OpShape cost_shape() const { return elements(kName, x); }
+  double bytes() const { return bytes_of({x, x}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(cos_sin, size_t(seq_len * head_dim) * 4); }
+};
+
+/// out = softmax(capped(scale q k^T) of the keys that the mask lets a query see) v per head; query head h
+/// reads key/value head h / (H / G). q, out [B*T, H*D], k, v [B*keys, G*D] (columns of one matrix allowed);
+/// lse f32 [B*T, H]: natural log of each row's sum of exponentials, with the maximum, and with that of its
+/// sink. A query that sees no key has out = 0. Never stores T x T.
+/// FLOPs: causal attention counts as half of full attention.
+struct AttentionForward {
+  static constexpr const char* kName = "attention_forward";
+  AttentionShape shape;
+  Matrix q, k, v, out;
+  float* lse = nullptr;
+  OpShape cost_shape() const {
+    return {kName, shape.batch * shape.seq_len, shape.heads * shape.head_dim, shape.seq_len};
+  }
+  double bytes() const { return bytes_of({q, k, v, out}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const { check_attention(shape, q, k, v, out); }
+  void arguments(auto&& each) { each(q), each(k), each(v), each(out), each(lse, size_t(q.rows * shape.heads) * 4); }
+};
+
+/// dq, dk, dv of the above from dout; overwrites. P = exp(capped(scale q k^T) - lse), delta = sum_d out * dout.
+struct AttentionBackward {
+  static constexpr const char* kName = "attention_backward";
+  AttentionShape shape;
+  Matrix q, k, v, out;
+  const float* lse = nullptr;
+  Matrix dout, dq, dk, dv;
+  OpShape cost_shape() const {
+    return {kName, shape.batch * shape.seq_len, shape.heads * shape.head_dim, shape.seq_len};
+  }
+  double bytes() const { return bytes_of({q, k, v, out, dout, dq, dk, dv}); }
+  double flops() const { return 4 * cost_shape().volume(); }
+  void check() const { check_attention(shape, q, k, v, out), check_attention(shape, dq, dk, dv, dout); }
+  void arguments(auto&& each) {
+    each(q), each(k), each(v), each(out), each(lse, size_t(q.rows * shape.heads) * 4);
+    each(dout), each(dq), each(dk), each(dv);
+  }
+};
+
+// ---- loss -------------------------------------------------------------------------------------------------
+/// stats f32 [M, 3]: max over this rank's columns, sum of exp(logit - max), and the target's logit, or 0
+/// when the target is not in [vocab_begin, vocab_begin + V).   logits [M, V] (f32 or bf16), targets i32 [M]
+struct CrossEntropyStats {
+  static constexpr const char* kName = "cross_entropy_stats";
+  Matrix logits;
+  const int32_t* targets = nullptr;
+  int64_t vocab_begin = 0;
+  float* stats = nullptr;
+  OpShape cost_shape() const { return elements(kName, logits); }
+  double bytes() const { return bytes_of({logits}); }
+  void check() const { check_logits(logits); }
+  void arguments(auto&& each) {
+    each(logits), each(targets, size_t(logits.rows) * 4), each(stats, size_t(logits.rows) * 12);
+  }
+};
+
+/// Combines the stats of `parts` vocabulary slices, in order: lse[m] and loss[m] = lse[m] - target logit.
+/// stats f32 [parts, M, 3]; lse, loss f32 [M]
+struct CrossEntropyCombine {
+  static constexpr const char* kName = "cross_entropy_combine";
+  const float* stats = nullptr;
+  int parts = 0;
+  int64_t m = 0;
+  float *lse = nullptr, *loss = nullptr;
+  OpShape cost_shape() const { return {kName, m, parts}; }
+  double bytes() const { return double(m) * (12.0 * parts + 8); }
+  void check() const { ENSURE(parts > 0); }
+  void arguments(auto&& each) {
+    each(stats, size_t(parts * m) * 12), each(lse, size_t(m) * 4), each(loss, size_t(m) * 4);
+  }
+};
+
+/// logits -> dlogits in place: (exp(logit - lse[m]) - [target == column]) * scale
+struct CrossEntropyBackward {
+  static constexpr const char* kName = "cross_entropy_backward";
+  Matrix logits;
+  const int32_t* targets = nullptr;
+  int64_t vocab_begin = 0;
+  const float* lse = nullptr;
+  float scale = 1;
+  OpShape cost_shape() const { return elements(kName, logits); }
+  double bytes() const { return bytes_of({logits, logits}); }
+  void check() const { check_logits(logits); }
+  void arguments(auto&& each) {
+    each(logits), each(targets, size_t(logits.rows) * 4), each(lse, size_t(logits.rows) * 4);
+  }
+};
+
+// ---- optimizer --------------------------------------------------------------------------------------------
+/// For every box, with g = grad * grad_scale (f32, each operation rounded once, in this order):
+///   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
+///   w = w - lr * weight_decay * w;   w = w - lr * (m / bc1) / (sqrt(v / bc2) + eps);   param = w in param's dtype
+struct AdamW {
+  static constexpr const char* kName = "adamw";
+  std::span<const AdamWBox> boxes;
+  AdamWStep step;
+  OpShape cost_shape() const;
+  double bytes() const;
+  void check() const;
+};
+
+/// out[i] = sum over box i of x^2, in double, in an order fixed by the box's shape alone.
+///   boxes   f32 matrices
+///   out     host memory, valid after stream.synchronize(); if it is not from allocate_host, the call blocks
+struct SumSquares {
+  static constexpr const char* kName = "sum_squares";
+  std::span<const Matrix> boxes;
+  double* out = nullptr;
+  OpShape cost_shape() const;
+  double bytes() const;
+  void check() const;
+};
+
+/// *out = sum of x[0..n) in double, in an order fixed by n and the device. out: host memory, as above.
+struct Sum {
+  static constexpr const char* kName = "sum";
+  const float* x = nullptr;
+  int64_t n = 0;
+  double* out = nullptr;
+  OpShape cost_shape() const { return {kName, 1, n}; }
+  double bytes() const { return 4.0 * double(n); }
+  void check() const {}
+  void arguments(auto&& each) { each(x, size_t(n) * 4); }
+};
+
+using Op = std::variant<FillZero, Copy, Add, TreeSum, AddRounded, EmbeddingForward, EmbeddingBackward, AddPosition,
+                        AddPositionBackward, NormForward, NormBackward, NormApply, Pack, LinearForward,
+                        LinearBackwardInput, LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight,
+                        GeluForward, GeluBackward, SwigluForward, SwigluBackward, Rope, AttentionForward,
+                        AttentionBackward, CrossEntropyStats, CrossEntropyCombine, CrossEntropyBackward, AdamW,
+                        SumSquares, Sum>;
+
+}  // namespace trainctl::kernels

@@ -1,0 +1,65 @@
+// The ops of the reference backend: plain single-threaded loops with double accumulation that define each op.
+// Tests compare the other backends with it.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace trainctl::kernels::reference {
+
+/// Element (r, c) of a f32 or bf16 matrix.
+inline float get(const Matrix& m, int64_t r, int64_t c) {
+  const int64_t i = r * m.stride + c;
+  return m.dtype == DType::f32 ? m.as<float>()[i] : float(m.as<bf16>()[i]);
+}
+
+/// Stores `value` rounded to the matrix's dtype.
+inline void put(const Matrix& m, int64_t r, int64_t c, double value) {
+  const int64_t i = r * m.stride + c;
+  if (m.dtype == DType::f32) {
+    m.as<float>()[i] = float(value);
+  } else {
+    m.as<bf16>()[i] = bf16(float(value));
+  }
+}
+
+void compute(const FillZero& op);
+void compute(const Copy& op);
+void compute(const Add& op);
+void compute(const TreeSum& op);
+void compute(const AddRounded& op);
+void compute(const EmbeddingForward& op);
+void compute(const EmbeddingBackward& op);
+void compute(const AddPosition& op);
+void compute(const AddPositionBackward& op);
+void compute(const NormForward& op);
+void compute(const NormBackward& op);
+void compute(const NormApply& op);
+void compute(const Pack& op);
+void compute(const LinearForward& op);
+void compute(const LinearBackwardInput& op);
+void compute(const LinearBackwardWeight& op);
+void compute(const GeluForward& op);
+void compute(const GeluBackward& op);
+void compute(const SwigluForward& op);
+void compute(const SwigluBackward& op);
+void compute(const Rope& op);
+void compute(const AttentionForward& op);
+void compute(const AttentionBackward& op);
+void compute(const CrossEntropyStats& op);
+void compute(const CrossEntropyCombine& op);
+void compute(const CrossEntropyBackward& op);
+void compute(const AdamW& op);
+void compute(const SumSquares& op);
+void compute(const Sum& op);
+/// Ops that a device may fuse.
+template <typename O>
+  requires requires(const O& op) { op.product(); }
+void compute(const O& op) {
+  compute(op.product());
+  compute(op.activation());
+}
+
+}  // namespace trainctl::kernels::reference
