@@ -43,7 +43,7 @@ class Buffer {
 /// the op.
 struct ScratchShape {
   int64_t rows = 0;            ///< M
-  int64_t widest = 0;          ///< largest number of columns of a norm or of a product's bias
+  int64_t widest = 0;  ///< largest number of columns of a norm, of all its groups, or of a product's bias
   AttentionShape attention;
   int64_t embedding_rows = 0, embedding_cols = 0;   ///< of the local table
   int64_t optimizer_elements = 0, optimizer_boxes = 0;

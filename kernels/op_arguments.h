@@ -86,8 +86,13 @@ void check_product(const Matrix& left, int64_t inner, const Matrix& out, int64_t
 void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out);
 /// Of backends that compute causal attention only.
 void check_causal(const AttentionShape& s);
-void check_logits(const Matrix& logits);
+void check_logits(const Matrix& logits, float cap);
+/// The columns of x are whole groups, over whose `count` values each norm is.
+void check_groups(const Matrix& x, int64_t group, int64_t count);
+void check_gate(bool clamps, float limit);
 
+/// Of one f32 for each group of each row.
+inline size_t group_bytes(const Matrix& x, int64_t group) { return size_t(x.rows * (x.cols / group)) * 4; }
 inline OpShape elements(std::string_view op, const Matrix& m) { return {op, m.rows, m.cols}; }
 
 }  // namespace trainctl::kernels

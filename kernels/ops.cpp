@@ -73,6 +73,7 @@ void LinearBackwardWeight::check() const {
 void Rope::check() const {
   ENSURE(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0 && seq_len > 0, "{} columns, head_dim {}, T {}",
          x.cols, head_dim, seq_len);
+  ENSURE(turned() % 2 == 0 && turned() <= head_dim, "{} of {} columns of a head turn", turned(), head_dim);
   ENSURE(is_activation(x.dtype));
 }
 
@@ -95,7 +96,18 @@ void check_causal(const AttentionShape& s) {
   ENSURE(s.is_causal(), "only the reference computes attention with documents, windows, caps or sinks");
 }
 
-void check_logits(const Matrix& logits) { ENSURE(is_activation(logits.dtype) && logits.cols > 0); }
+void check_logits(const Matrix& logits, float cap) {
+  ENSURE(is_activation(logits.dtype) && logits.cols > 0);
+  ENSURE(cap >= 0, "a cap of {}", cap);
+}
+
+void check_groups(const Matrix& x, int64_t group, int64_t count) {
+  ENSURE(group > 0 && x.cols % group == 0 && count >= group, "{} columns in groups of {}, norms over {}",
+         x.cols, group, count);
+  ENSURE(is_activation(x.dtype));
+}
+
+void check_gate(bool clamps, float limit) { ENSURE(!clamps || limit > 0, "a gate clamped at {}", limit); }
 
 OpShape AdamW::cost_shape() const {
   OpShape shape{kName, int64_t(boxes.size())};

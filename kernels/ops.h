@@ -23,10 +23,14 @@
 //  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
 //  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
 //                       so that a caller can move or cut it; an op on a list of boxes has none
+// Those of norms, activations and the loss are in norm_ops.h, activation_ops.h and loss_ops.h.
 #pragma once
 #include <span>
 #include <variant>
 
+#include "kernels/activation_ops.h"
+#include "kernels/loss_ops.h"
+#include "kernels/norm_ops.h"
 #include "kernels/op_arguments.h"
 
 namespace trainctl::kernels {
@@ -89,7 +93,7 @@ struct AddRounded {
 };
 
 // ---- embedding --------------------------------------------------------------------------------------------
-/// out[m] = table[ids[m] - vocab_begin] where that row exists here, else 0.
+/// out[m] = scale * table[ids[m] - vocab_begin], rounded once, where that row exists here, else 0.
 /// ids i32 [M], table [V, C], out [M, C]
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding_forward";
@@ -97,19 +101,21 @@ struct EmbeddingForward {
   Matrix table;
   int64_t vocab_begin = 0;
   Matrix out;
+  float scale = 1;
   OpShape cost_shape() const { return elements(kName, out); }
   double bytes() const { return bytes_of({out, out}); }
   void check() const { check_embedding(table, out); }
   void arguments(auto&& each) { each(ids, size_t(out.rows) * 4), each(table), each(out); }
 };
 
-/// dtable[ids[m] - vocab_begin] += dout[m], rows in order of m.   dtable f32 [V, C], always accumulates
+/// dtable[ids[m] - vocab_begin] += scale * dout[m], rows in order of m; the product is rounded to f32.   dtable f32 [V, C], always accumulates
 struct EmbeddingBackward {
   static constexpr const char* kName = "embedding_backward";
   const int32_t* ids = nullptr;
   Matrix dout;
   int64_t vocab_begin = 0;
   Matrix dtable;
+  float scale = 1;
   OpShape cost_shape() const { return elements(kName, dout); }
   double bytes() const { return bytes_of({dout, dout}); }
   void check() const {
@@ -119,132 +125,34 @@ struct EmbeddingBackward {
   void arguments(auto&& each) { each(ids, size_t(dout.rows) * 4), each(dout), each(dtable); }
 };
 
-/// x[m] += table[(first_row + m) mod T].
-/// table [T, C]; x [M, C] holds rows first_row.. of the micro-batch
+/// x[m] += table[positions[m]], without positions table[(first_row + m) mod T].
+/// table [T, C]; x [M, C] holds rows first_row.. of the micro-batch; positions i32 [M], each below T
 struct AddPosition {
   static constexpr const char* kName = "add_position";
   Matrix table;
   int64_t first_row = 0, seq_len = 0;
   Matrix x;
+  const int32_t* positions = nullptr;
   OpShape cost_shape() const { return elements(kName, x); }
   double bytes() const { return bytes_of({x, x}); }
   void check() const { check_position(table, x, seq_len); }
-  void arguments(auto&& each) { each(table), each(x); }
+  void arguments(auto&& each) { each(table), each(x), each(positions, size_t(x.rows) * 4); }
 };
 
-/// dtable[(first_row + m) mod T] += dx[m], in order of m.   dtable f32, at least T rows
+/// dtable[positions[m]] += dx[m], without positions dtable[(first_row + m) mod T], in order of m.   dtable f32, at least T rows
 struct AddPositionBackward {
   static constexpr const char* kName = "add_position_backward";
   Matrix dx;
   int64_t first_row = 0, seq_len = 0;
   Matrix dtable;
+  const int32_t* positions = nullptr;  ///< as of AddPosition
   OpShape cost_shape() const { return elements(kName, dx); }
   double bytes() const { return bytes_of({dx, dx}); }
   void check() const {
     check_position(dtable, dx, seq_len);
     ENSURE(dtable.dtype == DType::f32);
   }
-  void arguments(auto&& each) { each(dx), each(dtable); }
-};
-
-// ---- norms ------------------------------------------------------------------------------------------------
-/// y from the stored sum and stats, bit-identical to NormForward's y (for recomputation).
-struct NormApply {
-  static constexpr const char* kName = "norm_apply";
-  NormKind kind = NormKind::rmsnorm;
-  Matrix x;
-  const float* stats = nullptr;
-  Matrix weight, bias, y;
-  OpShape cost_shape() const { return elements(kName, y); }
-  double bytes() const { return bytes_of({x, weight, bias, y}); }
-  void check() const { check_norm(kind, x, y, weight, bias); }
-  void arguments(auto&& each) { each(x), each(stats, size_t(x.rows) * 8), each(weight), each(bias), each(y); }
-};
-
-/// sum = x + delta (delta may be empty: sum = x and `sum` is not written);
-/// layernorm: y = (sum - mean) * rstd * weight + bias;   rmsnorm: y = sum * rstd * weight (bias empty)
-/// stats f32 [M, 2] = (mean, rstd); mean = 0 for rmsnorm. x, delta, sum, y: activations [M, C]; `sum` may
-/// be x. The sum is rounded to the activation dtype before it is normalised.
-struct NormForward {
-  static constexpr const char* kName = "norm_forward";
-  NormKind kind = NormKind::rmsnorm;
-  Matrix x, delta, weight, bias;
-  float eps = 0;
-  Matrix sum, y;
-  float* stats = nullptr;
-  OpShape cost_shape() const { return elements(kName, y); }
-  double bytes() const { return bytes_of({x, delta, weight, bias, delta ? sum : Matrix{}, y}); }
-  void check() const {
-    check_norm(kind, x, y, weight, bias);
-    if (delta) check_same({x, delta, sum});
-  }
-  void arguments(auto&& each) {
-    each(x), each(delta), each(weight), each(bias), each(sum), each(y), each(stats, size_t(x.rows) * 8);
-  }
-};
-
-/// Gradient of the above at x (= the stored sum): dx = d(norm)/dx . dy + dresidual (may be empty);
-/// dweight, dbias (dbias may be empty) f32 [1, C] (+)= their sums over the rows, each sum rounded before it
-/// is added. dx may be dresidual.
-struct NormBackward {
-  static constexpr const char* kName = "norm_backward";
-  NormKind kind = NormKind::rmsnorm;
-  Matrix dy, x, weight;
-  const float* stats = nullptr;
-  Matrix dresidual, dx, dweight, dbias;
-  bool accumulate = false;
-  OpShape cost_shape() const { return elements(kName, dx); }
-  double bytes() const { return bytes_of({dy, x, weight, dresidual, dx, dweight, dbias}); }
-  void check() const {
-    check_norm(kind, x, dx, weight, dbias);
-    check_same({x, dy});
-    if (dresidual) check_same({x, dresidual});
-    check_f32_row(dweight, x.cols);
-  }
-  void arguments(auto&& each) {
-    each(dy), each(x), each(weight), each(stats, size_t(x.rows) * 8), each(dresidual), each(dx), each(dweight), each(dbias);
-  }
-};
-
-// ---- activations ------------------------------------------------------------------------------------------
-/// y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-struct GeluForward {
-  static constexpr const char* kName = "gelu_forward";
-  Matrix x, y;
-  OpShape cost_shape() const { return elements(kName, y); }
-  double bytes() const { return bytes_of({x, y}); }
-  void check() const { check_same({x, y}); }
-  void arguments(auto&& each) { each(x), each(y); }
-};
-
-/// dx = dy * gelu'(x); dx may be dy
-struct GeluBackward {
-  static constexpr const char* kName = "gelu_backward";
-  Matrix x, dy, dx;
-  OpShape cost_shape() const { return elements(kName, dx); }
-  double bytes() const { return bytes_of({x, dy, dx}); }
-  void check() const { check_same({x, dy, dx}); }
-  void arguments(auto&& each) { each(x), each(dy), each(dx); }
-};
-
-/// y = silu(gate) * up, silu(z) = z / (1 + exp(-z)); gate and up may be columns of one matrix
-struct SwigluForward {
-  static constexpr const char* kName = "swiglu_forward";
-  Matrix gate, up, y;
-  OpShape cost_shape() const { return elements(kName, y); }
-  double bytes() const { return bytes_of({gate, up, y}); }
-  void check() const { check_same({gate, up, y}); }
-  void arguments(auto&& each) { each(gate), each(up), each(y); }
-};
-
-/// dgate = dy * up * silu'(gate), dup = dy * silu(gate)
-struct SwigluBackward {
-  static constexpr const char* kName = "swiglu_backward";
-  Matrix gate, up, dy, dgate, dup;
-  OpShape cost_shape() const { return elements(kName, dy); }
-  double bytes() const { return bytes_of({gate, up, dy, dgate, dup}); }
-  void check() const { check_same({gate, up, dy, dgate, dup}); }
-  void arguments(auto&& each) { each(gate), each(up), each(dy), each(dgate), each(dup); }
+  void arguments(auto&& each) { each(dx), each(dtable), each(positions, size_t(dx.rows) * 4); }
 };
 
 // ---- matrix products --------------------------------------------------------------------------------------
@@ -286,7 +194,7 @@ struct LinearBackwardInput {
   void arguments(auto&& each) { each(dy), each(w), each(dx); }
 };
 
-/// pre = x w^T + bias, y = gelu(pre). A device may fuse the two. Every run on a device gives the same bits,
+/// pre = x w^T + bias, y = gelu_tanh(pre). A device may fuse the two. Every run on a device gives the same bits,
 /// which may differ from those of the two separate ops.
 struct LinearGeluForward {
   static constexpr const char* kName = "linear_gelu_forward";
@@ -294,7 +202,7 @@ struct LinearGeluForward {
   const PackedWeight* w = nullptr;
   Matrix bias, pre, y;
   LinearForward product() const { return {.x = x, .w = w, .bias = bias, .y = pre}; }
-  GeluForward activation() const { return {.x = pre, .y = y}; }
+  ActivationForward activation() const { return {.x = pre, .y = y}; }
   OpShape cost_shape() const { return {kName, x.rows, y.cols, x.cols}; }
   double bytes() const { return bytes_with(*w, {x, bias, pre, y}); }
   double flops() const { return 2 * cost_shape().volume(); }
@@ -302,14 +210,14 @@ struct LinearGeluForward {
   void arguments(auto&& each) { each(x), each(w), each(bias), each(pre), each(y); }
 };
 
-/// dx = (dy w) * gelu'(pre).   dy [M, N], pre and dx [M, K]
+/// dx = (dy w) * gelu_tanh'(pre).   dy [M, N], pre and dx [M, K]
 struct LinearGeluBackwardInput {
   static constexpr const char* kName = "linear_gelu_backward_input";
   Matrix dy;
   const PackedWeight* w = nullptr;
   Matrix pre, dx;
   LinearBackwardInput product() const { return {.dy = dy, .w = w, .dx = dx}; }
-  GeluBackward activation() const { return {.x = pre, .dy = dx, .dx = dx}; }
+  ActivationBackward activation() const { return {.x = pre, .dy = dx, .dx = dx}; }
   OpShape cost_shape() const { return {kName, dy.rows, dx.cols, dy.cols}; }
   double bytes() const { return bytes_with(*w, {dy, pre, dx}); }
   double flops() const { return 2 * cost_shape().volume(); }
@@ -331,19 +239,26 @@ struct LinearBackwardWeight {
 };
 
 // ---- attention --------------------------------------------------------------------------------------------
-/// In place on x [M, heads * D], half-split (Hugging Face): with a = x[.., :D/2], b = x[.., D/2:] per head,
-/// (a, b) -> (a cos - b sin, b cos + a sin); inverse = true rotates back (the gradient).
-/// cos_sin f32 [T, D]: row t holds D/2 cosines, then D/2 sines. Row m has position m mod T.
+/// In place on x [M, heads * D]: of each head the first R = rotary_dim columns turn in pairs,
+/// (a, b) -> (a cos - b sin, b cos + a sin); inverse = true rotates back (the gradient). Pair i of a head is
+/// columns (i, i + R/2) (Hugging Face), or (2i, 2i + 1) where interleaved.
+/// cos_sin f32 [T, R]: row t holds R/2 cosines, then R/2 sines. Row m has position positions[m], or m mod T.
 struct Rope {
   static constexpr const char* kName = "rope";
   Matrix x;
   int64_t head_dim = 0, seq_len = 0;
   const float* cos_sin = nullptr;
   bool inverse = false;
+  int64_t rotary_dim = 0;  ///< R; 0: all of a head's columns
+  bool interleaved = false;
+  const int32_t* positions = nullptr;  ///< [M], each below T
+  int64_t turned() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   OpShape cost_shape() const { return elements(kName, x); }
-  double bytes() const { return bytes_of({x, x}); }
+  double bytes() const { return bytes_of({x, x}) * double(turned()) / double(head_dim); }
   void check() const;
-  void arguments(auto&& each) { each(x), each(cos_sin, size_t(seq_len * head_dim) * 4); }
+  void arguments(auto&& each) {
+    each(x), each(cos_sin, size_t(seq_len * turned()) * 4), each(positions, size_t(x.rows) * 4);
+  }
 };
 
 /// out = softmax(capped(scale q k^T) of the keys that the mask lets a query see) v per head; query head h
@@ -384,55 +299,6 @@ struct AttentionBackward {
   }
 };
 
-// ---- loss -------------------------------------------------------------------------------------------------
-/// stats f32 [M, 3]: max over this rank's columns, sum of exp(logit - max), and the target's logit, or 0
-/// when the target is not in [vocab_begin, vocab_begin + V).   logits [M, V] (f32 or bf16), targets i32 [M]
-struct CrossEntropyStats {
-  static constexpr const char* kName = "cross_entropy_stats";
-  Matrix logits;
-  const int32_t* targets = nullptr;
-  int64_t vocab_begin = 0;
-  float* stats = nullptr;
-  OpShape cost_shape() const { return elements(kName, logits); }
-  double bytes() const { return bytes_of({logits}); }
-  void check() const { check_logits(logits); }
-  void arguments(auto&& each) {
-    each(logits), each(targets, size_t(logits.rows) * 4), each(stats, size_t(logits.rows) * 12);
-  }
-};
-
-/// Combines the stats of `parts` vocabulary slices, in order: lse[m] and loss[m] = lse[m] - target logit.
-/// stats f32 [parts, M, 3]; lse, loss f32 [M]
-struct CrossEntropyCombine {
-  static constexpr const char* kName = "cross_entropy_combine";
-  const float* stats = nullptr;
-  int parts = 0;
-  int64_t m = 0;
-  float *lse = nullptr, *loss = nullptr;
-  OpShape cost_shape() const { return {kName, m, parts}; }
-  double bytes() const { return double(m) * (12.0 * parts + 8); }
-  void check() const { ENSURE(parts > 0); }
-  void arguments(auto&& each) {
-    each(stats, size_t(parts * m) * 12), each(lse, size_t(m) * 4), each(loss, size_t(m) * 4);
-  }
-};
-
-/// logits -> dlogits in place: (exp(logit - lse[m]) - [target == column]) * scale
-struct CrossEntropyBackward {
-  static constexpr const char* kName = "cross_entropy_backward";
-  Matrix logits;
-  const int32_t* targets = nullptr;
-  int64_t vocab_begin = 0;
-  const float* lse = nullptr;
-  float scale = 1;
-  OpShape cost_shape() const { return elements(kName, logits); }
-  double bytes() const { return bytes_of({logits, logits}); }
-  void check() const { check_logits(logits); }
-  void arguments(auto&& each) {
-    each(logits), each(targets, size_t(logits.rows) * 4), each(lse, size_t(logits.rows) * 4);
-  }
-};
-
 // ---- optimizer --------------------------------------------------------------------------------------------
 /// For every box, with g = grad * grad_scale (f32, each operation rounded once, in this order):
 ///   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
@@ -470,11 +336,13 @@ struct Sum {
   void arguments(auto&& each) { each(x, size_t(n) * 4); }
 };
 
-using Op = std::variant<FillZero, Copy, Add, TreeSum, AddRounded, EmbeddingForward, EmbeddingBackward, AddPosition,
-                        AddPositionBackward, NormForward, NormBackward, NormApply, Pack, LinearForward,
-                        LinearBackwardInput, LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight,
-                        GeluForward, GeluBackward, SwigluForward, SwigluBackward, Rope, AttentionForward,
-                        AttentionBackward, CrossEntropyStats, CrossEntropyCombine, CrossEntropyBackward, AdamW,
-                        SumSquares, Sum>;
+using Op =
+    std::variant<FillZero, Copy, Add, TreeSum, AddRounded, EmbeddingForward, EmbeddingBackward, AddPosition,
+                 AddPositionBackward, NormForward, NormBackward, NormApply, GroupNormSums, GroupNormApply,
+                 GroupNormDots, GroupNormBackward, Pack, LinearForward, LinearBackwardInput,
+                 LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight, ActivationForward,
+                 ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
+                 Rope, AttentionForward, AttentionBackward, FormLogits, CrossEntropyStats,
+                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum>;
 
 }  // namespace trainctl::kernels

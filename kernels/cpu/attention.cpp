@@ -2,13 +2,6 @@
 
 namespace trainctl::kernels::cpu {
 
-void CpuBackend::compute(const Rope& op) {
-  constexpr int64_t kRows = 16;
-  over_rows(op.x.rows, kRows, [&](int64_t r, int64_t n) {
-    kernels_.rope({op.x.row_range(r, n), op.head_dim, op.seq_len, op.cos_sin, op.inverse}, r % op.seq_len);
-  });
-}
-
 void CpuBackend::compute(const AttentionForward& op) {
   const AttentionShape& s = op.shape;
   check_causal(s);

@@ -51,17 +51,24 @@ class CpuBackend final : public HostDevice {
   void compute(const NormForward& op);
   void compute(const NormBackward& op);
   void compute(const NormApply& op);
+  void compute(const GroupNormSums& op);
+  void compute(const GroupNormApply& op);
+  void compute(const GroupNormDots& op);
+  void compute(const GroupNormBackward& op);
   void compute(const Pack& op);
   void compute(const LinearForward& op);
   void compute(const LinearBackwardInput& op);
   void compute(const LinearBackwardWeight& op);
-  void compute(const GeluForward& op);
-  void compute(const GeluBackward& op);
-  void compute(const SwigluForward& op);
-  void compute(const SwigluBackward& op);
+  void compute(const ActivationForward& op);
+  void compute(const ActivationBackward& op);
+  void compute(const GatedForward& op);
+  void compute(const GatedBackward& op);
+  void compute(const SigmoidGateForward& op);
+  void compute(const SigmoidGateBackward& op);
   void compute(const Rope& op);
   void compute(const AttentionForward& op);
   void compute(const AttentionBackward& op);
+  void compute(const FormLogits& op);
   void compute(const CrossEntropyStats& op);
   void compute(const CrossEntropyCombine& op);
   void compute(const CrossEntropyBackward& op);
@@ -111,6 +118,7 @@ class CpuBackend final : public HostDevice {
   /// bf16.
   Matrix widened(const Matrix& x, ScratchUse use);
   void multiply(ProductArguments arguments);
+  void add_blocks(const Matrix& blocks, float* to, bool accumulate);
 
   static constexpr int64_t kTileElements = 32768;
   static constexpr int64_t kTileCols = 16384;

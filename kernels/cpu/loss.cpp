@@ -8,9 +8,12 @@ namespace {
 int64_t rows_per_task(const Matrix& logits) { return std::max<int64_t>(1, 65536 / logits.cols); }
 }  // namespace
 
+void CpuBackend::compute(const FormLogits& op) { over_elements(op, kernels_.form_logits); }
+
 void CpuBackend::compute(const CrossEntropyStats& op) {
   over_rows(op.logits.rows, rows_per_task(op.logits), [&](int64_t r, int64_t n) {
-    kernels_.cross_entropy_stats({op.logits.row_range(r, n), op.targets + r, op.vocab_begin, op.stats + 3 * r});
+    kernels_.cross_entropy_stats(
+        {op.logits.row_range(r, n), op.targets + r, op.vocab_begin, op.stats + 3 * r, op.form});
   });
 }
 
@@ -28,13 +31,20 @@ void CpuBackend::compute(const CrossEntropyCombine& op) {
     }
     const double log_sum = double(max) + std::log(sum);
     op.lse[row] = float(log_sum);
-    op.loss[row] = float(log_sum - target);
+    double loss = log_sum - target;
+    if (op.z_loss != 0) loss += op.z_loss * log_sum * log_sum;
+    if (op.weights != nullptr) loss *= op.weights[row];
+    op.loss[row] = op.targets != nullptr && op.targets[row] < 0 ? 0.0f : float(loss);
   }
 }
 
 void CpuBackend::compute(const CrossEntropyBackward& op) {
   over_rows(op.logits.rows, rows_per_task(op.logits), [&](int64_t r, int64_t n) {
-    kernels_.cross_entropy_backward({op.logits.row_range(r, n), op.targets + r, op.vocab_begin, op.lse + r, op.scale});
+    CrossEntropyBackward rows = op;
+    rows.logits = op.logits.row_range(r, n);
+    rows.targets += r, rows.lse += r;
+    if (op.weights != nullptr) rows.weights += r;
+    kernels_.cross_entropy_backward(rows);
   });
 }
 

@@ -12,14 +12,24 @@ Matrix rows_of(const Matrix& m, int64_t first, int64_t n) { return m ? m.row_ran
 void CpuBackend::compute(const NormForward& op) {
   over_rows(op.x.rows, kNormRows, [&](int64_t r, int64_t n) {
     kernels_.norm_forward({op.kind, rows_of(op.x, r, n), rows_of(op.delta, r, n), op.weight, op.bias, op.eps,
-                           rows_of(op.sum, r, n), rows_of(op.y, r, n), op.stats + 2 * r});
+                           rows_of(op.sum, r, n), rows_of(op.y, r, n), op.stats + 2 * r, op.weight_offset});
   });
 }
 
 void CpuBackend::compute(const NormApply& op) {
   over_rows(op.x.rows, kNormRows, [&](int64_t r, int64_t n) {
-    kernels_.norm_apply({op.kind, rows_of(op.x, r, n), op.stats + 2 * r, op.weight, op.bias, rows_of(op.y, r, n)});
+    kernels_.norm_apply({op.kind, rows_of(op.x, r, n), op.stats + 2 * r, op.weight, op.bias,
+                         rows_of(op.y, r, n), op.weight_offset});
   });
+}
+
+/// to (+)= the column sums of `blocks`, f32, at most kColumnSums columns, which may be overwritten.
+void CpuBackend::add_blocks(const Matrix& blocks, float* to, bool accumulate) {
+  float* const total = accumulate ? blocks.as<float>() : to;  // a column is read before its sum is written
+  kernels_.column_sums(blocks, total, false);
+  if (accumulate) {
+    kernels_.add({vector(total, DType::f32, blocks.cols), vector(to, DType::f32, blocks.cols)});
+  }
 }
 
 void CpuBackend::compute(const NormBackward& op) {
@@ -31,20 +41,15 @@ void CpuBackend::compute(const NormBackward& op) {
   over_rows(op.x.rows, kNormRows, [&](int64_t r, int64_t n) {
     float* own = sums + r / kNormRows * 2 * c_count;
     kernels_.norm_backward({op.kind, rows_of(op.dy, r, n), rows_of(op.x, r, n), op.weight, op.stats + 2 * r,
-                            rows_of(op.dresidual, r, n), rows_of(op.dx, r, n), vector(own, DType::f32, c_count),
-                            vector(own + c_count, DType::f32, c_count)});
+                            rows_of(op.dresidual, r, n), rows_of(op.dx, r, n),
+                            vector(own, DType::f32, c_count), vector(own + c_count, DType::f32, c_count),
+                            false, op.weight_offset});
   });
-  const auto finish = [&](float* partial, float* to, int64_t n) {
-    float* const total = op.accumulate ? partial : to;   // a column is read before its sum is written
-    kernels_.column_sums({partial, DType::f32, blocks, n, 2 * c_count}, total, false);
-    if (op.accumulate) {
-      kernels_.add({vector(total, DType::f32, n), vector(to, DType::f32, n)});
-    }
-  };
   over_rows(c_count, kColumnSums, [&](int64_t c, int64_t n) {
-    finish(sums + c, op.dweight.as<float>() + c, n);
+    add_blocks({sums + c, DType::f32, blocks, n, 2 * c_count}, op.dweight.as<float>() + c, op.accumulate);
     if (op.dbias) {
-      finish(sums + c_count + c, op.dbias.as<float>() + c, n);
+      add_blocks({sums + c_count + c, DType::f32, blocks, n, 2 * c_count}, op.dbias.as<float>() + c,
+                 op.accumulate);
     }
   });
 }

@@ -81,6 +81,16 @@ void CudaBackend::compute(Stream& stream, const NormBackward& op) {
   if (op.dbias) compute(stream, FillZero{op.dbias.data, size_t(op.dbias.count()) * sizeof(float)});
 }
 
+void CudaBackend::compute(Stream& stream, const GroupNormBackward& op) {
+  if (op.x.count() > 0) return compute<GroupNormBackward>(stream, op);
+  if (!op.accumulate) compute(stream, FillZero{op.dweight.data, size_t(op.dweight.count()) * sizeof(float)});
+}
+
+void CudaBackend::compute(Stream& stream, const AddPositionBackward& op) {
+  if (!op.positions) return compute<AddPositionBackward>(stream, op);
+  compute(stream, EmbeddingBackward{.ids = op.positions, .dout = op.dx, .dtable = op.dtable});
+}
+
 // ---- optimizer ----------------------------------------------------------------------------------------------------------------------
 
 void CudaBackend::compute(Stream& stream, const AdamW& op) {

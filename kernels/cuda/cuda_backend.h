@@ -57,7 +57,9 @@ class CudaBackend final : public Backend {
   }
   // The others.
   void compute(Stream&, const FillZero& op);
+  void compute(Stream&, const AddPositionBackward& op);
   void compute(Stream&, const NormBackward& op);
+  void compute(Stream&, const GroupNormBackward& op);
   void compute(Stream&, const AttentionForward& op);
   void compute(Stream&, const AttentionBackward& op);
   void compute(Stream&, const kernels::Pack& op) { PlainWeight::pack(op); }

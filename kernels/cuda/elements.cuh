@@ -152,6 +152,9 @@ struct Walk {
   __device__ bool whole(int64_t end) const { return end * width <= (rows == 1 ? cols : packs * width); }
 };
 
+/// An offset of weights as kernels add it: where it is 0 it changes no bit, not even the sign of a zero.
+inline float exact_offset(float offset) { return offset == 0 ? -0.0f : offset; }
+
 constexpr int kElementThreads = 256;
 
 /// An Op has types In and Out, views in[kInputs] and out[kOutputs], and computes the outputs of one element

@@ -71,7 +71,7 @@ __device__ inline void over_groups(int64_t cols, F f) {
 
 template <bool kWhole, typename T, typename Out>
 __global__ void __launch_bounds__(kThreads)
-    lookup_kernel(const int32_t* ids, View<const T> table, int64_t vocab_begin, View<Out> out) {
+    lookup_kernel(const int32_t* ids, View<const T> table, int64_t vocab_begin, float scale, View<Out> out) {
   constexpr int N = Vec<Out>::kLength;
   const int64_t m = warp_of_grid();
   if (m >= out.rows) return;
@@ -79,7 +79,10 @@ __global__ void __launch_bounds__(kThreads)
   const bool here = r >= 0 && r < table.rows;
   if (here) {
     over_groups<N>(out.cols, [&](int64_t c, int count) {
-      store_columns<N, kWhole>(out.row(m) + c, count, load_columns<N, kWhole>(table.row(r) + c, count));
+      Group<N> g = load_columns<N, kWhole>(table.row(r) + c, count);
+#pragma unroll
+      for (int i = 0; i < N; ++i) g.v[i] *= scale;
+      store_columns<N, kWhole>(out.row(m) + c, count, g);
     });
   } else {
     over_groups<N>(out.cols, [&](int64_t c, int count) { store_columns<N, kWhole>(out.row(m) + c, count, Group<N>{}); });
@@ -88,11 +91,11 @@ __global__ void __launch_bounds__(kThreads)
 
 template <bool kWhole, typename T, typename X>
 __global__ void __launch_bounds__(kThreads)
-    add_position_kernel(View<const T> table, int64_t first_row, int64_t seq_len, View<X> x) {
+    add_position_kernel(View<const T> table, int64_t first_row, int64_t seq_len, const int32_t* positions, View<X> x) {
   constexpr int N = Vec<X>::kLength;
   const int64_t m = warp_of_grid();
   if (m >= x.rows) return;
-  const T* position = table.row((first_row + m) % seq_len);
+  const T* position = table.row(positions ? positions[m] : (first_row + m) % seq_len);
   over_groups<N>(x.cols, [&](int64_t c, int count) {
     Group<N> g = load_columns<N, kWhole>(x.row(m) + c, count);
     const Group<N> p = load_columns<N, kWhole>(position + c, count);
@@ -199,7 +202,7 @@ __global__ void __launch_bounds__(kThreads) merge_runs_kernel(const uint64_t* fr
 
 /// One warp a place in the sorted tokens: where a short run begins, it adds the run to its row of the table, token by token.
 template <bool kWhole, typename T>
-__global__ void __launch_bounds__(kThreads) short_runs_kernel(const uint64_t* sorted, View<const T> dout, View<float> dtable) {
+__global__ void __launch_bounds__(kThreads) short_runs_kernel(const uint64_t* sorted, View<const T> dout, float scale, View<float> dtable) {
   constexpr int N = Vec<T>::kLength;
   const int64_t begin = warp_of_grid();
   const int lane = int(threadIdx.x % kWarpSize);
@@ -219,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) short_runs_kernel(const uint64_t* so
     const int64_t m = __shfl_sync(kFullWarp, token, j);
     const Group<N> g = load_columns<N, kWhole>(dout.row(m) + c, count);
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum.v[i] += g.v[i];
+    for (int i = 0; i < N; ++i) sum.v[i] += __fmul_rn(scale, g.v[i]);
   }
   if (count > 0) store_columns<N, kWhole>(to, count, sum);
 }
@@ -243,7 +246,7 @@ __device__ inline int64_t first_not_below(const uint64_t* sorted, int64_t low, i
 /// The sum of the tokens [begin, end) of `sorted`, added to `row` of the table for the kLongGroups groups of columns of this block.
 template <bool kWhole, typename T>
 __device__ inline void add_long_run(const uint64_t* sorted, int64_t begin, int64_t end, const View<const T>& dout,
-                                    const View<float>& dtable, uint32_t row) {
+                                    float scale, const View<float>& dtable, uint32_t row) {
   constexpr int N = Vec<T>::kLength, kCols = kLongGroups * N, kPitch = kCols + 8;   // four lanes' rows, 8 banks apart
   __shared__ float partial[kLongLanes * kPitch];
   const int group = int(threadIdx.x) % kLongGroups, lane = int(threadIdx.x) / kLongGroups;
@@ -254,7 +257,7 @@ __device__ inline void add_long_run(const uint64_t* sorted, int64_t begin, int64
   for (int64_t j = begin + lane; j < end; j += kLongLanes) {
     const Group<N> g = load_columns<N, kWhole>(dout.row(token_of(sorted[j])) + c, count);
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum.v[i] += g.v[i];
+    for (int i = 0; i < N; ++i) sum.v[i] += __fmul_rn(scale, g.v[i]);
   }
 #pragma unroll
   for (int i = 0; i < N; ++i) partial[lane * kPitch + i * kLongGroups + group] = sum.v[i];
@@ -271,7 +274,8 @@ __device__ inline void add_long_run(const uint64_t* sorted, int64_t begin, int64
 }
 
 template <bool kWhole, typename T>
-__global__ void __launch_bounds__(kLongThreads) long_runs_kernel(const uint64_t* sorted, View<const T> dout, View<float> dtable) {
+__global__ void __launch_bounds__(kLongThreads) long_runs_kernel(const uint64_t* sorted, View<const T> dout, float scale,
+                                                                View<float> dtable) {
   const int64_t tokens = dout.rows;
   for (int k = 0; k < kPlacesPerBlock; ++k) {
     const int64_t place = (int64_t(blockIdx.x) * kPlacesPerBlock + k) * kShortRun;
@@ -282,7 +286,7 @@ __global__ void __launch_bounds__(kLongThreads) long_runs_kernel(const uint64_t*
     const int64_t begin = first_not_below(sorted, place > 0 ? place - kShortRun + 1 : 0, place, row);
     if (begin + kShortRun >= tokens || row_of(sorted[begin + kShortRun]) != row) continue;
     const int64_t end = first_not_below(sorted, begin + kShortRun, tokens, uint64_t(row) + 1);
-    add_long_run<kWhole>(sorted, begin, end, dout, dtable, row);
+    add_long_run<kWhole>(sorted, begin, end, dout, scale, dtable, row);
   }
 }
 
@@ -305,7 +309,7 @@ void enqueue(const Queue& queue, const EmbeddingForward& op) {
         using T = typename decltype(table_tag)::type;
         using Out = typename decltype(out_tag)::type;
         launch(queue, "embedding_forward", lookup_kernel<decltype(whole)::value, T, Out>, warp_per(op.out.rows),
-               dim3(kThreads), 0, op.ids, view<const T>(op.table), op.vocab_begin, view<Out>(op.out));
+               dim3(kThreads), 0, op.ids, view<const T>(op.table), op.vocab_begin, op.scale, view<Out>(op.out));
       });
     });
   });
@@ -318,7 +322,8 @@ void enqueue(const Queue& queue, const AddPosition& op) {
         using T = typename decltype(table_tag)::type;
         using X = typename decltype(x_tag)::type;
         launch(queue, "add_position", add_position_kernel<decltype(whole)::value, T, X>, warp_per(op.x.rows),
-               dim3(kThreads), 0, view<const T>(op.table), op.first_row, op.seq_len, view<X>(op.x));
+               dim3(kThreads), 0, view<const T>(op.table), op.first_row, op.seq_len, op.positions,
+               view<X>(op.x));
       });
     });
   });
@@ -355,12 +360,12 @@ void enqueue(const Queue& queue, const EmbeddingBackward& op, void* scratch) {
       constexpr int64_t N = Vec<T>::kLength;
       launch(queue, kOp, short_runs_kernel<kWhole, T>,
              warp_per(tokens, unsigned(div_up(op.dout.cols, kWarpSize * N))), dim3(kThreads), 0, sorted,
-             view<const T>(op.dout), view<float>(op.dtable));
+             view<const T>(op.dout), op.scale, view<float>(op.dtable));
       if (tokens <= kShortRun) return;
       const dim3 grid(unsigned(div_up(tokens, kShortRun * kPlacesPerBlock)),
                       unsigned(div_up(op.dout.cols, kLongGroups * N)));
       launch(queue, kOp, long_runs_kernel<kWhole, T>, grid, dim3(kLongThreads), 0, sorted,
-             view<const T>(op.dout), view<float>(op.dtable));
+             view<const T>(op.dout), op.scale, view<float>(op.dtable));
     });
   });
 }

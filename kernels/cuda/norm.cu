@@ -17,13 +17,14 @@ __device__ inline float normalised(float x, float mean, float rstd, float weight
 }
 
 template <typename T, int N, bool kWhole>
-__device__ inline Pack<T, N> normalised(const Pack<T, N>& x, float mean, float rstd, const float* weight, const float* bias, int valid) {
+__device__ inline Pack<T, N> normalised(const Pack<T, N>& x, float mean, float rstd, const float* weight, float offset, const float* bias,
+                                        int valid) {
   const Pack<float, N> w = load_floats<N, kWhole>(weight, valid);
   Pack<float, N> b{};
   if (bias) b = load_floats<N, kWhole>(bias, valid);
   float values[N];
 #pragma unroll
-  for (int j = 0; j < N; ++j) values[j] = normalised(x[j], mean, rstd, w[j], b[j]);
+  for (int j = 0; j < N; ++j) values[j] = normalised(x[j], mean, rstd, w[j] + offset, b[j]);
   Pack<T, N> y;
   y.set(values);
   return y;
@@ -37,7 +38,7 @@ struct Forward {
   float* stats;
   int64_t rows;
   int cols;
-  float eps;
+  float eps, offset;
   bool centred;  ///< layernorm
 };
 
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads* kRowsPerBlock<kThreads>) norm_forwar
   for (int i = 0; i < chunks; ++i) {
     const int col = col_of(i, kThreads, lane, N), valid = valid_of(col, p.cols, N);
     const float* const bias = p.bias ? p.bias + col : nullptr;
-    store_pack<kWhole>(p.y.at(row, col), normalised<T, N, kWhole>(pack_at(i, col, valid), mean, rstd, p.weight + col, bias, valid),
+    store_pack<kWhole>(p.y.at(row, col), normalised<T, N, kWhole>(pack_at(i, col, valid), mean, rstd, p.weight + col, p.offset, bias, valid),
                          valid);
   }
 }
@@ -156,7 +157,7 @@ constexpr int kApplyUnroll = 2;
 
 template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kElementThreads) norm_apply_kernel(View<const T> x, const float* stats, const float* weight,
-                                                                     const float* bias, View<T> y, Walk walk) {
+                                                                     float offset, const float* bias, View<T> y, Walk walk) {
   constexpr int N = 16 / int(sizeof(T));
   Place places[kApplyUnroll];
   Pack<T, N> packs[kApplyUnroll];
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kElementThreads) norm_apply_kernel(View<const 
     if (valid == 0) continue;
     const float mean = stats[2 * row], rstd = stats[2 * row + 1];
     store_pack<kWhole>(y.at(row, col),
-                         normalised<T, N, kWhole>(packs[u], mean, rstd, weight + col, bias ? bias + col : nullptr, valid), valid);
+                         normalised<T, N, kWhole>(packs[u], mean, rstd, weight + col, offset, bias ? bias + col : nullptr, valid), valid);
   }
 }
 
@@ -185,7 +186,7 @@ void enqueue(const Queue& queue, const NormForward& op) {
       whole = whole && is_whole(m, 16 / int(sizeof(T)));
     for (const Matrix& m : {op.weight, op.bias}) whole = whole && is_pack_aligned(m, 4);
     const Forward<T> p{view_of<const T>(op.x), view_of<const T>(op.delta), view_of<T>(op.sum), view_of<T>(op.y),
-                       op.weight.as<float>(), op.bias.as<float>(), op.stats, op.x.rows, int(op.x.cols), op.eps,
+                       op.weight.as<float>(), op.bias.as<float>(), op.stats, op.x.rows, int(op.x.cols), op.eps, exact_offset(op.weight_offset),
                        op.kind == NormKind::layernorm};
     forward(queue, p, whole);
   });
@@ -200,7 +201,8 @@ void enqueue(const Queue& queue, const NormApply& op) {
     const Walk walk(op.x.rows, op.x.cols, kWidth);
     launch(queue, "norm_apply", whole ? norm_apply_kernel<T, true> : norm_apply_kernel<T, false>,
            unsigned(div_up(walk.packs, kElementThreads * kApplyUnroll)), kElementThreads, 0,
-           view_of<const T>(op.x), op.stats, op.weight.as<float>(), op.bias.as<float>(), view_of<T>(op.y), walk);
+           view_of<const T>(op.x), op.stats, op.weight.as<float>(), exact_offset(op.weight_offset), op.bias.as<float>(),
+           view_of<T>(op.y), walk);
   });
 }
 

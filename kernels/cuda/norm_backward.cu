@@ -1,4 +1,4 @@
-// With xhat = (x - mean) rstd and g = dy weight:   dx = (g - mean(g) - xhat mean(g xhat)) rstd + dresidual,   dweight = sum of dy xhat,
+// With xhat = (x - mean) rstd and g = dy (weight + offset):   dx = (g - mean(g) - xhat mean(g xhat)) rstd + dresidual,   dweight = sum of dy xhat,
 // dbias = sum of dy over the rows. A block owns kNormRowsPerBlock rows, leaves one row of partial sums of both parameters, and those
 // are added in order.
 #include "kernels/cuda/elements.cuh"
@@ -19,6 +19,7 @@ struct Backward {
   int cols;
   int quantities;  ///< 1: dweight, 2: dweight and dbias
   bool centred;    ///< layernorm
+  float offset;    ///< of the weights
 };
 
 constexpr int kMostThreads = 512;
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) n
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const float dy = now.dy[i][j], xhat = xhat_of(now.x[i][j], now.mean, now.rstd);
-        const float g = __fmul_rn(dy, weight[j]);
+        const float g = __fmul_rn(dy, weight[j] + p.offset);
         sums.g += g;
         sums.gx = fmaf(g, xhat, sums.gx);
         dweight[i][j] = fmaf(dy, xhat, dweight[i][j]);
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kChunks == 1 ? kGroupThreads : kMostThreads) n
       float dx[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float g = __fmul_rn(now.dy[i][j], weight[j]);
+        const float g = __fmul_rn(now.dy[i][j], weight[j] + p.offset);
         const float xhat = xhat_of(now.x[i][j], now.mean, now.rstd);
         dx[j] = input_gradient(g, xhat, now.rstd, means, residual[i][j]);
       }
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_input_gradient_kernel(Backw
     const Pack<float, N> weight = load_floats<N, kWhole>(p.weight + col, valid);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float g = __fmul_rn(dy[j], weight[j]);
+      const float g = __fmul_rn(dy[j], weight[j] + p.offset);
       sums.g += g;
       sums.gx = fmaf(g, xhat_of(x[j], mean, rstd), sums.gx);
     }
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_input_gradient_kernel(Backw
     float dx[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float g = __fmul_rn(dy[j], weight[j]), xhat = xhat_of(x[j], mean, rstd);
+      const float g = __fmul_rn(dy[j], weight[j] + p.offset), xhat = xhat_of(x[j], mean, rstd);
       dx[j] = input_gradient(g, xhat, rstd, means, residual[j]);
     }
     Pack<T, N> rounded;
@@ -267,7 +268,7 @@ void enqueue(const Queue& queue, const NormBackward& op, void* scratch) {
     for (const Matrix& m : {op.dy, op.x, op.dresidual, op.dx}) whole = whole && is_whole(m, 16 / int(sizeof(T)));
     const Backward<T> p{view_of<const T>(op.dy), view_of<const T>(op.x), view_of<const T>(op.dresidual),
                         view_of<T>(op.dx), op.weight.as<float>(), op.stats, partial, op.x.rows, int(op.x.cols),
-                        quantities, op.kind == NormKind::layernorm};
+                        quantities, op.kind == NormKind::layernorm, exact_offset(op.weight_offset)};
     if (whole) backward<T, true>(queue, p, blocks);
     else backward<T, false>(queue, p, blocks);
   });

@@ -29,6 +29,7 @@ void enqueue(const Queue&, const EmbeddingForward&);
 void enqueue(const Queue&, const EmbeddingBackward&, void* scratch);
 inline size_t scratch_bytes(const EmbeddingBackward& op) { return embedding_backward_scratch(op.dout.rows); }
 void enqueue(const Queue&, const AddPosition&);
+/// By positions it is the gradient of an embedding: EmbeddingBackward.
 void enqueue(const Queue&, const AddPositionBackward&);
 
 // norm.cu, norm_backward.cu
@@ -37,11 +38,24 @@ void enqueue(const Queue&, const NormBackward&, void* scratch);
 inline size_t scratch_bytes(const NormBackward& op) { return norm_backward_scratch(op.x.rows, op.x.cols); }
 void enqueue(const Queue&, const NormApply&);
 
+// group_norm.cu
+void enqueue(const Queue&, const GroupNormSums&);
+void enqueue(const Queue&, const GroupNormApply&);
+void enqueue(const Queue&, const GroupNormDots&);
+void enqueue(const Queue&, const GroupNormBackward&, void* scratch);
+inline size_t scratch_bytes(const GroupNormBackward& op) {
+  return group_norm_backward_scratch(op.x.rows, op.x.cols, op.group);
+}
+
 // activation.cu
-void enqueue(const Queue&, const GeluForward&);
-void enqueue(const Queue&, const GeluBackward&);
-void enqueue(const Queue&, const SwigluForward&);
-void enqueue(const Queue&, const SwigluBackward&);
+void enqueue(const Queue&, const ActivationForward&);
+void enqueue(const Queue&, const ActivationBackward&);
+void enqueue(const Queue&, const GatedForward&);
+void enqueue(const Queue&, const GatedBackward&);
+void enqueue(const Queue&, const SigmoidGateForward&);
+void enqueue(const Queue&, const SigmoidGateBackward&);
+
+// rope.cu
 void enqueue(const Queue&, const Rope&);
 
 // attention.cu, attention_backward.cu: tensor cores for bf16 with head dimensions 64 and 128; plain kernels
@@ -52,6 +66,7 @@ void enqueue(const Queue&, const AttentionBackward&, void* scratch);
 inline size_t scratch_bytes(const AttentionBackward& op) { return attention_backward_scratch(op.shape); }
 
 // loss.cu
+void enqueue(const Queue&, const FormLogits&);
 void enqueue(const Queue&, const CrossEntropyStats&);
 void enqueue(const Queue&, const CrossEntropyCombine&);
 void enqueue(const Queue&, const CrossEntropyBackward&);

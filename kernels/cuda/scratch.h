@@ -19,6 +19,16 @@ constexpr size_t norm_backward_scratch(int64_t rows, int64_t cols) {
   return size_t((rows + kNormRowsPerBlock - 1) / kNormRowsPerBlock) * size_t(cols) * 2 * sizeof(float);
 }
 
+/// The groups of columns that one block of group_norm_backward sums: so many that there are at most 1024 blocks.
+/// It takes no more than norm_backward_scratch of rows twice as wide.
+constexpr int64_t group_norm_block_items(int64_t items) {
+  return std::max<int64_t>(32, (items + 1023) / 1024);
+}
+constexpr size_t group_norm_backward_scratch(int64_t rows, int64_t cols, int64_t group) {
+  const int64_t items = rows * (cols / group), block = group_norm_block_items(items);
+  return size_t((items + block - 1) / block * group) * sizeof(float);
+}
+
 constexpr int64_t kColumnSumRowsPerBlock = 128;
 constexpr size_t column_sum_scratch(int64_t rows, int64_t cols) {
   return size_t((rows + kColumnSumRowsPerBlock - 1) / kColumnSumRowsPerBlock) * size_t(cols) * sizeof(float);

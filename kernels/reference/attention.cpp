@@ -2,21 +2,6 @@
 
 namespace trainctl::kernels::reference {
 
-void compute(const Rope& op) {
-  const int64_t half = op.head_dim / 2;
-  for (int64_t m = 0; m < op.x.rows; ++m) {
-    const float* row = op.cos_sin + (m % op.seq_len) * op.head_dim;
-    for (int64_t head = 0; head < op.x.cols; head += op.head_dim) {
-      for (int64_t d = 0; d < half; ++d) {
-        const double a = get(op.x, m, head + d), b = get(op.x, m, head + half + d);
-        const double cosine = row[d], sine = op.inverse ? -row[half + d] : row[half + d];
-        put(op.x, m, head + d, a * cosine - b * sine);
-        put(op.x, m, head + half + d, b * cosine + a * sine);
-      }
-    }
-  }
-}
-
 namespace {
 
 /// One query row of one head: where it and its keys stand.

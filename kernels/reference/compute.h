@@ -25,6 +25,12 @@ inline void put(const Matrix& m, int64_t r, int64_t c, double value) {
   }
 }
 
+/// Weight c of a norm with the offset of its weights. One of 0 changes no bit, not even the sign of a zero.
+inline double norm_weight(const auto& op, int64_t c) {
+  const double weight = get(op.weight, 0, c);
+  return op.weight_offset == 0 ? weight : weight + op.weight_offset;
+}
+
 void compute(const FillZero& op);
 void compute(const Copy& op);
 void compute(const Add& op);
@@ -37,17 +43,24 @@ void compute(const AddPositionBackward& op);
 void compute(const NormForward& op);
 void compute(const NormBackward& op);
 void compute(const NormApply& op);
+void compute(const GroupNormSums& op);
+void compute(const GroupNormApply& op);
+void compute(const GroupNormDots& op);
+void compute(const GroupNormBackward& op);
 void compute(const Pack& op);
 void compute(const LinearForward& op);
 void compute(const LinearBackwardInput& op);
 void compute(const LinearBackwardWeight& op);
-void compute(const GeluForward& op);
-void compute(const GeluBackward& op);
-void compute(const SwigluForward& op);
-void compute(const SwigluBackward& op);
+void compute(const ActivationForward& op);
+void compute(const ActivationBackward& op);
+void compute(const GatedForward& op);
+void compute(const GatedBackward& op);
+void compute(const SigmoidGateForward& op);
+void compute(const SigmoidGateBackward& op);
 void compute(const Rope& op);
 void compute(const AttentionForward& op);
 void compute(const AttentionBackward& op);
+void compute(const FormLogits& op);
 void compute(const CrossEntropyStats& op);
 void compute(const CrossEntropyCombine& op);
 void compute(const CrossEntropyBackward& op);

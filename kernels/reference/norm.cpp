@@ -28,14 +28,21 @@ void compute(const NormForward& op) {
     op.stats[2 * r] = float(mean);
     op.stats[2 * r + 1] = float(1.0 / std::sqrt(variance / double(op.x.cols) + op.eps));
   }
-  compute(NormApply{.kind = op.kind, .x = source, .stats = op.stats, .weight = op.weight, .bias = op.bias, .y = op.y});
+  compute(NormApply{.kind = op.kind,
+                    .x = source,
+                    .stats = op.stats,
+                    .weight = op.weight,
+                    .bias = op.bias,
+                    .y = op.y,
+                    .weight_offset = op.weight_offset});
 }
 
 void compute(const NormApply& op) {
   for (int64_t r = 0; r < op.x.rows; ++r) {
     const double mean = op.stats[2 * r], rstd = op.stats[2 * r + 1];
     for (int64_t c = 0; c < op.x.cols; ++c) {
-      put(op.y, r, c, (get(op.x, r, c) - mean) * rstd * get(op.weight, 0, c) + (op.bias ? get(op.bias, 0, c) : 0.0f));
+      put(op.y, r, c,
+          (get(op.x, r, c) - mean) * rstd * norm_weight(op, c) + (op.bias ? get(op.bias, 0, c) : 0.0f));
     }
   }
 }
@@ -48,7 +55,7 @@ void compute(const NormBackward& op) {
     double sum_g = 0, sum_gx = 0;  // over c of g = dy * weight and of g * xhat
     for (int64_t c = 0; c < c_count; ++c) {
       const double xhat = (get(op.x, r, c) - mean) * rstd;
-      const double g = double(get(op.dy, r, c)) * get(op.weight, 0, c);
+      const double g = get(op.dy, r, c) * norm_weight(op, c);
       sum_g += g;
       sum_gx += g * xhat;
       weight_sum[c] += get(op.dy, r, c) * xhat;
@@ -58,7 +65,7 @@ void compute(const NormBackward& op) {
     const double mean_gx = sum_gx / double(c_count);
     for (int64_t c = 0; c < c_count; ++c) {
       const double xhat = (get(op.x, r, c) - mean) * rstd;
-      const double g = double(get(op.dy, r, c)) * get(op.weight, 0, c);
+      const double g = get(op.dy, r, c) * norm_weight(op, c);
       put(op.dx, r, c, (g - mean_g - xhat * mean_gx) * rstd + (op.dresidual ? get(op.dresidual, r, c) : 0.0f));
     }
   }

@@ -109,9 +109,13 @@ class PlacementBackend final : public kernels::Backend {
     accumulate(op.dtable, sum == replicated && p_.is_cut_table(op.dtable.data) ? cut_rows : sum, true);
   }
   void place(const kernels::AddPosition& op) {
+    positioned(op.x, op.positions);
     added("the positions' table", p_.of(op.table), p_.of(op.x), 1);
   }
-  void place(const kernels::AddPositionBackward& op) { accumulate(op.dtable, row_sum(p_.of(op.dx)), true); }
+  void place(const kernels::AddPositionBackward& op) {
+    positioned(op.dx, op.positions);
+    accumulate(op.dtable, row_sum(p_.of(op.dx)), true);
+  }
 
   void place(const kernels::NormForward& op) {
     const Placement in = alike("the stream and what is added to it", p_.of(op.x), p_.of(op.delta));
@@ -134,6 +138,29 @@ class PlacementBackend final : public kernels::Backend {
                op.y);
   }
 
+  void place(const kernels::GroupNormSums& op) {
+    const Placement in = nonlinear("a norm", p_.of(op.x));
+    p_.set(of_groups(op.sums, op), has_part_of_groups(op) ? partial : in);
+  }
+  void place(const kernels::GroupNormApply& op) {
+    const Placement in = nonlinear("a norm", p_.of(op.x));
+    group_statistics("a norm's sums", p_.at(op.sums), op.weight, in);
+    p_.set(op.y, in);
+  }
+  void place(const kernels::GroupNormDots& op) {
+    const Placement in = alike("the gradient of a norm's output and its input", p_.of(op.dy), p_.of(op.x));
+    group_weight(op.weight, in);
+    p_.set(of_groups(op.dots, op), has_part_of_groups(op) ? partial : in);
+  }
+  void place(const kernels::GroupNormBackward& op) {
+    const Placement in = alike("the gradient of a norm's output and its input", p_.of(op.dy), p_.of(op.x));
+    group_statistics("a norm's sums", p_.at(op.sums), op.weight, in);
+    group_statistics("the dots of a norm's gradient", p_.at(op.dots), op.weight, in);
+    const bool is_cut = p_.of(op.weight) == cut_rows;
+    accumulate(op.dweight, in == cut_cols && !is_cut ? partial : row_sum(in), op.accumulate);
+    p_.set(op.dx, in);
+  }
+
   void place(const kernels::LinearForward& op) {
     const Placement out = product(p_.of(op.x), weight(*op.w));
     added("a bias", p_.of(op.bias), out, p_.rank());
@@ -141,35 +168,42 @@ class PlacementBackend final : public kernels::Backend {
   }
   void place(const kernels::LinearGeluForward& op) {
     place(kernels::LinearForward{.x = op.x, .w = op.w, .bias = op.bias, .y = op.pre});
-    place(kernels::GeluForward{.x = op.pre, .y = op.y});
+    place(kernels::ActivationForward{.x = op.pre, .y = op.y});
   }
   void place(const kernels::LinearBackwardInput& op) {
     p_.set(op.dx, input_gradient(p_.of(op.dy), weight(*op.w)));
   }
   void place(const kernels::LinearGeluBackwardInput& op) {
     place(kernels::LinearBackwardInput{.dy = op.dy, .w = op.w, .dx = op.dx});
-    place(kernels::GeluBackward{.x = op.pre, .dy = op.dx, .dx = op.dx});
+    place(kernels::ActivationBackward{.x = op.pre, .dy = op.dx, .dx = op.dx});
   }
   void place(const kernels::LinearBackwardWeight& op) {
     accumulate(op.dw, weight_gradient(p_.of(op.dy), p_.of(op.x)), op.accumulate);
     accumulate(op.dbias, row_sum(p_.of(op.dy)), op.accumulate);
   }
 
-  void place(const kernels::GeluForward& op) { p_.set(op.y, nonlinear("gelu", p_.of(op.x))); }
-  void place(const kernels::GeluBackward& op) {
-    p_.set(op.dx, alike("gelu's input and the gradient of its output", p_.of(op.x), p_.of(op.dy)));
+  void place(const kernels::ActivationForward& op) { p_.set(op.y, nonlinear("an activation", p_.of(op.x))); }
+  void place(const kernels::ActivationBackward& op) {
+    p_.set(op.dx, alike("an activation's input and the gradient of its output", p_.of(op.x), p_.of(op.dy)));
   }
-  void place(const kernels::SwigluForward& op) {
-    p_.set(op.y, nonlinear("swiglu", alike("gate and up", p_.of(op.gate), p_.of(op.up))));
-  }
-  void place(const kernels::SwigluBackward& op) {
-    const Placement in = alike("gate and up", p_.of(op.gate), p_.of(op.up));
+  void place(const kernels::GatedForward& op) { p_.set(op.y, gate(op.gate, op.up)); }
+  void place(const kernels::GatedBackward& op) {
+    const Placement in = gate(op.gate, op.up);
     for (const Matrix& d : {op.dgate, op.dup})
-      p_.set(d, alike("swiglu's inputs and the gradient of its output", in, p_.of(op.dy)));
+      p_.set(d, alike("a gate's inputs and the gradient of its output", in, p_.of(op.dy)));
+  }
+  void place(const kernels::SigmoidGateForward& op) { p_.set(op.y, gate(op.gate, op.x)); }
+  void place(const kernels::SigmoidGateBackward& op) {
+    const Placement in = gate(op.gate, op.x);
+    for (const Matrix& d : {op.dgate, op.dx})
+      p_.set(d, alike("a gate's inputs and the gradient of its output", in, p_.of(op.dy)));
   }
 
   void place(const kernels::Rope& op) const {
-    if (p_.of(op.x) == cut_rows) throw Misplaced{"positions are turned as if a rank had all rows"};
+    const Placement in = p_.of(op.x);
+    if (in == cut_rows && (!op.positions || p_.at(op.positions) != cut_rows))
+      throw Misplaced{"positions are turned as if a rank had all rows"};
+    if (op.positions && in != cut_cols) alike("rows and their positions", in, p_.at(op.positions));
   }
   void place(const kernels::AttentionForward& op) {
     const Placement heads = attention(op.q, op.k, op.v);
@@ -183,6 +217,7 @@ class PlacementBackend final : public kernels::Backend {
     for (const Matrix& d : {op.dq, op.dk, op.dv}) p_.set(d, heads);
   }
 
+  void place(const kernels::FormLogits& op) const { nonlinear("the form of logits", p_.of(op.logits)); }
   void place(const kernels::CrossEntropyStats& op) {
     nonlinear("the loss", p_.of(op.logits));
     if (p_.of(op.logits) != cut_cols)
@@ -193,10 +228,13 @@ class PlacementBackend final : public kernels::Backend {
     if (p_.at(op.stats) == cut_cols)
       throw Misplaced{fmt::format(
           "the loss is made of the statistics of {} part of the vocabulary, and others are missing", op.parts)};
+    if (op.targets) alike("the loss and its targets", p_.at(op.stats), p_.at(op.targets));
+    if (op.weights) alike("the loss and its weights", p_.at(op.stats), p_.at(op.weights));
     for (float* out : {op.lse, op.loss}) p_.set(kernels::vector(out, DType::f32, op.m), p_.at(op.stats));
   }
   void place(const kernels::CrossEntropyBackward& op) const {
     if (p_.of(op.logits) != cut_cols) alike("logits and their sums", p_.of(op.logits), p_.at(op.lse));
+    if (op.weights) alike("the weights of the loss and its sums", p_.at(op.weights), p_.at(op.lse));
   }
 
   void place(const kernels::AdamW&) const {}
@@ -210,6 +248,30 @@ class PlacementBackend final : public kernels::Backend {
     added("a norm's weight", p_.of(weight), in, p_.rank());
     added("a norm's bias", p_.of(bias), in, p_.rank());
     p_.set(y, in);
+  }
+  /// Rows of a rank's own have positions of its own; some of the rows may have some of all positions.
+  void positioned(Matrix rows, const int32_t* positions) const {
+    if (positions && p_.of(rows) == varying) alike("rows and their positions", varying, p_.at(positions));
+  }
+  /// A rank has some of the columns of each group.
+  bool has_part_of_groups(const auto& op) const { return op.count > op.group && p_.of(op.x) == cut_cols; }
+  static Matrix of_groups(float* values, const auto& op) {
+    return kernels::matrix(values, DType::f32, op.x.rows, op.x.cols / op.group);
+  }
+  /// A weight of which a rank has some meets the same columns of one group; another one meets whole groups,
+  /// whichever of them a rank has.
+  void group_weight(Matrix weight, Placement in) const {
+    const bool meets_whole_groups = in == cut_cols && p_.of(weight) != cut_rows;
+    added("a norm's weight", p_.of(weight), meets_whole_groups ? replicated : in, p_.rank());
+  }
+  /// Sums over the columns of groups, before they meet the columns.
+  void group_statistics(std::string_view what, Placement sums, Matrix weight, Placement in) const {
+    nonlinear(what, sums);
+    group_weight(weight, in);
+    alike(what, sums, p_.of(weight) == cut_rows ? replicated : in);
+  }
+  Placement gate(Matrix gate, Matrix up) const {
+    return nonlinear("a gate", alike("a gate and what it is multiplied with", p_.of(gate), p_.of(up)));
   }
   Placement attention(Matrix q, Matrix k, Matrix v) const {
     const Placement heads = alike("queries and keys", p_.of(q), alike("keys and values", p_.of(k), p_.of(v)));

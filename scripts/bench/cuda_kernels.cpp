@@ -322,20 +322,54 @@ class Bench {
     const Matrix y = memory(kType, rows, cols), dy = memory(kType, rows, cols);
     const double bytes = bytes_of(y);
     if (!model.gated) {
-      time(model, "gelu_forward", y, 2 * bytes, 0, GeluForward{.x = y, .y = dy});
-      time(model, "gelu_backward", y, 3 * bytes, 0, GeluBackward{.x = y, .dy = dy, .dx = dy});
+      time(model, "gelu_forward", y, 2 * bytes, 0, ActivationForward{.x = y, .y = dy});
+      time(model, "gelu_backward", y, 3 * bytes, 0, ActivationBackward{.x = y, .dy = dy, .dx = dy});
       return;
     }
     const Matrix both = memory(kType, rows, 2 * cols), dboth = memory(kType, rows, 2 * cols);
     const Matrix gate = both.columns(0, cols), up = both.columns(cols, cols);
-    time(model, "swiglu_forward", y, 3 * bytes, 0, SwigluForward{.gate = gate, .up = up, .y = y});
+    time(model, "swiglu_forward", y, 3 * bytes, 0, GatedForward{.gate = gate, .up = up, .y = y});
     time(model, "swiglu_backward", y, 5 * bytes, 0,
-         SwigluBackward{.gate = gate, .up = up, .dy = dy, .dgate = dboth.columns(0, cols),
-                        .dup = dboth.columns(cols, cols)});
+         GatedBackward{.gate = gate,
+                       .up = up,
+                       .dy = dy,
+                       .dgate = dboth.columns(0, cols),
+                       .dup = dboth.columns(cols, cols)});
+    time(model, "geglu_erf_forward", y, 3 * bytes, 0,
+         GatedForward{.kind = Gate::geglu_erf, .gate = gate, .up = up, .y = y});
     const Matrix q = memory(kType, rows, model.qkv()).columns(0, model.heads * model.head_dim);
     const float* cos_sin = memory.floats(model.seq_len * model.head_dim);
     time(model, "rope", q, 2 * bytes_of(q), 0,
          Rope{.x = q, .head_dim = model.head_dim, .seq_len = model.seq_len, .cos_sin = cos_sin});
+    head_norms(model, memory, q);
+  }
+
+  /// Norms of the heads of queries.
+  void head_norms(const Model& model, Memory& memory, const Matrix& q) {
+    const int64_t group = model.head_dim;
+    const Matrix dq = memory(kType, q.rows, q.cols), weight = memory(DType::f32, 1, group),
+                 dweight = memory(DType::f32, 1, group);
+    float *const sums = memory.floats(q.rows * model.heads), *const dots =
+                                                                 memory.floats(q.rows * model.heads);
+    const double bytes = bytes_of(q);
+    time(model, "group_norm_sums", q, bytes, 0,
+         GroupNormSums{.x = q, .group = group, .count = group, .sums = sums});
+    time(model, "group_norm_apply", q, 2 * bytes, 0,
+         GroupNormApply{
+             .x = q, .group = group, .count = group, .sums = sums, .weight = weight, .eps = 1e-6f, .y = dq});
+    time(model, "group_norm_dots", q, 2 * bytes, 0,
+         GroupNormDots{.dy = dq, .x = q, .group = group, .count = group, .weight = weight, .dots = dots});
+    time(model, "group_norm_backward", q, 3 * bytes, 0,
+         GroupNormBackward{.dy = dq,
+                           .x = q,
+                           .group = group,
+                           .count = group,
+                           .sums = sums,
+                           .dots = dots,
+                           .weight = weight,
+                           .eps = 1e-6f,
+                           .dx = dq,
+                           .dweight = dweight});
   }
 
   void loss(const Model& model) {

@@ -146,8 +146,8 @@ class Bench {
   void elementwise() {
     const Matrix x = activation("x", kHidden), y = activation("y", kHidden);
     const double bytes = double(x.count()) * double(size_of(dtype_));
-    time("gelu_fwd", kLayers, 0, 2 * bytes, GeluForward{.x = x, .y = y});
-    time("gelu_bwd", kLayers, 0, 3 * bytes, GeluBackward{.x = x, .dy = y, .dx = y});
+    time("gelu_fwd", kLayers, 0, 2 * bytes, ActivationForward{.x = x, .y = y});
+    time("gelu_bwd", kLayers, 0, 3 * bytes, ActivationBackward{.x = x, .dy = y, .dx = y});
   }
 
   void loss() {

@@ -63,6 +63,16 @@ class EveryOp {
                                       .dout = z, .dq = activation(13), .dk = activation(14).columns(0, C / H),
                                       .dv = activation(15).columns(0, C / H)});
     backend_.run(s, EmbeddingBackward{.ids = ids, .dout = x, .dtable = table});
+    backend_.run(s, AddPositionBackward{.dx = x, .seq_len = T, .dtable = table, .positions = ids});
+    backend_.run(s, GroupNormBackward{.dy = y,
+                                      .x = x,
+                                      .group = C / H,
+                                      .count = C / H,
+                                      .sums = floats,
+                                      .dots = floats,
+                                      .weight = bias.columns(0, C / H),
+                                      .dx = z,
+                                      .dweight = row(10).columns(0, C / H)});
     const AdamWBox boxes[] = {{f32(16), f32(17), f32(18), f32(5), C, w, 0.1f}, {f32(19), f32(20), f32(21), f32(5), C, w, 0.1f}};
     backend_.run(s, AdamW{.boxes = boxes, .step = {.lr = 1e-3f}});
     const Matrix grads[] = {grad, matrix(at(22), DType::f32, C, C)};
@@ -134,24 +144,27 @@ TEST_CASE("a failure that is seen late names the ops under way; with check_each_
       const Matrix x = matrix(memory->data(), DType::f32, 8, 64), y = matrix(memory->data(), DType::f32, 8, 64);
       backend->run(*stream, FillZero{.data = memory->data(), .size = 4096});
       stream->synchronize();
-      emulated_gpu::fail_kernel("gelu_forward", 1, cudaErrorIllegalAddress);
+      emulated_gpu::fail_kernel("activation_forward", 1, cudaErrorIllegalAddress);
       const std::string sentence = error_of(ErrorCode::kHardware, [&] {
         backend->run(*stream, Add{.src = x, .dst = y});
         backend->run(*stream, Add{.src = x, .dst = y});
-        backend->run(*stream, GeluForward{.x = x, .y = y});
-        backend->run(*stream, SwigluForward{.gate = x, .up = x, .y = y});
+        backend->run(*stream, ActivationForward{.x = x, .y = y});
+        backend->run(*stream, GatedForward{.gate = x, .up = x, .y = y});
         stream->synchronize();
       });
       if (check || *environment) {
-        CHECK_THAT(sentence, Catch::Matchers::StartsWith("gelu_forward: cudaStreamSynchronize on GPU 0: cudaErrorIllegalAddress"));
+        CHECK_THAT(sentence,
+                   Catch::Matchers::StartsWith(
+                       "activation_forward: cudaStreamSynchronize on GPU 0: cudaErrorIllegalAddress"));
         CHECK_THAT(sentence, !Contains("under way"));
       } else {
-        CHECK_THAT(sentence, Contains("add (2 times), gelu_forward, swiglu_forward") && !Contains("fill_zero"));
+        CHECK_THAT(sentence,
+                   Contains("add (2 times), activation_forward, gated_forward") && !Contains("fill_zero"));
         CHECK_THAT(sentence, Contains("on GPU 0: cudaErrorIllegalAddress") && Contains("TRAINCTL_CUDA_CHECK=1"));
       }
       // The context is lost: whatever comes next says so, too.
       CHECK_THAT(error_of(ErrorCode::kHardware, [&] { backend->run(*stream, Add{.src = x, .dst = y}); }),
-                 Contains(" on GPU 0: cudaErrorIllegalAddress") && Contains("gelu_forward"));
+                 Contains(" on GPU 0: cudaErrorIllegalAddress") && Contains("activation_forward"));
     }
   }
   emulated_gpu::reset({});

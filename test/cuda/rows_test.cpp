@@ -2,135 +2,9 @@
 // on the order of threads; nothing is written but the outputs.
 // Method: each launcher on ragged shapes whose matrices are contiguous, columns of wider ones on 16 bytes, and columns off 16 bytes;
 // poisoned outputs and scratch, several orders of threads.
-#include <utility>
-
-#include "launched.h"
+#include "checked_op.h"
 
 namespace trainctl::kernels::test {
-
-namespace {
-
-using cuda::Queue;
-
-constexpr double kInput = -1;  ///< instead of a tolerance: nothing may change
-constexpr double kExact = 0;
-
-struct Argument {
-  Storage content;   ///< without padding
-  double tolerance = kInput;
-  bool contiguous = false;  ///< whatever the layout
-};
-
-enum class Layout { contiguous, aligned_columns, odd_columns };
-
-/// `content` as the columns of a wider matrix of large values.
-std::pair<Storage, Window> framed_rows(const Storage& content, Layout layout) {
-  const int64_t cols = content->cols;
-  if (layout == Layout::contiguous) return {content, {0, cols, 0}};
-  const Window w = windows(cols)[layout == Layout::aligned_columns ? 0 : 1];
-  Storage wide(content->dtype, content->rows, w.width(), 8);
-  wide.fill(1e4f);
-  for (int64_t r = 0; r < content->rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) wide.set(r, w.first + c, content.get(r, c));
-  }
-  return {wide, w};
-}
-
-/// The window alone.
-Storage cut_out(const Storage& wide, const Window& w) {
-  Storage content(wide->dtype, wide->rows, w.cols, 0);
-  for (int64_t r = 0; r < wide->rows; ++r) {
-    for (int64_t c = 0; c < w.cols; ++c) content.set(r, c, wide.get(r, w.first + c));
-  }
-  return content;
-}
-
-using Matrices = std::vector<Matrix>;
-using ByReference = std::function<void(Backend&, Stream&, const Matrices&)>;
-using ByGpu = std::function<void(const Queue&, const Matrices&, void* scratch)>;
-
-struct Check {
-  size_t scratch_bytes = 0;
-  std::vector<std::pair<size_t, size_t>> same_bits = {};  ///< arguments that must be equal afterwards
-  int seeds = 1;
-};
-
-/// Runs the op by the reference on the contents, and by the GPU in every layout under every order of threads.
-void check_op(const std::vector<Argument>& arguments, const ByReference& by_reference, const ByGpu& by_gpu, const Check& check = {}) {
-  std::vector<Storage> expected;
-  Matrices on_host;
-  for (const Argument& a : arguments) expected.push_back(a.content);
-  for (const Storage& s : expected) on_host.push_back(s);
-  const auto stream = reference().create_stream();
-  by_reference(reference(), *stream, on_host);
-
-  std::vector<std::vector<char>> first(arguments.size());
-  for (const Layout layout : {Layout::contiguous, Layout::aligned_columns, Layout::odd_columns}) {
-    INFO("layout " << int(layout));
-    std::vector<std::pair<Storage, Window>> initial;
-    for (const Argument& a : arguments)
-      initial.push_back(framed_rows(a.content, a.contiguous ? Layout::contiguous : layout));
-    each_order(check.seeds, [&](const Queue& queue) {
-      OnDevice device(queue);
-      Matrices wide, matrices;
-      for (const auto& [storage, window] : initial) {
-        wide.push_back(device.copy_of(storage));
-        matrices.push_back(window(wide.back()));
-      }
-      by_gpu(queue, matrices, device.poisoned(check.scratch_bytes));
-      std::vector<std::vector<char>> bits;
-      for (size_t i = 0; i < arguments.size(); ++i) {
-        INFO("argument " << i << " [" << matrices[i].rows << ", " << matrices[i].cols << "] " << name_of(matrices[i].dtype));
-        const auto& [before, window] = initial[i];
-        Storage after = before;
-        device.bring_back(wide[i], after);
-        bits.push_back(window_bits(window, after));
-        if (arguments[i].tolerance > 0) {
-          CHECK(relative_error(cut_out(after, window), expected[i]) < arguments[i].tolerance);
-        } else {
-          CHECK(bits[i] == expected[i].content());
-        }
-        CHECK(unchanged_around(window, before, after));
-        if (first[i].empty()) first[i] = bits[i];
-        CHECK(bits[i] == first[i]);
-      }
-      for (const auto& [a, b] : check.same_bits) CHECK(bits[a] == bits[b]);
-    });
-  }
-}
-
-/// One op: `op_of` makes it of its arguments.
-template <typename OpOf>
-void check_op(const std::vector<Argument>& arguments, OpOf op_of, const Check& check = {}) {
-  check_op(
-      arguments, [&](Backend& b, Stream& s, const Matrices& m) { b.run(s, op_of(m)); },
-      [&](const Queue& q, const Matrices& m, void* scratch) {
-        const auto op = op_of(m);
-        if constexpr (requires { cuda::scratch_bytes(op); })
-          cuda::enqueue(q, op, scratch);
-        else
-          cuda::enqueue(q, op);
-      },
-      check);
-}
-
-struct Shape {
-  int64_t rows, cols;
-};
-const Shape kShapes[] = {{1, 1}, {3, 31}, {65, 64}, {130, 97}, {3, 1000}, {2, 2056}};
-
-Argument input(Storage content) { return {std::move(content)}; }
-Argument poisoned(DType dtype, int64_t rows, int64_t cols, double tolerance) {
-  Argument a{Storage(dtype, rows, cols, 0), tolerance};
-  a.content.fill(kPoison);
-  return a;
-}
-Argument contiguous(Argument a) {
-  a.contiguous = true;
-  return a;
-}
-
-}  // namespace
 
 TEST_CASE("copy by launchers converts any layout into any other") {
   Random random(1);
@@ -324,28 +198,43 @@ TEST_CASE("norms by launchers work in place") {
   }
 }
 
-TEST_CASE("gelu and swiglu by launchers are the reference's") {
+TEST_CASE("activations and gates by launchers are the reference's") {
   Random random(31);
   for (DType dtype : kActivationTypes) {
     for (const auto [rows, cols] : kShapes) {
       const double t = tolerance::of_op(dtype);
-      const Storage x = random.normal(dtype, rows, cols, 0, 2.0f);
-      check_op({input(x), input(random.normal(dtype, rows, cols)), input(random.normal(dtype, rows, cols)),
-                poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t), poisoned(dtype, rows, cols, t),
-                poisoned(dtype, rows, cols, t), {random.normal(dtype, rows, cols), t}},
-               [](Backend& b, Stream& s, const Matrices& m) {
-                 b.run(s, GeluForward{.x = m[0], .y = m[3]});
-                 b.run(s, SwigluForward{.gate = m[0], .up = m[1], .y = m[4]});
-                 b.run(s, SwigluBackward{.gate = m[0], .up = m[1], .dy = m[2], .dgate = m[5], .dup = m[6]});
-                 b.run(s, GeluBackward{.x = m[0], .dy = m[7], .dx = m[7]});
-               },
-               [](const Queue& q, const Matrices& m, void*) {
-                 cuda::enqueue(q, GeluForward{.x = m[0], .y = m[3]});
-                 cuda::enqueue(q, SwigluForward{.gate = m[0], .up = m[1], .y = m[4]});
-                 cuda::enqueue(q, SwigluBackward{.gate = m[0], .up = m[1], .dy = m[2], .dgate = m[5],
-                                                 .dup = m[6]});
-                 cuda::enqueue(q, GeluBackward{.x = m[0], .dy = m[7], .dx = m[7]});
-               });
+      for (const int kind : {0, 1, 2, 3}) {  // of activations and of gates
+        INFO("kind " << kind);
+        const auto run = [&](const Matrices& m, auto each) {
+          const auto activation = Activation(kind);
+          const auto gate = Gate(kind);
+          each(ActivationForward{.kind = activation, .x = m[0], .y = m[3]});
+          each(GatedForward{.kind = gate, .gate = m[0], .up = m[1], .y = m[4], .limit = 1.5f, .alpha = 1.7f});
+          each(GatedBackward{.kind = gate,
+                             .gate = m[0],
+                             .up = m[1],
+                             .dy = m[2],
+                             .dgate = m[5],
+                             .dup = m[6],
+                             .limit = 1.5f,
+                             .alpha = 1.7f});
+          each(ActivationBackward{.kind = activation, .x = m[0], .dy = m[7], .dx = m[7]});
+          each(SigmoidGateForward{.x = m[1], .gate = m[0], .y = m[8]});
+          each(SigmoidGateBackward{.x = m[1], .gate = m[0], .dy = m[2], .dx = m[9], .dgate = m[10]});
+        };
+        std::vector<Argument> arguments = {input(random.normal(dtype, rows, cols, 0, 2.0f)),
+                                           input(random.normal(dtype, rows, cols)),
+                                           input(random.normal(dtype, rows, cols))};
+        for (int i = 3; i <= 10; ++i) arguments.push_back(poisoned(dtype, rows, cols, t));
+        arguments[7] = {random.normal(dtype, rows, cols), t};
+        check_op(
+            arguments,
+            [&](Backend& b, Stream& s, const Matrices& m) { run(m, [&](const auto& op) { b.run(s, op); }); },
+            [&](const Queue& q, const Matrices& m, void*) {
+              run(m, [&](const auto& op) { cuda::enqueue(q, op); });
+            },
+            {.seeds = 0});
+      }
     }
   }
 }
@@ -353,16 +242,26 @@ TEST_CASE("gelu and swiglu by launchers are the reference's") {
 TEST_CASE("rope by launchers is the reference's, and its inverse") {
   Random random(41);
   for (DType dtype : kActivationTypes) {
-    for (const int64_t head_dim : {2, 6, 16, 64, 128}) {
+    for (const auto& [head_dim, rotary_dim] :
+         {std::pair{2, 2}, {6, 4}, {16, 16}, {64, 32}, {128, 128}, {20, 16}}) {
       for (const int64_t heads : {1, 3}) {
         for (const bool inverse : {false, true}) {
-          const int64_t rows = 37, seq_len = 11;
-          check_op({{random.normal(dtype, rows, heads * head_dim), tolerance::of_op(dtype)},
-                    contiguous(input(random.normal(DType::f32, seq_len, head_dim)))},
-                   [&](const Matrices& m) {
-                     return Rope{.x = m[0], .head_dim = head_dim, .seq_len = seq_len,
-                                 .cos_sin = m[1].as<float>(), .inverse = inverse};
-                   });
+          for (const bool interleaved : {false, true}) {
+            INFO(rotary_dim << " of " << head_dim << " interleaved " << interleaved);
+            const int64_t rows = 37, seq_len = 11;
+            check_op({{random.normal(dtype, rows, heads * head_dim), tolerance::of_op(dtype)},
+                      contiguous(input(random.normal(DType::f32, seq_len, rotary_dim)))},
+                     [&](const Matrices& m) {
+                       return Rope{.x = m[0],
+                                   .head_dim = head_dim,
+                                   .seq_len = seq_len,
+                                   .cos_sin = m[1].as<float>(),
+                                   .inverse = inverse,
+                                   .rotary_dim = rotary_dim,
+                                   .interleaved = interleaved};
+                     },
+                     {.seeds = 0});
+          }
         }
       }
     }

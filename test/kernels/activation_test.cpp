@@ -17,11 +17,11 @@ TEST_CASE("gelu and swiglu agree with the reference") {
       }
       const double t = tolerance::of_op(dtype);
       compare({a, b, c, d, e, dy}, {t, t, t, t, t, t}, [&](Backend& backend, Stream& s, auto& o) {
-        backend.run(s, GeluForward{.x = x, .y = o[0]});
-        backend.run(s, GeluBackward{.x = x, .dy = dy, .dx = o[1]});
-        backend.run(s, SwigluForward{.gate = x, .up = up, .y = o[2]});
-        backend.run(s, SwigluBackward{.gate = x, .up = up, .dy = dy, .dgate = o[3], .dup = o[4]});
-        backend.run(s, GeluBackward{.x = x, .dy = o[5], .dx = o[5]});
+        backend.run(s, ActivationForward{.x = x, .y = o[0]});
+        backend.run(s, ActivationBackward{.x = x, .dy = dy, .dx = o[1]});
+        backend.run(s, GatedForward{.gate = x, .up = up, .y = o[2]});
+        backend.run(s, GatedBackward{.gate = x, .up = up, .dy = dy, .dgate = o[3], .dup = o[4]});
+        backend.run(s, ActivationBackward{.x = x, .dy = o[5], .dx = o[5]});
       });
     }
   }
@@ -37,10 +37,10 @@ TEST_CASE("each activation is accurate at every size of its argument") {
   const auto run = [&](Backend& b) {
     std::vector<Storage> o(4, Storage(DType::f32, 1, 4000, 0));
     Storage up = o[0];
-    b.run(*s, GeluForward{.x = x, .y = o[0]});
-    b.run(*s, GeluBackward{.x = x, .dy = one, .dx = o[1]});
-    b.run(*s, SwigluForward{.gate = x, .up = one, .y = o[2]});
-    b.run(*s, SwigluBackward{.gate = x, .up = one, .dy = one, .dgate = o[3], .dup = up});
+    b.run(*s, ActivationForward{.x = x, .y = o[0]});
+    b.run(*s, ActivationBackward{.x = x, .dy = one, .dx = o[1]});
+    b.run(*s, GatedForward{.gate = x, .up = one, .y = o[2]});
+    b.run(*s, GatedBackward{.gate = x, .up = one, .dy = one, .dgate = o[3], .dup = up});
     return o;
   };
   const std::vector<Storage> expected = run(reference());
@@ -69,8 +69,8 @@ TEST_CASE("activations pass NaN on and saturate at infinity") {
     for (int i = 0; i < 4; ++i) {
       x.set(0, i, values[i]);
     }
-    c.backend->run(*s, GeluForward{.x = x, .y = y});
-    c.backend->run(*s, GeluBackward{.x = x, .dy = one, .dx = dx});
+    c.backend->run(*s, ActivationForward{.x = x, .y = y});
+    c.backend->run(*s, ActivationBackward{.x = x, .dy = one, .dx = dx});
     CHECK(std::isnan(y.get(0, 0)));
     CHECK(std::isnan(dx.get(0, 0)));
     CHECK(std::isinf(y.get(0, 1)));
@@ -78,7 +78,7 @@ TEST_CASE("activations pass NaN on and saturate at infinity") {
     CHECK(dx.get(0, 2) == 1.0f);
     CHECK(y.get(0, 3) == 0.0f);
     CHECK(std::abs(dx.get(0, 3)) < tolerance::kSaturated);
-    c.backend->run(*s, SwigluForward{.gate = x, .up = one, .y = y});
+    c.backend->run(*s, GatedForward{.gate = x, .up = one, .y = y});
     CHECK(std::isnan(y.get(0, 0)));
     CHECK(y.get(0, 2) == 1e30f);
     CHECK(y.get(0, 3) == 0.0f);

@@ -159,4 +159,60 @@ TEST_CASE("positions wrap at the sequence length, from any first row") {
   }
 }
 
+TEST_CASE("embeddings have a scale, with one rounding of what is looked up") {
+  Random random(7);
+  for (DType table_type : kActivationTypes) {
+    for (DType dtype : kActivationTypes) {
+      for (auto [vocab, cols, rows] : {std::tuple{1, 1, 1}, {11, 19, 40}, {50, 200, 77}}) {
+        const std::vector<int32_t> ids = random.ids(rows, 0, int32_t(vocab + 12));
+        const Storage table = random.normal(table_type, vocab, cols, 4),
+                      dout = random.normal(dtype, rows, cols, 3);
+        Storage out(dtype, rows, cols, 1);
+        out.fill(kPoison);
+        const Storage dtable = random.normal(DType::f32, vocab, cols, 2);
+        const float scale = 50.596f;
+        compare({out, dtable}, {0, 0}, [&](Backend& b, Stream& s, auto& o) {
+          b.run(s, EmbeddingForward{
+                       .ids = ids.data(), .table = table, .vocab_begin = 7, .out = o[0], .scale = scale});
+          b.run(s, EmbeddingBackward{
+                       .ids = ids.data(), .dout = dout, .vocab_begin = 7, .dtable = o[1], .scale = scale});
+          for (int64_t m = 0; m < rows; ++m) {
+            const int64_t row = ids[size_t(m)] - 7;
+            const float want = row >= 0 && row < vocab ? scale * table.get(row, 0) : 0.0f;
+            CHECK(o[0].get(m, 0) == (dtype == DType::f32 ? want : float(bf16(want))));
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("rows may have positions of their own") {
+  Random random(8);
+  for (DType dtype : kActivationTypes) {
+    const int64_t seq_len = 6, rows = 25, cols = 70;
+    const Storage table = random.normal(dtype, 8, cols, 1), dx = random.normal(dtype, rows, cols, 2);
+    const Storage x = random.normal(dtype, rows, cols, 3), dtable = random.normal(DType::f32, 8, cols, 5);
+    const std::vector<int32_t> positions = random.ids(rows, 0, seq_len - 1);
+    std::vector<int32_t> usual;
+    for (int64_t m = 0; m < rows; ++m) usual.push_back(int32_t((3 + m) % seq_len));
+    compare(
+        {x, dtable, x, dtable, x, dtable}, std::vector<double>(6, 0), [&](Backend& b, Stream& s, auto& o) {
+          AddPosition forward{.table = table, .seq_len = seq_len, .x = o[0], .positions = positions.data()};
+          AddPositionBackward backward{
+              .dx = dx, .seq_len = seq_len, .dtable = o[1], .positions = positions.data()};
+          b.run(s, forward), b.run(s, backward);
+          forward.x = o[2], forward.positions = usual.data(), backward.dtable = o[3],
+          backward.positions = usual.data();
+          b.run(s, forward), b.run(s, backward);
+          forward = {.table = table, .first_row = 3, .seq_len = seq_len, .x = o[4]};
+          backward = {.dx = dx, .first_row = 3, .seq_len = seq_len, .dtable = o[5]};
+          b.run(s, forward), b.run(s, backward);
+          CHECK(o[2].content() == o[4].content());
+          CHECK(o[3].content() == o[5].content());
+          CHECK(o[0].content() != o[2].content());
+        });
+  }
+}
+
 }  // namespace trainctl::kernels::test

@@ -78,35 +78,87 @@ TEST_CASE("norm_forward and norm_backward work in place") {
   });
 }
 
+TEST_CASE("norms add an offset to their weights, and a layernorm may lack its bias") {
+  Random random(14);
+  for (DType dtype : kActivationTypes) {
+    for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
+      for (auto [rows, cols] : {std::pair{3, 7}, {37, 200}}) {
+        const Storage x = random.normal(dtype, rows, cols, 3, 2.0f, 0.5f),
+                      dy = random.normal(dtype, rows, cols, 2);
+        const Storage weight = random.normal(DType::f32, 1, cols, 0, 0.2f);
+        Storage one_more = weight, y(dtype, rows, cols, 1), stats(DType::f32, rows, 2, 0),
+                dweight(DType::f32, 1, cols, 0);
+        for (int c = 0; c < cols; ++c) one_more.set(0, c, weight.get(0, c) + 1.0f);
+        for (Storage* poisoned : {&y, &stats, &dweight}) poisoned->fill(kPoison);
+        const double t = tolerance::of_op(dtype), f = tolerance::kOpF32;
+        compare({y, y, stats, y, dweight}, {t, t, f, t, f}, [&](Backend& b, Stream& s, auto& o) {
+          const auto run = [&](const Storage& w, float offset, Storage& y, Storage& again, Storage& dx,
+                               Storage& dw) {
+            b.run(s, NormForward{.kind = kind,
+                                 .x = x,
+                                 .weight = w,
+                                 .eps = 1e-5f,
+                                 .y = y,
+                                 .stats = o[2].f32(),
+                                 .weight_offset = offset});
+            b.run(s, NormApply{.kind = kind,
+                               .x = x,
+                               .stats = o[2].f32(),
+                               .weight = w,
+                               .y = again,
+                               .weight_offset = offset});
+            b.run(s, NormBackward{.kind = kind,
+                                  .dy = dy,
+                                  .x = x,
+                                  .weight = w,
+                                  .stats = o[2].f32(),
+                                  .dx = dx,
+                                  .dweight = dw,
+                                  .weight_offset = offset});
+          };
+          run(weight, 1.0f, o[0], o[1], o[3], o[4]);
+          CHECK(o[0].content() == o[1].content());
+          std::vector<Storage> added = o;  // the weights that the offset makes, to one rounding of f32
+          run(one_more, 0.0f, added[0], added[1], added[3], added[4]);
+          if (&b == &reference()) return;  // it adds the offset in double
+          for (size_t i : {0, 3, 4}) CHECK(o[i].content() == added[i].content());
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("the reference's norm gradient is the derivative of its forward pass") {
   Random random(13);
   Backend& b = reference();
   const auto stream = b.create_stream();
   for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
-    Storage x = random.normal(DType::f32, 1, 6);
-    const Storage weight = random.normal(DType::f32, 1, 6), dy = random.normal(DType::f32, 1, 6);
-    Storage y(DType::f32, 1, 6, 0), stats(DType::f32, 1, 2, 0), dx(DType::f32, 1, 6, 0), dweight(DType::f32, 1, 6, 0);
-    dweight.fill(0);
-    const auto loss = [&] {
-      b.run(*stream, NormForward{.kind = kind, .x = x, .weight = weight, .eps = 1e-5f, .y = y,
-                                 .stats = stats.f32()});
-      double sum = 0;
-      for (int c = 0; c < 6; ++c) {
-        sum += double(y.get(0, c)) * dy.get(0, c);
-      }
-      return sum;
-    };
-    loss();
-    b.run(*stream, NormBackward{.kind = kind, .dy = dy, .x = x, .weight = weight, .stats = stats.f32(),
-                                .dx = dx, .dweight = dweight, .accumulate = true});
-    for (int c = 0; c < 6; ++c) {
-      const float kept = x.get(0, c), h = 1e-2f;
-      x.set(0, c, kept + h);
-      const double up = loss();
-      x.set(0, c, kept - h);
-      const double down = loss();
-      x.set(0, c, kept);
-      CHECK((up - down) / (2 * h) == Approx(dx.get(0, c)).margin(tolerance::kFiniteDifference));
+    for (const float offset : {0.0f, 1.0f}) {
+      Storage x = random.normal(DType::f32, 1, 6), weight = random.normal(DType::f32, 1, 6);
+      const Storage dy = random.normal(DType::f32, 1, 6);
+      Storage y(DType::f32, 1, 6, 0), stats(DType::f32, 1, 2, 0), dx(DType::f32, 1, 6, 0),
+          dweight(DType::f32, 1, 6, 0);
+      const auto loss = [&] {
+        b.run(*stream, NormForward{.kind = kind,
+                                   .x = x,
+                                   .weight = weight,
+                                   .eps = 1e-5f,
+                                   .y = y,
+                                   .stats = stats.f32(),
+                                   .weight_offset = offset});
+        return dot(y, dy);
+      };
+      loss();
+      b.run(*stream, NormBackward{.kind = kind,
+                                  .dy = dy,
+                                  .x = x,
+                                  .weight = weight,
+                                  .stats = stats.f32(),
+                                  .dx = dx,
+                                  .dweight = dweight,
+                                  .weight_offset = offset});
+      check_derivative(loss, x, dx);
+      check_derivative(loss, weight, dweight);
     }
   }
 }

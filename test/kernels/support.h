@@ -142,6 +142,35 @@ inline double relative_error(const Storage& a, const Storage& b) {
 
 namespace tolerance = trainctl::test::tolerance;
 
+/// Sum of a * b.
+inline double dot(const Storage& a, const Storage& b) {
+  double sum = 0;
+  for (int64_t r = 0; r < a->rows; ++r) {
+    for (int64_t c = 0; c < a->cols; ++c) {
+      sum += double(a.get(r, c)) * b.get(r, c);
+    }
+  }
+  return sum;
+}
+
+/// `gradient` holds the derivatives of loss() by the elements of x, which central differences confirm.
+template <typename Loss>
+void check_derivative(Loss loss, Storage& x, const Storage& gradient) {
+  constexpr float h = 1e-2f;
+  for (int64_t r = 0; r < x->rows; ++r) {
+    for (int64_t c = 0; c < x->cols; ++c) {
+      const float kept = x.get(r, c);
+      x.set(r, c, kept + h);
+      const double up = loss();
+      x.set(r, c, kept - h);
+      const double down = loss();
+      x.set(r, c, kept);
+      INFO("element [" << r << ", " << c << "]");
+      CHECK((up - down) / (2 * h) == Approx(gradient.get(r, c)).margin(tolerance::kFiniteDifference));
+    }
+  }
+}
+
 constexpr float kPoison = NAN;  ///< what outputs hold before an op that overwrites
 
 /// A backend under test, with host pointers. Candidates of one family follow each other, and must agree bit for bit.

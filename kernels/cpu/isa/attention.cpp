@@ -255,26 +255,4 @@ void attention_backward(const AttentionBackward& op, const AttentionTask& task, 
   write_rows(room.dv, s.seq_len, dim, op.dv, first, kv_column);
 }
 
-void rope(const Rope& op, int64_t first_position) {
-  const Matrix& x = op.x;
-  const int64_t head_dim = op.head_dim, half = head_dim / 2;
-  const float sign = op.inverse ? -1.0f : 1.0f;
-  with_type(x.dtype, [&](auto t) {
-    using T = decltype(t);
-    for (int64_t r = 0; r < x.rows; ++r) {
-      const float* angles = op.cos_sin + (first_position + r) % op.seq_len * head_dim;
-      for (int64_t head = 0; head < x.cols; head += head_dim) {
-        T* a = row<T>(x, r) + head;
-        T* b = a + half;
-        for_lanes(half, [&](int64_t c, auto lanes) {
-          const V cosine = load(angles + c, lanes), sine = load(angles + half + c, lanes) * sign;
-          const V u = load(a + c, lanes), v = load(b + c, lanes);
-          store(a + c, u * cosine - v * sine, lanes);
-          store(b + c, v * cosine + u * sine, lanes);
-        });
-      }
-    }
-  });
-}
-
 }  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

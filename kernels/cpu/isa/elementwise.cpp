@@ -41,6 +41,33 @@ void add(const Add& op) {
   });
 }
 
+void scaled_copy(const Copy& op, float scale) {
+  with_type(op.src.dtype, [&](auto s) {
+    with_type(op.dst.dtype, [&](auto d) {
+      for (int64_t r = 0; r < op.src.rows; ++r) {
+        const auto* from = row<decltype(s)>(op.src, r);
+        auto* to = row<decltype(d)>(op.dst, r);
+        for_lanes(op.src.cols,
+                  [&](int64_t c, auto lanes) { store(to + c, load(from + c, lanes) * scale, lanes); });
+      }
+    });
+  });
+}
+
+void scaled_add(const Add& op, float scale) {
+  with_type(op.src.dtype, [&](auto s) {
+    with_type(op.dst.dtype, [&](auto d) {
+      for (int64_t r = 0; r < op.src.rows; ++r) {
+        const auto* from = row<decltype(s)>(op.src, r);
+        auto* to = row<decltype(d)>(op.dst, r);
+        for_lanes(op.src.cols, [&](int64_t c, auto lanes) {
+          store(to + c, load(to + c, lanes) + load(from + c, lanes) * scale, lanes);
+        });
+      }
+    });
+  });
+}
+
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n) {
   with_type(dtype, [&](auto t) {
     using T = decltype(t);

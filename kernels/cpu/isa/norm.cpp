@@ -9,46 +9,24 @@ namespace {
 
 struct Affine {
   const float *weight, *bias;
+  float offset;  ///< of the weights: exact_offset()
 };
 
-/// y = (x - mean) * rstd * weight + bias. Both ops call this one function, so that norm_apply repeats
+/// y = (x - mean) * rstd * (weight + offset) + bias. Both ops call this one function, so that norm_apply repeats
 /// norm_forward's bits.
 template <typename T>
 TRAINCTL_INLINE void normalise_row(const T* x, T* y, int64_t n, float mean, float rstd, Affine a) {
   if (a.bias != nullptr) {
     for_lanes(n, [&](int64_t c, auto lanes) {
       const V xhat = (load(x + c, lanes) - mean) * rstd;
-      store(y + c, fma(xhat, load(a.weight + c, lanes), load(a.bias + c, lanes)), lanes);
+      store(y + c, fma(xhat, load(a.weight + c, lanes) + a.offset, load(a.bias + c, lanes)), lanes);
     });
   } else {
     for_lanes(n, [&](int64_t c, auto lanes) {
       const V xhat = (load(x + c, lanes) - mean) * rstd;
-      store(y + c, xhat * load(a.weight + c, lanes), lanes);
+      store(y + c, xhat * (load(a.weight + c, lanes) + a.offset), lanes);
     });
   }
-}
-
-TRAINCTL_INLINE V keep_first(V v, Full) { return v; }
-TRAINCTL_INLINE V keep_first(V v, Tail tail) { return select(first_lanes(tail.count), v, V{}); }
-
-/// Sum over c of term(c, lanes), with the lanes beyond the row left out.
-template <typename Term>
-TRAINCTL_INLINE float row_sum(int64_t n, Term term) {
-  V total[4] = {};
-  int64_t c = 0;
-  for (; c + 4 * kLanes <= n; c += 4 * kLanes) {
-    for (int i = 0; i < 4; ++i) {
-      total[i] += term(c + i * kLanes, Full{});
-    }
-  }
-  for (; c + kLanes <= n; c += kLanes) {
-    total[0] += term(c, Full{});
-  }
-  if (c < n) {
-    const Tail tail{int(n - c)};
-    total[1] += keep_first(term(c, tail), tail);
-  }
-  return lane_sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 template <typename T>
@@ -81,6 +59,7 @@ template <typename T>
 void backward_rows(const NormBackward& op) {
   const int64_t n = op.x.cols;
   const float* const weight = op.weight.as<float>();
+  const float offset = exact_offset(op.weight_offset);
   float *const dweight = op.dweight.as<float>(), *const dbias = op.dbias.as<float>();
   for (int64_t r = 0; r < op.x.rows; ++r) {
     const T *g = row<T>(op.dy, r), *in = row<T>(op.x, r);
@@ -89,7 +68,7 @@ void backward_rows(const NormBackward& op) {
     for_lanes_in_turns(n, [&](int64_t c, int turn, auto lanes) __attribute__((always_inline)) {
       const V d = load(g + c, lanes);
       const V xhat = (load(in + c, lanes) - mean) * rstd;
-      const V dw = d * load(weight + c, lanes);  // 0 beyond the row, since dy reads as 0 there
+      const V dw = d * (load(weight + c, lanes) + offset);  // 0 beyond the row, since dy reads as 0 there
       sum_g[turn] += dw;
       sum_gx[turn] = fma(dw, xhat, sum_gx[turn]);
       store(dweight + c, r == 0 ? d * xhat : fma(d, xhat, load(dweight + c, lanes)), lanes);
@@ -101,7 +80,7 @@ void backward_rows(const NormBackward& op) {
     const T* residual = op.dresidual ? row<T>(op.dresidual, r) : nullptr;
     for_lanes(n, [&](int64_t c, auto lanes) {
       const V xhat = (load(in + c, lanes) - mean) * rstd;
-      const V dw = load(g + c, lanes) * load(weight + c, lanes);
+      const V dw = load(g + c, lanes) * (load(weight + c, lanes) + offset);
       V d = (dw - mean_g - xhat * mean_gx) * rstd;
       if (residual != nullptr) {
         d += load(residual + c, lanes);
@@ -115,12 +94,13 @@ void backward_rows(const NormBackward& op) {
 
 void norm_forward(const NormForward& op) {
   with_type(op.x.dtype, [&](auto t) {
-    forward_rows<decltype(t)>(op, {op.weight.as<float>(), op.bias.as<float>()});
+    forward_rows<decltype(t)>(op,
+                              {op.weight.as<float>(), op.bias.as<float>(), exact_offset(op.weight_offset)});
   });
 }
 
 void norm_apply(const NormApply& op) {
-  const Affine a{op.weight.as<float>(), op.bias.as<float>()};
+  const Affine a{op.weight.as<float>(), op.bias.as<float>(), exact_offset(op.weight_offset)};
   with_type(op.x.dtype, [&](auto t) {
     using T = decltype(t);
     for (int64_t r = 0; r < op.x.rows; ++r) {

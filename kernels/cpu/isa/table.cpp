@@ -4,20 +4,29 @@ namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 
 void copy(const Copy& op);
 void add(const Add& op);
+void scaled_copy(const Copy& op, float scale);
+void scaled_add(const Add& op, float scale);
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
 void add_rounded(const AddRounded& op);
 void norm_forward(const NormForward& op);
 void norm_apply(const NormApply& op);
 void norm_backward(const NormBackward& op);
+void group_norm_sums(const GroupNormSums& op);
+void group_norm_apply(const GroupNormApply& op);
+void group_norm_dots(const GroupNormDots& op);
+void group_norm_backward(const GroupNormBackward& op);
 void column_sums(const Matrix& x, float* out, bool accumulate);
-void gelu_forward(const GeluForward& op);
-void gelu_backward(const GeluBackward& op);
-void swiglu_forward(const SwigluForward& op);
-void swiglu_backward(const SwigluBackward& op);
+void activation_forward(const ActivationForward& op);
+void activation_backward(const ActivationBackward& op);
+void gated_forward(const GatedForward& op);
+void gated_backward(const GatedBackward& op);
+void sigmoid_gate_forward(const SigmoidGateForward& op);
+void sigmoid_gate_backward(const SigmoidGateBackward& op);
 void rope(const Rope& op, int64_t first_position);
 void attention_forward(const AttentionForward& op, const AttentionTask&, float* scratch);
 void attention_backward(const AttentionBackward& op, const AttentionTask&, float* scratch);
 size_t attention_scratch_floats(const AttentionShape&, bool backward);
+void form_logits(const FormLogits& op);
 void cross_entropy_stats(const CrossEntropyStats& op);
 void cross_entropy_backward(const CrossEntropyBackward& op);
 void adamw(const AdamWBox& box, const AdamWStep& step);
@@ -26,20 +35,29 @@ double sum_squares(const Matrix& x);
 const KernelTable kTable = {
     .copy = copy,
     .add = add,
+    .scaled_copy = scaled_copy,
+    .scaled_add = scaled_add,
     .tree_sum = tree_sum,
     .add_rounded = add_rounded,
     .norm_forward = norm_forward,
     .norm_apply = norm_apply,
     .norm_backward = norm_backward,
+    .group_norm_sums = group_norm_sums,
+    .group_norm_apply = group_norm_apply,
+    .group_norm_dots = group_norm_dots,
+    .group_norm_backward = group_norm_backward,
     .column_sums = column_sums,
-    .gelu_forward = gelu_forward,
-    .gelu_backward = gelu_backward,
-    .swiglu_forward = swiglu_forward,
-    .swiglu_backward = swiglu_backward,
+    .activation_forward = activation_forward,
+    .activation_backward = activation_backward,
+    .gated_forward = gated_forward,
+    .gated_backward = gated_backward,
+    .sigmoid_gate_forward = sigmoid_gate_forward,
+    .sigmoid_gate_backward = sigmoid_gate_backward,
     .rope = rope,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
     .attention_scratch_floats = attention_scratch_floats,
+    .form_logits = form_logits,
     .cross_entropy_stats = cross_entropy_stats,
     .cross_entropy_backward = cross_entropy_backward,
     .adamw = adamw,

@@ -18,6 +18,9 @@ constexpr int64_t kColumnSums = 256;
 struct KernelTable {
   void (*copy)(const Copy&);
   void (*add)(const Add&);  ///< any two activation dtypes; sum in f32, rounded once
+  /// dst = scale * src, dst += scale * src; any two activation dtypes, in f32, rounded once to dst's.
+  void (*scaled_copy)(const Copy&, float scale);
+  void (*scaled_add)(const Add&, float scale);
   /// Computes out[begin, begin + n) of the balanced tree sum.
   void (*tree_sum)(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
   void (*add_rounded)(const AddRounded&);
@@ -25,17 +28,25 @@ struct KernelTable {
   void (*norm_apply)(const NormApply&);
   /// Overwrites dweight and dbias, which are not empty, with the sums over the rows of x.
   void (*norm_backward)(const NormBackward&);
+  void (*group_norm_sums)(const GroupNormSums&);
+  void (*group_norm_apply)(const GroupNormApply&);
+  void (*group_norm_dots)(const GroupNormDots&);
+  /// Overwrites dweight with the sums over the rows of x.
+  void (*group_norm_backward)(const GroupNormBackward&);
   /// out[c] (+)= sum over rows, in blocks of fixed height.   x.cols <= kColumnSums
   void (*column_sums)(const Matrix& x, float* out, bool accumulate);
-  void (*gelu_forward)(const GeluForward&);
-  void (*gelu_backward)(const GeluBackward&);
-  void (*swiglu_forward)(const SwigluForward&);
-  void (*swiglu_backward)(const SwigluBackward&);
+  void (*activation_forward)(const ActivationForward&);
+  void (*activation_backward)(const ActivationBackward&);
+  void (*gated_forward)(const GatedForward&);
+  void (*gated_backward)(const GatedBackward&);
+  void (*sigmoid_gate_forward)(const SigmoidGateForward&);
+  void (*sigmoid_gate_backward)(const SigmoidGateBackward&);
   /// Row r of x has position (first_position + r) mod seq_len.
   void (*rope)(const Rope&, int64_t first_position);
   void (*attention_forward)(const AttentionForward&, const AttentionTask&, float* scratch);
   void (*attention_backward)(const AttentionBackward&, const AttentionTask&, float* scratch);
   size_t (*attention_scratch_floats)(const AttentionShape&, bool backward);
+  void (*form_logits)(const FormLogits&);
   void (*cross_entropy_stats)(const CrossEntropyStats&);
   void (*cross_entropy_backward)(const CrossEntropyBackward&);
   void (*adamw)(const AdamWBox& box, const AdamWStep& step);

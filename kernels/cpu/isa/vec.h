@@ -202,6 +202,23 @@ TRAINCTL_INLINE V exponential(V x) {
 #endif
 }
 
+/// tanh(x) to about 2 ulp: an odd polynomial (the Chebyshev series of (tanh(x) / x - 1) / x^2 over x^2) where
+/// 1 - 2 / (1 + e^2x) would cancel. NaN stays NaN.
+TRAINCTL_INLINE V hyperbolic_tangent(V x) {
+  constexpr float kSmall = 0.6f;
+  const V w = x * x;
+  V p = splat(-0.00627638903f);
+  p = fma(p, w, splat(0.0211162151f));
+  p = fma(p, w, splat(-0.0538751385f));
+  p = fma(p, w, splat(0.13332924f));
+  p = fma(p, w, splat(-0.333333304f));
+  const V near = fma(p * w, x, x), far = splat(1.0f) - splat(2.0f) / (exponential(x + x) + 1.0f);
+  return select(w < splat(kSmall * kSmall), near, far);
+}
+
+/// Added to x it is `offset`, and where that is 0 it changes no bit, not even the sign of a zero.
+TRAINCTL_INLINE float exact_offset(float offset) { return offset == 0 ? -0.0f : offset; }
+
 // ---- memory: a full vector, or the first `count` lanes (the others read as 0)
 // ------------------------------
 struct Full {};
@@ -283,6 +300,29 @@ TRAINCTL_INLINE void for_lanes_in_turns(int64_t n, Body body) {
   } else if (c < n) {
     body(c, 0, Tail{int(n - c)});
   }
+}
+
+TRAINCTL_INLINE V keep_first(V v, Full) { return v; }
+TRAINCTL_INLINE V keep_first(V v, Tail tail) { return select(first_lanes(tail.count), v, V{}); }
+
+/// Sum over c of term(c, lanes), with the lanes beyond the row left out.
+template <typename Term>
+TRAINCTL_INLINE float row_sum(int64_t n, Term term) {
+  V total[4] = {};
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= n; c += 4 * kLanes) {
+    for (int i = 0; i < 4; ++i) {
+      total[i] += term(c + i * kLanes, Full{});
+    }
+  }
+  for (; c + kLanes <= n; c += kLanes) {
+    total[0] += term(c, Full{});
+  }
+  if (c < n) {
+    const Tail tail{int(n - c)};
+    total[1] += keep_first(term(c, tail), tail);
+  }
+  return lane_sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 /// Calls body(T{}) with T the C++ type of `dtype` (f32 or bf16).

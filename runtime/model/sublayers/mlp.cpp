@@ -71,9 +71,11 @@ class Mlp : public Sublayer {
     if (gated_) {
       c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(),
                                                            .dx = t[kActGradient]});
-      c.backend.run(c.stream, kernels::SwigluBackward{.gate = t[kUp].columns(0, f),
-                                                      .up = t[kUp].columns(f, f), .dy = t[kActGradient],
-                                                      .dgate = dup.columns(0, f), .dup = dup.columns(f, f)});
+      c.backend.run(c.stream, kernels::GatedBackward{.gate = t[kUp].columns(0, f),
+                                                     .up = t[kUp].columns(f, f),
+                                                     .dy = t[kActGradient],
+                                                     .dgate = dup.columns(0, f),
+                                                     .dup = dup.columns(f, f)});
     } else {
       c.backend.run(c.stream, kernels::LinearGeluBackwardInput{.dy = dy, .w = &down_.packed(), .pre = t[kUp],
                                                                .dx = dup});
@@ -92,8 +94,8 @@ class Mlp : public Sublayer {
  private:
   void swiglu(const LayerContext& c, Tensors& t) const {
     const int64_t f = sizes_.ffn;
-    c.backend.run(c.stream, kernels::SwigluForward{.gate = t[kUp].columns(0, f), .up = t[kUp].columns(f, f),
-                                                   .y = t[kAct]});
+    c.backend.run(c.stream, kernels::GatedForward{
+                                .gate = t[kUp].columns(0, f), .up = t[kUp].columns(f, f), .y = t[kAct]});
   }
 
   const MlpSizes sizes_;
