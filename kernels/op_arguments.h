@@ -25,24 +25,50 @@ class PackedWeight {
 enum class NormKind { rmsnorm, layernorm };
 
 /// Which keys a query sees, and what becomes of its scores. The query at row t of its sequence has position
-/// t + query_offset and sees the keys from first_key to its own position.
+/// t + query_offset and sees the keys from first_visible_key() to its own position.
 struct AttentionMask {
   int64_t query_offset = 0;            ///< of the first query among the keys of its sequence
-  const int32_t* first_key = nullptr;  ///< [B*T] of each query: a document's begin, a window's; null: 0
+  /// [B*T] of each query: the begin of its document; never decreases within a sequence, so that the keys of a
+  /// block of queries are found from its first and its last row. null: 0
+  const int32_t* first_key = nullptr;
+  int64_t window = 0;                  ///< a query sees itself and the window - 1 keys before it; 0: all
   float cap = 0;                       ///< a score s becomes cap * tanh(s / cap); 0: it stays
   const float* sinks = nullptr;        ///< [H] a score of each head that takes its share and gives no value
-  bool is_causal() const { return query_offset == 0 && !first_key && cap == 0 && !sinks; }
 };
+
+/// The first key that a query sees. `m`: its row in the batch, `position`: among the keys of its sequence.
+constexpr int64_t first_visible_key(const AttentionMask& mask, int64_t m, int64_t position) {
+  const int64_t of_document = mask.first_key ? mask.first_key[m] : 0;
+  const int64_t of_window = mask.window > 0 ? position - mask.window + 1 : 0;
+  return of_document > of_window ? of_document : of_window;
+}
 
 struct AttentionShape {
   int64_t batch = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
   int64_t keys = 0;    ///< of a sequence; 0: as many as queries
-  /// The reference computes every mask, the other backends so far the causal one: they refuse others.
+  /// The reference computes every mask, the other backends so far those of queries at the positions of their
+  /// keys (query_offset = 0 and as many keys as queries).
   AttentionMask mask = {};
   int64_t keys_of_sequence() const { return keys > 0 ? keys : seq_len; }
-  bool is_causal() const { return keys_of_sequence() == seq_len && mask.is_causal(); }
+  bool has_own_keys() const { return keys_of_sequence() == seq_len && mask.query_offset == 0; }
+  /// Shorter than the sequence: another window hides nothing.
+  bool has_window() const { return mask.window > 0 && mask.window < seq_len + mask.query_offset; }
+  bool is_causal() const {
+    return has_own_keys() && !has_window() && !mask.first_key && mask.cap == 0 && !mask.sinks;
+  }
+  void arguments(auto&& each) {  ///< the mask's arrays; see ops.h
+    each(mask.first_key, mask.first_key ? size_t(batch * seq_len) * 4 : 0);
+    each(mask.sinks, mask.sinks ? size_t(heads) * 4 : 0);
+  }
 };
+
+/// The pairs of a query and a key that it sees, in one sequence of `seq_len` queries and keys: the sum over t of
+/// min(t + 1, window), or of t + 1 if window = 0.
+constexpr int64_t visible_pairs(int64_t seq_len, int64_t window) {
+  const int64_t w = window > 0 && window < seq_len ? window : seq_len;
+  return w * (w + 1) / 2 + (seq_len - w) * w;
+}
 
 /// One box of a parameter with its optimizer state. master, first_moment, second_moment: [rows * cols]
 /// contiguous f32. grad: f32, param: f32 or bf16 (the compute copy), both with their own row stride.
@@ -60,10 +86,10 @@ struct AdamWStep {
 };
 
 /// An op and the shape that determines its cost. Products: [m, k] times [k, n]. Attention: m rows, n = query
-/// heads * head_dim, k = seq_len. Other ops: m x n elements.
+/// heads * head_dim, k = seq_len, and the window where it is shorter. Other ops: m x n elements.
 struct OpShape {
   std::string_view op;
-  int64_t m = 0, n = 0, k = 0;
+  int64_t m = 0, n = 0, k = 0, window = 0;
   auto operator<=>(const OpShape&) const = default;
   double volume() const { return double(m) * double(n) * double(k); }
 };
@@ -84,8 +110,14 @@ void check_f32_row(const Matrix& v, int64_t n);
 /// left [M, inner] times a weight gives out [M, out_cols]. `packed`: the weight's dtype.
 void check_product(const Matrix& left, int64_t inner, const Matrix& out, int64_t out_cols, DType packed);
 void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out);
-/// Of backends that compute causal attention only.
-void check_causal(const AttentionShape& s);
+/// Of backends that compute queries at the positions of their keys only.
+void check_own_keys(const AttentionShape& s);
+/// On a device whose memory the host may read: the documents of the mask are in order.
+void check_documents(const AttentionShape& s);
+/// The cost of attention by its shape, and its FLOPs for each product of scores and one of values. A causal mask
+/// counts as half of all pairs, a shorter window by its visible pairs, documents as if there were none.
+OpShape attention_cost(std::string_view op, const AttentionShape& s);
+double attention_flops(const AttentionShape& s);
 void check_logits(const Matrix& logits, float cap);
 /// The columns of x are whole groups, over whose `count` values each norm is.
 void check_groups(const Matrix& x, int64_t group, int64_t count);

@@ -89,11 +89,38 @@ void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, 
          s.heads, s.kv_heads, s.head_dim);
   ENSURE(s.mask.query_offset >= 0 && s.mask.query_offset + s.seq_len <= s.keys_of_sequence(),
          "queries {} to {} of {} keys", s.mask.query_offset, s.mask.query_offset + s.seq_len, s.keys_of_sequence());
-  ENSURE(s.mask.cap >= 0, "a cap of {}", s.mask.cap);
+  ENSURE(s.mask.cap >= 0 && s.mask.window >= 0, "a cap of {}, a window of {}", s.mask.cap, s.mask.window);
 }
 
-void check_causal(const AttentionShape& s) {
-  ENSURE(s.is_causal(), "only the reference computes attention with documents, windows, caps or sinks");
+void check_own_keys(const AttentionShape& s) {
+  ENSURE(s.has_own_keys(), "only the reference computes attention of {} queries from position {} to {} keys",
+         s.seq_len, s.mask.query_offset, s.keys_of_sequence());
+}
+
+void check_documents(const AttentionShape& s) {
+  if (!s.mask.first_key) return;
+  for (int64_t m = 0; m < s.batch * s.seq_len; ++m) {
+    const int32_t first = s.mask.first_key[m];
+    ENSURE(first >= (m % s.seq_len == 0 ? 0 : s.mask.first_key[m - 1]),
+           "row {} begins at key {}, after that of row {}", m - 1, s.mask.first_key[m - (m > 0)], m);
+  }
+}
+
+OpShape attention_cost(std::string_view op, const AttentionShape& s) {
+  return {op, s.batch * s.seq_len, s.heads * s.head_dim, s.seq_len, s.has_window() ? s.mask.window : 0};
+}
+
+double attention_flops(const AttentionShape& s) {
+  const OpShape cost = attention_cost("", s);
+  if (cost.window == 0) return 2 * cost.volume();
+  return 4 * double(s.batch) * double(visible_pairs(s.seq_len, cost.window)) * double(cost.n);
+}
+
+void SinkBackward::check() const {
+  check_same({out, dout});
+  ENSURE(head_dim > 0 && out.cols % head_dim == 0, "{} columns, head_dim {}", out.cols, head_dim);
+  check_f32_row(sinks, heads());
+  check_f32_row(dsinks, heads());
 }
 
 void check_logits(const Matrix& logits, float cap) {

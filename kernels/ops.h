@@ -265,19 +265,20 @@ struct Rope {
 /// reads key/value head h / (H / G). q, out [B*T, H*D], k, v [B*keys, G*D] (columns of one matrix allowed);
 /// lse f32 [B*T, H]: natural log of each row's sum of exponentials, with the maximum, and with that of its
 /// sink. A query that sees no key has out = 0. Never stores T x T.
-/// FLOPs: causal attention counts as half of full attention.
+/// FLOPs: causal attention counts as half of full attention, a window shorter than T by its visible pairs,
+/// documents as if there were none.
 struct AttentionForward {
   static constexpr const char* kName = "attention_forward";
   AttentionShape shape;
   Matrix q, k, v, out;
   float* lse = nullptr;
-  OpShape cost_shape() const {
-    return {kName, shape.batch * shape.seq_len, shape.heads * shape.head_dim, shape.seq_len};
-  }
+  OpShape cost_shape() const { return attention_cost(kName, shape); }
   double bytes() const { return bytes_of({q, k, v, out}); }
-  double flops() const { return 2 * cost_shape().volume(); }
+  double flops() const { return attention_flops(shape); }
   void check() const { check_attention(shape, q, k, v, out); }
-  void arguments(auto&& each) { each(q), each(k), each(v), each(out), each(lse, size_t(q.rows * shape.heads) * 4); }
+  void arguments(auto&& each) {
+    each(q), each(k), each(v), each(out), each(lse, size_t(q.rows * shape.heads) * 4), shape.arguments(each);
+  }
 };
 
 /// dq, dk, dv of the above from dout; overwrites. P = exp(capped(scale q k^T) - lse), delta = sum_d out * dout.
@@ -287,15 +288,32 @@ struct AttentionBackward {
   Matrix q, k, v, out;
   const float* lse = nullptr;
   Matrix dout, dq, dk, dv;
-  OpShape cost_shape() const {
-    return {kName, shape.batch * shape.seq_len, shape.heads * shape.head_dim, shape.seq_len};
-  }
+  OpShape cost_shape() const { return attention_cost(kName, shape); }
   double bytes() const { return bytes_of({q, k, v, out, dout, dq, dk, dv}); }
-  double flops() const { return 4 * cost_shape().volume(); }
+  double flops() const { return 2 * attention_flops(shape); }
   void check() const { check_attention(shape, q, k, v, out), check_attention(shape, dq, dk, dv, dout); }
   void arguments(auto&& each) {
     each(q), each(k), each(v), each(out), each(lse, size_t(q.rows * shape.heads) * 4);
-    each(dout), each(dq), each(dk), each(dv);
+    each(dout), each(dq), each(dk), each(dv), shape.arguments(each);
+  }
+};
+
+/// The gradient of the sinks of attention: dsinks[h] (+)= - sum over rows m, in order, of
+/// exp(sinks[h] - lse[m, h]) * sum_d out[m, h, d] * dout[m, h, d]; the sum is rounded before it is added.
+/// out, dout activations [M, H*D]; lse f32 [M, H]; sinks, dsinks f32 [1, H]
+struct SinkBackward {
+  static constexpr const char* kName = "sink_backward";
+  Matrix out, dout;
+  const float* lse = nullptr;
+  Matrix sinks, dsinks;
+  int64_t head_dim = 0;
+  bool accumulate = false;
+  int64_t heads() const { return out.cols / head_dim; }
+  OpShape cost_shape() const { return elements(kName, out); }
+  double bytes() const { return bytes_of({out, dout, sinks, dsinks}); }
+  void check() const;
+  void arguments(auto&& each) {
+    each(out), each(dout), each(lse, size_t(out.rows * heads()) * 4), each(sinks), each(dsinks);
   }
 };
 
@@ -342,7 +360,7 @@ using Op =
                  GroupNormDots, GroupNormBackward, Pack, LinearForward, LinearBackwardInput,
                  LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight, ActivationForward,
                  ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
-                 Rope, AttentionForward, AttentionBackward, FormLogits, CrossEntropyStats,
+                 Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
                  CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum>;
 
 }  // namespace trainctl::kernels

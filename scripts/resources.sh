@@ -15,8 +15,8 @@ exceptions="
 plain_forward_kernel: f32 and head dimensions without tensor-core tiles, never the bf16 runs that must be fast
 plain_query_gradient_kernel: the same
 plain_key_gradient_kernel: the same
-forward_kernel<128, false>: rows that begin off 16 bytes, which no run has: its arenas begin on 64 and heads of 128 keep the step
-key_gradient_kernel<128, 64, false>: the same
+forward_kernel<128, false, false>: rows that begin off 16 bytes, which no run has: its arenas begin on 64 and heads of 128 keep the step
+key_gradient_kernel<128, 64, false, false>: the same
 "
 
 build=${TRAINCTL_BUILD:-$root/build}

@@ -4,7 +4,8 @@ namespace trainctl::kernels::cpu {
 
 void CpuBackend::compute(const AttentionForward& op) {
   const AttentionShape& s = op.shape;
-  check_causal(s);
+  check_own_keys(s);
+  check_documents(s);
   const int64_t blocks = (s.seq_len + kQueryBlock - 1) / kQueryBlock;
   const size_t floats = kernels_.attention_scratch_floats(s, false);
   pool_.run(s.batch * s.heads * blocks, [&](int64_t task, int) {
@@ -18,11 +19,34 @@ void CpuBackend::compute(const AttentionForward& op) {
 
 void CpuBackend::compute(const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
-  check_causal(s);
+  check_own_keys(s);
+  check_documents(s);
   const size_t floats = kernels_.attention_scratch_floats(s, true);
   pool_.run(s.batch * s.kv_heads, [&](int64_t task, int) {
     kernels_.attention_backward(op, {task / s.kv_heads, task % s.kv_heads},
                                 scratch_floats(ScratchUse::task, floats));
+  });
+}
+
+void CpuBackend::compute(const SinkBackward& op) {
+  // Also the blocks by which the gradient is summed: changing it changes bits.
+  constexpr int64_t kRows = 64;
+  if (op.out.rows == 0 && op.accumulate) {
+    return;
+  }
+  const int64_t blocks = (op.out.rows + kRows - 1) / kRows, heads = op.heads();
+  float* sums = scratch_floats(ScratchUse::op, size_t(blocks * heads));
+  over_rows(op.out.rows, kRows, [&](int64_t r, int64_t n) {
+    kernels_.sink_backward({op.out.row_range(r, n), op.dout.row_range(r, n), op.lse + r * heads, op.sinks,
+                            vector(sums + r / kRows * heads, DType::f32, heads), op.head_dim});
+  });
+  over_rows(heads, kColumnSums, [&](int64_t h, int64_t n) {
+    float* const to = op.dsinks.as<float>() + h;
+    float* const total = op.accumulate ? sums + h : to;  // a column is read before its sum is written
+    kernels_.column_sums({sums + h, DType::f32, blocks, n, heads}, total, false);
+    if (op.accumulate) {
+      kernels_.add({vector(total, DType::f32, n), vector(to, DType::f32, n)});
+    }
   });
 }
 

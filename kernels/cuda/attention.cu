@@ -1,9 +1,10 @@
-// Causal attention, forward: a block takes a tile of queries of one head and walks over the keys up to the diagonal. Scores live in
+// Attention, forward: a block takes a tile of queries of one head and walks over its keys up to the diagonal. Scores live in
 // registers; a running maximum and sum per row give the softmax, and earlier sums are rescaled
 // (FlashAttention-2, arXiv:2307.08691).
 //
-// Keys are walked upwards from key 0, which every query sees: after the first tile each row's maximum is finite, and no row needs a
-// case without keys. Keys after the end of the sequence come after every existing query, so the causal
+// Causal keys are walked upwards from key 0, which every query sees: after the first tile each row's maximum is finite, and no row needs a
+// case without keys. With another mask they are walked from the first one that the first query sees, and maxima begin at a finite
+// number or at the sink. Keys after the end of the sequence come after every existing query, so the causal
 // mask hides them.
 #include "kernels/cuda/attention_common.cuh"
 #include "kernels/cuda/attention_hopper.cuh"
@@ -14,15 +15,22 @@ namespace trainctl::kernels::cuda {
 
 namespace {
 
-// ---- tensor cores: 4 warps of 32 queries, tiles of 64 keys --------------------------------------------------------------------------
+// ---- tensor cores: 128 queries, tiles of 64 keys ------------------------------------------------------------------------------------
 
-constexpr int kThreads = 128, kQueries = kForwardQueries, kKeys = kForwardKeys;
-constexpr int kWarpQueries = 32, kM = kWarpQueries / 16, kN = kKeys / 8;
+constexpr int kQueries = kForwardQueries, kKeys = kForwardKeys, kN = kKeys / 8;
+
+/// 4 warps of 32 queries. With a mask 8 warps of 16, which have the registers that it needs.
+template <bool kMasked>
+struct Warps {
+  static constexpr int kQueriesOfWarp = kMasked ? 16 : 32, kM = kQueriesOfWarp / 16;
+  static constexpr int kThreads = kQueries / kQueriesOfWarp * kWarpSize, kBlocks = kMasked ? 1 : 2;
+};
 
 /// Shared memory: q [kQueries, kDim] and a ring of three tiles [kKeys, kDim] through which k0 v0 k1 v1 .. pass. At any time one of them is
 /// multiplied, the next one has arrived or is arriving, and the one after it replaces the previous one.
-template <int kDim, bool kAligned>
-__global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<bf16_t> a) {
+template <int kDim, bool kAligned, bool kMasked>
+__global__ void __launch_bounds__(Warps<kMasked>::kThreads, Warps<kMasked>::kBlocks) forward_kernel(ForwardArguments<bf16_t> a) {
+  constexpr int kThreads = Warps<kMasked>::kThreads, kWarpQueries = Warps<kMasked>::kQueriesOfWarp, kM = Warps<kMasked>::kM;
   constexpr int kTile = kKeys * kDim, kRing = kForwardRing * kTile;
   bf16_t* const q = dynamic_shared<bf16_t>();
   bf16_t* const ring = q + kQueries * kDim;
@@ -34,20 +42,25 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
 
   using Source = TileSource<kDim, kThreads>;
   Source(a.q, sequence + first, head * kDim).template load<kQueries, kAligned>(q, end - first);
-  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
-  k_source.template load<kKeys, kAligned>(ring, a.seq_len);
+  const SequenceMask mask = a.mask.of(sequence, a.seq_len);
+  const int begin = kMasked ? mask.begin_of_keys(first) : 0;
+  // From here to the diagonal each query of the warp sees each key.
+  const int whole = kMasked ? mask.first_visible(first + warp_row + kWarpQueries - 1) : 0;
+  Source k_source(a.k, sequence + begin, kv_col), v_source(a.v, sequence + begin, kv_col);
+  k_source.template load<kKeys, kAligned>(ring, a.seq_len - begin);
   cp_async_commit();
-  v_source.template load<kKeys, kAligned>(ring + kTile, a.seq_len);
+  v_source.template load<kKeys, kAligned>(ring + kTile, a.seq_len - begin);
   cp_async_commit();
   float out[kM][kDim / 8][4];
   set_zero(out);
   RowState<kM> state;
-  begin_rows(state);
+  if constexpr (kMasked) begin_masked_rows(state, a.mask, head);
+  else begin_rows(state);
 
   const int across = place_across<kDim>(), down = place_down<kDim>();
   const auto next = [](int slot) { return slot + kTile == kRing ? 0 : slot + kTile; };
   int slot = 0;   // of this k in the ring; v is in the next one
-  for (int key = 0; key < end; key += kKeys) {
+  for (int key = begin; key < end; key += kKeys) {
     const bool more = key + kKeys < end;
     cp_async_wait<1>();
     __syncthreads();
@@ -62,7 +75,9 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
       for (int m = 0; m < kM; ++m) ldmatrix_x4(left[m], q + ((warp_row * kDim + down) ^ (16 * step)) + 16 * m * kDim);
       multiply_across<kDim, kM, kN>(scores, left, ring, slot + across, step);
     }
+    if (kMasked && a.mask.cap > 0) cap_scores(scores, a.mask);
     if (key + kKeys > first + warp_row + 1) mask_scores(scores, first + warp_row - key);
+    if (kMasked && key < whole) hide_early_keys(scores, mask, first + warp_row, key);
     uint32_t p[kM][kN / 2][4];
     softmax_step(p, scores, out, state, a.scale2);
     cp_async_wait<1>();
@@ -72,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(ForwardArguments<b
     multiply_down<kDim, kM, kN / 2>(out, p, ring, next(slot) + down);
     slot = next(next(slot));
   }
-  finish_rows<kDim, kAligned>(a, out, state, q + warp_row * kDim, sequence + first + warp_row, head, end - first - warp_row);
+  finish_rows<kDim, kAligned, kMasked>(a, out, state, q + warp_row * kDim, sequence + first + warp_row, head, end - first - warp_row);
 }
 
 // ---- everything else ----------------------------------------------------------------------------------------------------------------
@@ -88,7 +103,7 @@ __device__ inline float row_max(float x) {
 }
 
 /// Shared memory: tiles q, k, v and the scores.
-template <typename T, typename P>
+template <typename T, typename P, bool kMasked>
 __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArguments<T> a) {
   float* const q = dynamic_shared<float>();
   float* const k = q + P::kTileFloats;
@@ -105,9 +120,12 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
   typename P::Sums out;
   P::set_zero(out);
   float max[P::kOwn], sum[P::kOwn], factor[P::kOwn];
+  const float* const sink = kMasked && a.mask.sinks ? a.mask.sinks + head : nullptr;
 #pragma unroll
-  for (int r = 0; r < P::kOwn; ++r) max[r] = -INFINITY, sum[r] = 0.0f;
-  for (int key = 0; key < end; key += P::kTile) {
+  for (int r = 0; r < P::kOwn; ++r)
+    max[r] = sink ? *sink : kMasked ? kLowest : -INFINITY, sum[r] = sink && tx == 0 ? 1.0f : 0.0f;
+  const SequenceMask mask = a.mask.of(sequence, a.seq_len);
+  for (int key = kMasked ? mask.begin_of_keys(first) : 0; key < end; key += P::kTile) {
     __syncthreads();
     P::load(k, a.k.at(sequence + key, kv_col), a.k.stride, a.seq_len - key, a.head_dim);
     P::load(v, a.v.at(sequence + key, kv_col), a.v.stride, a.seq_len - key, a.head_dim);
@@ -116,10 +134,15 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
     P::multiply_rows(s, q, k, a.head_dim);
 #pragma unroll
     for (int r = 0; r < P::kOwn; ++r) {
+      const int seen_from = kMasked ? mask.first_visible(first + own + r) : 0;
       float highest = max[r];
 #pragma unroll
       for (int j = 0; j < P::kOwn; ++j) {
         s[r][j] = key + tx + 16 * j > first + own + r ? -INFINITY : s[r][j] * a.scale;
+        if constexpr (kMasked) {
+          if (a.mask.cap > 0 && s[r][j] > -INFINITY) s[r][j] = a.mask.cap * tanhf(s[r][j] / a.mask.cap);
+          if (key + tx + 16 * j < seen_from) s[r][j] = -INFINITY;
+        }
         highest = fmaxf(highest, s[r][j]);
       }
       highest = row_max(highest);
@@ -144,7 +167,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
 #pragma unroll
   for (int r = 0; r < P::kOwn; ++r) {
     const float total = row_sum(sum[r]);
-    factor[r] = 1.0f / total;
+    factor[r] = kMasked && total == 0.0f ? 0.0f : 1.0f / total;
     if (tx == 0 && first + own + r < end) a.lse[(sequence + first + own + r) * a.heads + head] = max[r] + logf(total);
   }
   P::store(out, factor, a.out.at(sequence + first, q_col), a.out.stride, end - first, a.head_dim);
@@ -157,50 +180,55 @@ ForwardArguments<T> arguments_of(const AttentionShape& s, const Matrix& q, const
   const auto in = [&](const Matrix& m) { return heads_of<const T>(m, rows_at_once); };
   return {in(q), in(k), in(v), heads_of<T>(out, 0), lse,
           Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes_per_head),
-          int(s.seq_len), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale, s.scale * kLog2E};
+          int(s.seq_len), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale, s.scale * kLog2E, DeviceMask(s)};
+}
+
+template <int kDim, bool kMasked>
+void forward_on_tensor_cores(const Queue& queue, const AttentionForward& op, bool aligned) {
+  constexpr size_t kBytes = tensor_forward_bytes(kDim);
+  constexpr int kThreads = Warps<kMasked>::kThreads;
+  static_assert(kBytes <= kLeastSharedBytes);
+  const auto a = arguments_of<bf16_t>(op.shape, op.q, op.k, op.v, op.out, op.lse, kQueries, TileSource<kDim, kThreads>::kRowsAtOnce);
+  launch(queue, "attention_forward", aligned ? forward_kernel<kDim, true, kMasked> : forward_kernel<kDim, false, kMasked>,
+         a.schedule.blocks(), kThreads, kBytes, a);
 }
 
 template <int kDim>
-void forward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v,
-                             const Matrix& out, float* lse) {
-  constexpr size_t kBytes = tensor_forward_bytes(kDim);
-  static_assert(kBytes <= kLeastSharedBytes);
-  const bool aligned = is_vectorizable(q) && is_vectorizable(k) && is_vectorizable(v) && is_vectorizable(out);
-  if (aligned && has_warpgroup_products(queue.compute)) {
+void forward_on_tensor_cores(const Queue& queue, const AttentionForward& op) {
+  const bool aligned = is_vectorizable(op.q) && is_vectorizable(op.k) && is_vectorizable(op.v) && is_vectorizable(op.out);
+  if (aligned && fits_warpgroups(op.shape, queue.compute)) {
     constexpr auto kPass = WarpgroupPass::forward;
     hopper_forward(queue, kDim,
-                   arguments_of<bf16_t>(s, q, k, v, out, lse, warpgroup_rows(kPass, kDim),
+                   arguments_of<bf16_t>(op.shape, op.q, op.k, op.v, op.out, op.lse, warpgroup_rows(kPass, kDim),
                                         warpgroup_rows_at_once(kPass, kDim)));
-    return;
+  } else if (op.shape.is_causal()) {
+    forward_on_tensor_cores<kDim, false>(queue, op, aligned);
+  } else {
+    forward_on_tensor_cores<kDim, true>(queue, op, aligned);
   }
-  const auto a = arguments_of<bf16_t>(s, q, k, v, out, lse, kQueries, TileSource<kDim, kThreads>::kRowsAtOnce);
-  launch(queue, "attention_forward", aligned ? forward_kernel<kDim, true> : forward_kernel<kDim, false>, a.schedule.blocks(), kThreads,
-         kBytes, a);
 }
 
 template <typename T>
-void forward_plainly(const Queue& queue, const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out,
-                     float* lse) {
-  with_plain<PlainPass::forward>(s.head_dim, queue.most_shared_bytes, [&](auto plain) {
+void forward_plainly(const Queue& queue, const AttentionForward& op) {
+  with_plain<PlainPass::forward>(op.shape.head_dim, queue.most_shared_bytes, [&](auto plain) {
     using P = decltype(plain);
-    const auto a = arguments_of<T>(s, q, k, v, out, lse, P::kTile, 0);
-    launch(queue, "attention_forward", plain_forward_kernel<T, P>, a.schedule.blocks(), kPlainThreads,
-           plain_bytes(PlainPass::forward, P::kDims, P::kTile), a);
+    const auto a = arguments_of<T>(op.shape, op.q, op.k, op.v, op.out, op.lse, P::kTile, 0);
+    launch(queue, "attention_forward",
+           op.shape.is_causal() ? plain_forward_kernel<T, P, false> : plain_forward_kernel<T, P, true>, a.schedule.blocks(),
+           kPlainThreads, plain_bytes(PlainPass::forward, P::kDims, P::kTile), a);
   });
 }
 
 }  // namespace
 
 void enqueue(const Queue& queue, const AttentionForward& op) {
-  const AttentionShape& s = op.shape;
   if (op.q.rows == 0) return;
-  if (fits_tensor_cores(s, op.q.dtype)) {
-    s.head_dim == 64 ? forward_on_tensor_cores<64>(queue, s, op.q, op.k, op.v, op.out, op.lse)
-                     : forward_on_tensor_cores<128>(queue, s, op.q, op.k, op.v, op.out, op.lse);
+  if (fits_tensor_cores(op.shape, op.q.dtype)) {
+    op.shape.head_dim == 64 ? forward_on_tensor_cores<64>(queue, op) : forward_on_tensor_cores<128>(queue, op);
   } else if (op.q.dtype == DType::f32) {
-    forward_plainly<float>(queue, s, op.q, op.k, op.v, op.out, op.lse);
+    forward_plainly<float>(queue, op);
   } else {
-    forward_plainly<bf16_t>(queue, s, op.q, op.k, op.v, op.out, op.lse);
+    forward_plainly<bf16_t>(queue, op);
   }
 }
 

@@ -1,4 +1,4 @@
-// Gradients of causal attention, without atomics: every sum has one owner and one order. With P = exp(scale q k^T - lse), dP = dout v^T
+// Gradients of attention, without atomics: every sum has one owner and one order. With P = exp(scale q k^T - lse), dP = dout v^T
 // and dS = P * (dP - delta):  dv = P^T dout,  dk = scale dS^T q,  dq = scale dS k.
 //
 // Three kernels. The first turns lse and delta = sum_d out * dout into rows [B, H, T]. In the second a block owns keys and walks over
@@ -9,10 +9,10 @@
 // Both have the same loop: "rows" belong to a warp, in registers; "columns" are loaded in turn. Scores
 // have the rows on the left, so that P and dS are already laid out as left factors of the products that
 // follow, and never leave the registers.
+#include "kernels/cuda/attention_backward_plain.cuh"
 #include "kernels/cuda/attention_common.cuh"
 #include "kernels/cuda/attention_delta.cuh"
 #include "kernels/cuda/attention_hopper.cuh"
-#include "kernels/cuda/attention_plain.cuh"
 
 namespace trainctl::kernels::cuda {
 
@@ -23,19 +23,20 @@ namespace {
 // the present ones are multiplied. With kDim = 64 four warps own 32 rows each, with kDim = 128 eight warps 16 each: in both cases two sums [rows, kDim] take 128
 // registers. A warp takes its 64 columns in steps small enough for the rest.
 
-constexpr int kRows = kBackwardRows, kRowsAtOnce = 16;
+// With a mask eight warps own 16 rows each, and fewer left factors stay in registers.
 
-template <int kDimOfHead, int kPassing>
+constexpr int kRows = kBackwardRows;
+
+template <int kDimOfHead, int kPassing, bool kMasked>
 struct Shape {
   static constexpr int kDim = kDimOfHead, kColumns = kPassing;
-  static constexpr int kM = kDim == 64 ? 2 : 1;               ///< 16 rows each
+  static constexpr int kM = kDim == 64 && !kMasked ? 2 : 1;   ///< 16 rows each
   static constexpr int kWarpRows = 16 * kM, kThreads = kRows / kWarpRows * kWarpSize;
-  static constexpr int kBlocks = kDim == 64 ? 2 : 1;          ///< per multiprocessor
+  static constexpr int kBlocks = kDim == 64 && !kMasked ? 2 : 1;   ///< per multiprocessor
   static constexpr int kSteps = kDim / 16;
   static constexpr int kOwnTile = kRows * kDim, kTile = kColumns * kDim;
   static constexpr size_t kBytes = tensor_backward_bytes(kDim, kColumns);
   using Source = TileSource<kDim, kThreads>;
-  static_assert(Source::kRowsAtOnce == kRowsAtOnce);
   using Sums = float[kM][kDim / 8][4];
 };
 
@@ -79,12 +80,34 @@ __device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[
   }
 }
 
+/// What a mask that is not causal makes of scores without their factor, and of dP - delta: caps both, and hides scores of keys that
+/// their query no longer sees. Rows are keys from `key` on, columns queries from `query` on.
+template <int kM, int kN>
+__device__ inline void mask_by_keys(float (&scores)[kM][kN][4], float (&ds)[kM][kN][4], const DeviceMask& device, const SequenceMask& mask,
+                                    int key, int query) {
+  if (device.cap > 0) cap_with_slopes(scores, ds, device);
+  if (mask.first_visible(query + 8 * kN - 1) <= key) return;   // the last query sees all of them
+  const int lane = int(threadIdx.x) % kWarpSize;
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int first = mask.first_visible(query + 8 * n + lane % 4 * 2 + e) - key;
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        if (16 * m + lane / 4 < first) scores[m][n][e] = -INFINITY;
+        if (16 * m + lane / 4 + 8 < first) scores[m][n][2 + e] = -INFINITY;
+      }
+    }
+  }
+}
+
 /// Own rows: keys. Columns: q and dout of one query head after another.
-template <int kDim, int kColumns, bool kAligned>
-__global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, kColumns>::kBlocks)
+template <int kDim, int kColumns, bool kAligned, bool kMasked>
+__global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shape<kDim, kColumns, kMasked>::kBlocks)
     key_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using S = Shape<kDim, kColumns>;
-  constexpr int kN = 2, kHeld = S::kSteps - 2, kSlot = 2 * S::kTile;
+  using S = Shape<kDim, kColumns, kMasked>;
+  constexpr int kN = 2, kHeld = kMasked ? 1 : S::kSteps - 2, kSlot = 2 * S::kTile;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * S::kOwnTile;
   float* const values = reinterpret_cast<float*>(slots + 2 * kSlot);   // per slot: lse, delta
@@ -104,6 +127,8 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
     const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + query;
     load_row_values<kColumns>(values + slot / kDim, a.lse + row, a.delta + row);
   };
+  const SequenceMask mask = a.mask.of(sequence, a.seq_len);
+  const int end = kMasked ? mask.end_of_queries(first, kRows) : a.seq_len;
   int head = kv_head * a.group, query = first, slot = 0;   // slot: its first element
   load(head, query, slot);
   cp_async_commit();
@@ -120,7 +145,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
   for (; head < (kv_head + 1) * a.group; slot ^= kSlot) {
     const int distance = query - warp_key;   // of the first loaded query after the warp's first key
     query += kColumns;
-    if (query >= a.seq_len) query = first, ++head;
+    if (query >= end) query = first, ++head;
     if (head < (kv_head + 1) * a.group) load(head, query, slot ^ kSlot);
     cp_async_commit();
 #pragma unroll 1
@@ -139,6 +164,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
         }
       }
       multiply_pair<S, kN>(p, ds, k, v, own + S::kOwnTile, rows, slots, columns + across);
+      if constexpr (kMasked) mask_by_keys(p, ds, a.mask, mask, warp_key, warp_key + distance + step);
       const bool masked = distance + step < S::kWarpRows - 1;
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
@@ -176,10 +202,10 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
 }
 
 /// Own rows: queries. Columns: k and v.
-template <int kDim, int kColumns, bool kAligned>
-__global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, kColumns>::kBlocks)
+template <int kDim, int kColumns, bool kAligned, bool kMasked>
+__global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shape<kDim, kColumns, kMasked>::kBlocks)
     query_gradient_kernel(BackwardArguments<bf16_t> a) {
-  using S = Shape<kDim, kColumns>;
+  using S = Shape<kDim, kColumns, kMasked>;
   constexpr int kN = 4, kHeld = S::kSteps, kSlot = 2 * S::kTile;
   bf16_t* const own = dynamic_shared<bf16_t>();
   bf16_t* const slots = own + 2 * S::kOwnTile;
@@ -194,9 +220,12 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
   using Source = typename S::Source;
   Source(a.q, sequence + first, head * kDim).template load<kRows, kAligned>(own, end - first);
   Source(a.dout, sequence + first, head * kDim).template load<kRows, kAligned>(own + S::kOwnTile, end - first);
-  Source k_source(a.k, sequence, kv_col), v_source(a.v, sequence, kv_col);
-  k_source.template load<kColumns, kAligned>(slots, a.seq_len);
-  v_source.template load<kColumns, kAligned>(slots + S::kTile, a.seq_len);
+  const SequenceMask mask = a.mask.of(sequence, a.seq_len);
+  const int begin = kMasked ? mask.begin_of_keys(first) : 0;
+  const int whole = kMasked ? mask.first_visible(warp_query + S::kWarpRows - 1) : 0;   // from here on all queries see each key
+  Source k_source(a.k, sequence + begin, kv_col), v_source(a.v, sequence + begin, kv_col);
+  k_source.template load<kColumns, kAligned>(slots, a.seq_len - begin);
+  v_source.template load<kColumns, kAligned>(slots + S::kTile, a.seq_len - begin);
   cp_async_commit();
   float lse[S::kM][2], delta[S::kM][2];
 #pragma unroll
@@ -217,7 +246,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
   typename S::Sums dq;
   set_zero(dq);
 
-  for (int key = 0, slot = 0; key < end; key += kColumns, slot ^= 1) {
+  for (int key = begin, slot = 0; key < end; key += kColumns, slot ^= 1) {
     if (key + kColumns < end) {
       bf16_t* const next = slots + (slot ^ 1) * kSlot;
       k_source.template load<kColumns, kAligned>(next, a.seq_len - key - kColumns);
@@ -238,6 +267,8 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
         }
       }
       multiply_pair<S, kN>(p, ds, q, dout, own + S::kOwnTile, rows, slots, columns + across);
+      if (kMasked && a.mask.cap > 0) cap_with_slopes(p, ds, a.mask);
+      if (kMasked && key + step < whole) hide_early_keys(p, mask, warp_query, key + step);
       const bool masked = key + step + 8 * kN > warp_query + 1;
 #pragma unroll
       for (int m = 0; m < S::kM; ++m) {
@@ -264,115 +295,6 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns>::kThreads, Shape<kDim, k
   for (int m = 0; m < S::kM; ++m) factor[m][0] = factor[m][1] = a.scale;
   store_rows<kDim, S::kM, kAligned>(dq, factor, own + warp_row * kDim, a.dq.at(sequence + warp_query, head * kDim), a.dq.stride,
                                     end - warp_query);
-}
-
-// ---- everything else ----------------------------------------------------------------------------------------------------------------
-
-/// P of one score; `lse` is not scaled. The difference is computed first, because it is exact unless P is
-/// tiny.
-__device__ inline float probability(float score, float scale, float lse, bool seen) {
-  return seen ? fast_exp2((score * scale - lse) * kLog2E) : 0.0f;
-}
-
-template <typename T, typename P>
-__global__ void __launch_bounds__(kPlainThreads, 1) plain_key_gradient_kernel(BackwardArguments<T> a) {
-  float* const k = dynamic_shared<float>();
-  float *const v = k + P::kTileFloats, *const q = v + P::kTileFloats, *const dout = q + P::kTileFloats;
-  float *const p_tile = dout + P::kTileFloats, *const ds_tile = p_tile + P::kScoreFloats;
-  float *const lse = ds_tile + P::kScoreFloats, *const delta = lse + P::kTile;
-  const Schedule::Work work = a.schedule[int(blockIdx.x)];
-  const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
-  const int first = work.rank * P::kTile, kv_col = kv_head * a.head_dim;
-  const int64_t sequence = int64_t(batch) * a.seq_len;
-  const int own = int(threadIdx.x) / 16 * P::kOwn, tx = int(threadIdx.x) % 16;
-  P::load(k, a.k.at(sequence + first, kv_col), a.k.stride, a.seq_len - first, a.head_dim);
-  P::load(v, a.v.at(sequence + first, kv_col), a.v.stride, a.seq_len - first, a.head_dim);
-  typename P::Sums dk, dv;
-  P::set_zero(dk);
-  P::set_zero(dv);
-  for (int head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head) {
-    const int64_t values = (int64_t(batch) * a.heads + head) * a.padded_len;
-    for (int query = first; query < a.seq_len; query += P::kTile) {
-      __syncthreads();
-      P::load(q, a.q.at(sequence + query, int64_t(head) * a.head_dim), a.q.stride, a.seq_len - query, a.head_dim);
-      P::load(dout, a.dout.at(sequence + query, int64_t(head) * a.head_dim), a.dout.stride, a.seq_len - query, a.head_dim);
-      if (threadIdx.x < P::kTile) {
-        lse[threadIdx.x] = a.lse[values + query + threadIdx.x];
-        delta[threadIdx.x] = a.delta[values + query + threadIdx.x];
-      }
-      __syncthreads();
-      typename P::Scores s, ds;
-      P::multiply_rows(s, k, q, a.head_dim);
-      P::multiply_rows(ds, v, dout, a.head_dim);
-#pragma unroll
-      for (int r = 0; r < P::kOwn; ++r) {
-#pragma unroll
-        for (int j = 0; j < P::kOwn; ++j) {
-          const int column = tx + 16 * j;
-          s[r][j] = probability(s[r][j], a.scale, lse[column], first + own + r <= query + column);
-          ds[r][j] = s[r][j] * (ds[r][j] - delta[column]);
-        }
-      }
-      P::store_scores(p_tile, s);
-      P::store_scores(ds_tile, ds);
-      __syncthreads();
-      P::multiply_scores(dv, p_tile, dout);
-      P::multiply_scores(dk, ds_tile, q);
-    }
-  }
-  float factor[P::kOwn];
-#pragma unroll
-  for (int r = 0; r < P::kOwn; ++r) factor[r] = 1.0f;
-  P::store(dv, factor, a.dv.at(sequence + first, kv_col), a.dv.stride, a.seq_len - first, a.head_dim);
-#pragma unroll
-  for (int r = 0; r < P::kOwn; ++r) factor[r] = a.scale;
-  P::store(dk, factor, a.dk.at(sequence + first, kv_col), a.dk.stride, a.seq_len - first, a.head_dim);
-}
-
-template <typename T, typename P>
-__global__ void __launch_bounds__(kPlainThreads, 1) plain_query_gradient_kernel(BackwardArguments<T> a) {
-  float* const k = dynamic_shared<float>();
-  float *const v = k + P::kTileFloats, *const q = v + P::kTileFloats, *const dout = q + P::kTileFloats;
-  float* const ds_tile = dout + P::kTileFloats;
-  const Schedule::Work work = a.schedule[int(blockIdx.x)];
-  const int head = work.head % a.heads, batch = work.head / a.heads;
-  const int first = (a.schedule.tiles - 1 - work.rank) * P::kTile, end = min(first + P::kTile, a.seq_len);
-  const int64_t sequence = int64_t(batch) * a.seq_len;
-  const int64_t q_col = int64_t(head) * a.head_dim, kv_col = int64_t(head / a.group) * a.head_dim;
-  const int own = int(threadIdx.x) / 16 * P::kOwn, tx = int(threadIdx.x) % 16;
-  P::load(q, a.q.at(sequence + first, q_col), a.q.stride, end - first, a.head_dim);
-  P::load(dout, a.dout.at(sequence + first, q_col), a.dout.stride, end - first, a.head_dim);
-  float lse[P::kOwn], delta[P::kOwn], factor[P::kOwn];
-#pragma unroll
-  for (int r = 0; r < P::kOwn; ++r) {
-    const int64_t row = (int64_t(batch) * a.heads + head) * a.padded_len + first + own + r;
-    lse[r] = a.lse[row];
-    delta[r] = a.delta[row];
-    factor[r] = a.scale;
-  }
-  typename P::Sums dq;
-  P::set_zero(dq);
-  for (int key = 0; key < end; key += P::kTile) {
-    __syncthreads();
-    P::load(k, a.k.at(sequence + key, kv_col), a.k.stride, a.seq_len - key, a.head_dim);
-    P::load(v, a.v.at(sequence + key, kv_col), a.v.stride, a.seq_len - key, a.head_dim);
-    __syncthreads();
-    typename P::Scores s, ds;
-    P::multiply_rows(s, q, k, a.head_dim);
-    P::multiply_rows(ds, dout, v, a.head_dim);
-#pragma unroll
-    for (int r = 0; r < P::kOwn; ++r) {
-#pragma unroll
-      for (int j = 0; j < P::kOwn; ++j) {
-        const float p = probability(s[r][j], a.scale, lse[r], key + tx + 16 * j <= first + own + r);
-        ds[r][j] = p * (ds[r][j] - delta[r]);
-      }
-    }
-    P::store_scores(ds_tile, ds);
-    __syncthreads();
-    P::multiply_scores(dq, ds_tile, k);
-  }
-  P::store(dq, factor, a.dq.at(sequence + first, q_col), a.dq.stride, end - first, a.head_dim);
 }
 
 // ---- launches -----------------------------------------------------------------------------------------------------------------------
@@ -409,35 +331,39 @@ BackwardArguments<T> arguments_of(const AttentionShape& s, const Operands& x, co
   const auto out = [](const Matrix& m) { return heads_of<T>(m, 0); };
   return {in(x.q), in(x.k), in(x.v), in(x.dout), out(x.dq), out(x.dk), out(x.dv), scratch, scratch + s.batch * s.heads * padded, schedule,
           int(s.seq_len), int(padded), int(s.heads), int(s.heads / s.kv_heads), int(s.head_dim), s.scale,
-          s.scale * kLog2E};
+          s.scale * kLog2E, DeviceMask(s)};
 }
 
 /// By keys: a block of a key/value head reads all its query heads. By queries: those of a group share keys and values.
 template <typename T>
 BackwardArguments<T> by_keys(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile,
-                             int rows_at_once = kRowsAtOnce) {
+                             int rows_at_once) {
   const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) * (s.heads / s.kv_heads);
   return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.kv_heads, bytes), rows_at_once);
 }
 template <typename T>
 BackwardArguments<T> by_queries(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile,
-                                int rows_at_once = kRowsAtOnce) {
+                                int rows_at_once) {
   const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) / (s.heads / s.kv_heads);
   return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes), rows_at_once);
 }
 
-template <int kDim, int kColumns, bool kAligned>
+template <int kDim, int kColumns, bool kAligned, bool kMasked>
 void backward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Operands& x, const float* scratch) {
-  using S = Shape<kDim, kColumns>;
-  const auto keys = by_keys<bf16_t>(s, x, scratch, kRows), queries = by_queries<bf16_t>(s, x, scratch, kRows);
-  launch(queue, kOp, key_gradient_kernel<kDim, kColumns, kAligned>, keys.schedule.blocks(), S::kThreads, S::kBytes, keys);
-  launch(queue, kOp, query_gradient_kernel<kDim, kColumns, kAligned>, queries.schedule.blocks(), S::kThreads, S::kBytes, queries);
+  using S = Shape<kDim, kColumns, kMasked>;
+  const auto keys = by_keys<bf16_t>(s, x, scratch, kRows, S::Source::kRowsAtOnce);
+  const auto queries = by_queries<bf16_t>(s, x, scratch, kRows, S::Source::kRowsAtOnce);
+  launch(queue, kOp, key_gradient_kernel<kDim, kColumns, kAligned, kMasked>, keys.schedule.blocks(), S::kThreads, S::kBytes, keys);
+  launch(queue, kOp, query_gradient_kernel<kDim, kColumns, kAligned, kMasked>, queries.schedule.blocks(), S::kThreads, S::kBytes, queries);
 }
 
 template <int kDim, int kColumns>
 void backward_on_tensor_cores(const Queue& queue, const AttentionShape& s, const Operands& x, const float* scratch) {
-  x.aligned() ? backward_on_tensor_cores<kDim, kColumns, true>(queue, s, x, scratch)
-              : backward_on_tensor_cores<kDim, kColumns, false>(queue, s, x, scratch);
+  const auto run = x.aligned() ? s.is_causal() ? backward_on_tensor_cores<kDim, kColumns, true, false>
+                                               : backward_on_tensor_cores<kDim, kColumns, true, true>
+                   : s.is_causal() ? backward_on_tensor_cores<kDim, kColumns, false, false>
+                                   : backward_on_tensor_cores<kDim, kColumns, false, true>;
+  run(queue, s, x, scratch);
 }
 
 template <typename T>
@@ -445,9 +371,11 @@ void backward_plainly(const Queue& queue, const AttentionShape& s, const Operand
   with_plain<PlainPass::backward>(s.head_dim, queue.most_shared_bytes, [&](auto plain) {
     using P = decltype(plain);
     constexpr size_t kBytes = plain_bytes(PlainPass::backward, P::kDims, P::kTile);
-    const auto keys = by_keys<T>(s, x, scratch, P::kTile), queries = by_queries<T>(s, x, scratch, P::kTile);
-    launch(queue, kOp, plain_key_gradient_kernel<T, P>, keys.schedule.blocks(), kPlainThreads, kBytes, keys);
-    launch(queue, kOp, plain_query_gradient_kernel<T, P>, queries.schedule.blocks(), kPlainThreads, kBytes, queries);
+    const auto keys = by_keys<T>(s, x, scratch, P::kTile, 0), queries = by_queries<T>(s, x, scratch, P::kTile, 0);
+    launch(queue, kOp, s.is_causal() ? plain_key_gradient_kernel<T, P, false> : plain_key_gradient_kernel<T, P, true>,
+           keys.schedule.blocks(), kPlainThreads, kBytes, keys);
+    launch(queue, kOp, s.is_causal() ? plain_query_gradient_kernel<T, P, false> : plain_query_gradient_kernel<T, P, true>,
+           queries.schedule.blocks(), kPlainThreads, kBytes, queries);
   });
 }
 
@@ -461,7 +389,7 @@ void enqueue(const Queue& queue, const AttentionBackward& op, void* scratch) {
   if (fits_tensor_cores(s, op.q.dtype)) {
     make_row_values<bf16_t>(queue, s, x, op.lse, kLog2E, values);
     static_assert(tensor_backward_columns(64, kLeastSharedBytes) == 64 && tensor_backward_bytes(128, 32) <= kLeastSharedBytes);
-    if (x.aligned() && has_warpgroup_products(queue.compute)) {
+    if (x.aligned() && fits_warpgroups(s, queue.compute)) {
       const int dim = int(s.head_dim);
       constexpr auto kKeys = WarpgroupPass::by_keys, kQueries = WarpgroupPass::by_queries;
       hopper_backward(queue, dim,

@@ -6,6 +6,7 @@
 #pragma once
 #include <cmath>
 
+#include "kernels/cuda/attention_mask.cuh"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -63,16 +64,18 @@ struct ForwardArguments {
   Schedule schedule;
   int seq_len, heads, group, head_dim;
   float scale, scale2;   ///< scale2 = scale * log2(e)
+  DeviceMask mask;
 };
 
 template <typename T>
 struct BackwardArguments {
   HeadsView<const T> q, k, v, dout;
   HeadsView<T> dq, dk, dv;
-  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite after the end of a sequence, so that P is zero there
+  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite after the end of a sequence and where no key is seen, so that P is zero there
   Schedule schedule;
   int seq_len, padded_len, heads, group, head_dim;
   float scale, scale2;        ///< scale2 = scale * log2(e)
+  DeviceMask mask;
 };
 
 /// The rows of a sequence in the scratch memory of the backward pass: seq_len rounded up to kAttentionRowPad.
@@ -82,6 +85,12 @@ constexpr int64_t padded_seq_len(int64_t seq_len) { return (seq_len + kAttention
 /// unscaled scores.
 inline bool fits_tensor_cores(const AttentionShape& s, DType dtype) {
   return dtype == DType::bf16 && has_tensor_tiles(s.head_dim) && s.scale > 0;
+}
+
+/// Whether the warpgroup kernels compute a shape that the tensor cores support: the causal mask. The other masks
+/// have the kernels of every GPU.
+inline bool fits_warpgroups(const AttentionShape& s, int compute) {
+  return has_warpgroup_products(compute) && s.is_causal();
 }
 
 // ---- tensor cores

@@ -19,6 +19,15 @@ __device__ inline void begin_rows(RowState<kM>& state) {
     state.max[m][0] = state.max[m][1] = -INFINITY, state.sum[m][0] = state.sum[m][1] = 0.0f;
 }
 
+/// The same for any mask: the sink of the head, if it has one, is in the state of the first lane of a row.
+template <int kM>
+__device__ inline void begin_masked_rows(RowState<kM>& state, const DeviceMask& mask, int head) {
+  const float max = mask.sinks ? mask.sinks[head] * kLog2E : kLowest;
+  const float sum = mask.sinks && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) state.max[m][0] = state.max[m][1] = max, state.sum[m][0] = state.sum[m][1] = sum;
+}
+
 /// p = exp2(scores * scale2 - new maximum), rounded to bf16 as the left factor of the next product (a lane
 /// holds the same elements of both); `out` and the sums so far are rescaled to the new maximum.
 template <int kM, int kN, int kOut>
@@ -74,8 +83,8 @@ __device__ inline void mask_scores(float (&scores)[kM][kN][4], int distance) {
 }
 
 /// Divides by the sums, writes a warp's rows of out and lse. `first`: the warp's first row; `valid`: how many
-/// of its rows exist.
-template <int kDim, bool kAligned, int kM>
+/// of its rows exist; kMasked: a row may have seen no key.
+template <int kDim, bool kAligned, bool kMasked = false, int kM>
 __device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const float (&out)[kM][kDim / 8][4],
                                    RowState<kM>& state, bf16_t* staging, int64_t first, int head, int valid) {
   const int lane = int(threadIdx.x) % kWarpSize;
@@ -87,7 +96,7 @@ __device__ inline void finish_rows(const ForwardArguments<bf16_t>& a, const floa
       float sum = state.sum[m][half];
       sum += __shfl_xor_sync(kFullWarp, sum, 1);
       sum += __shfl_xor_sync(kFullWarp, sum, 2);
-      factor[m][half] = 1.0f / sum;
+      factor[m][half] = kMasked && sum == 0.0f ? 0.0f : 1.0f / sum;
       const int row = 16 * m + 8 * half + lane / 4;
       if (lane % 4 == 0 && row < valid)
         a.lse[(first + row) * a.heads + head] = fmaf(state.max[m][half], kLn2, logf(sum));

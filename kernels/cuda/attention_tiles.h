@@ -55,6 +55,57 @@ constexpr int warpgroup_rows_at_once(WarpgroupPass pass, int dim) {
   return 128 * warpgroups(pass, dim) / (dim / 8);
 }
 
+// ---- which tiles a mask needs
+// ---------------------------------------------------------------------------------
+
+/// The mask of one sequence. Kernels walk from the bounds that it gives, so that a tile without a visible pair is
+/// passed only if it has the diagonal.
+struct SequenceMask {
+  const int32_t* first_key = nullptr;  ///< [seq_len], never decreasing, or null
+  int window = 0;                      ///< seq_len: none
+  int seq_len = 0;
+
+  /// Of the query at row t; of the last one for the rows after it.
+  constexpr int first_visible(int t) const {
+    const int last = t < seq_len ? t : seq_len - 1, by_window = last - window + 1;
+    return first_key && first_key[last] > by_window ? first_key[last] : by_window;
+  }
+  /// The first key that a tile of queries passes, which begins at row `query`.
+  constexpr int begin_of_keys(int query) const {
+    const int first = first_visible(query);
+    return first < 0 ? 0 : first < query ? first : query;
+  }
+  /// The end of the queries that a tile of keys passes, which are those from `key` on: the first that sees none of
+  /// its `rows` keys. Binary search.
+  constexpr int end_of_queries(int key, int rows) const {
+    const int last = (key + rows < seq_len ? key + rows : seq_len) - 1;
+    int low = key + 1, high = window < seq_len - last ? last + window : seq_len;  // sees none, if it exists
+    while (first_key && low < high) {
+      const int middle = low + (high - low) / 2;
+      if (first_key[middle] > last)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return high;
+  }
+  /// The tiles of `columns` that all tiles of `rows` pass, of one head.
+  constexpr int64_t tiles_by_queries(int rows, int columns) const {
+    int64_t tiles = 0;
+    for (int first = 0; first < seq_len; first += rows) {
+      const int end = first + rows < seq_len ? first + rows : seq_len;
+      tiles += (end - begin_of_keys(first) + columns - 1) / columns;
+    }
+    return tiles;
+  }
+  constexpr int64_t tiles_by_keys(int rows, int columns) const {
+    int64_t tiles = 0;
+    for (int first = 0; first < seq_len; first += rows)
+      tiles += (end_of_queries(first, rows) - first + columns - 1) / columns;
+    return tiles;
+  }
+};
+
 // ---- f32 tiles: everything else
 // -----------------------------------------------------------------------------------------------------
 

@@ -63,15 +63,20 @@ void CudaBackend::compute(Stream& stream, const FillZero& op) {
 }
 
 void CudaBackend::compute(Stream& stream, const AttentionForward& op) {
-  check_causal(op.shape);
+  check_own_keys(op.shape);
   ENSURE(op.shape.head_dim <= kMostHeadDim, "head_dim {}, at most {}", op.shape.head_dim, kMostHeadDim);
   compute<AttentionForward>(stream, op);
 }
 
 void CudaBackend::compute(Stream& stream, const AttentionBackward& op) {
-  check_causal(op.shape);
+  check_own_keys(op.shape);
   ENSURE(op.shape.head_dim <= kMostHeadDim, "head_dim {}, at most {}", op.shape.head_dim, kMostHeadDim);
   compute<AttentionBackward>(stream, op);
+}
+
+void CudaBackend::compute(Stream& stream, const SinkBackward& op) {
+  if (op.out.count() > 0) return compute<SinkBackward>(stream, op);
+  if (!op.accumulate) compute(stream, FillZero{op.dsinks.data, size_t(op.dsinks.count()) * sizeof(float)});
 }
 
 void CudaBackend::compute(Stream& stream, const NormBackward& op) {

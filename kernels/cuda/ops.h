@@ -64,6 +64,9 @@ constexpr int64_t kMostHeadDim = kMostPlainDim;
 void enqueue(const Queue&, const AttentionForward&);
 void enqueue(const Queue&, const AttentionBackward&, void* scratch);
 inline size_t scratch_bytes(const AttentionBackward& op) { return attention_backward_scratch(op.shape); }
+// attention_sinks.cu
+void enqueue(const Queue&, const SinkBackward&, void* scratch);
+inline size_t scratch_bytes(const SinkBackward& op) { return sink_backward_scratch(op.out.rows, op.heads()); }
 
 // loss.cu
 void enqueue(const Queue&, const FormLogits&);

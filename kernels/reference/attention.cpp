@@ -20,8 +20,8 @@ void for_each_row(const AttentionShape& s, F body) {
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t h = 0; h < s.heads; ++h) {
       for (int64_t t = 0; t < s.seq_len; ++t) {
-        const int64_t m = b * s.seq_len + t, first = s.mask.first_key ? s.mask.first_key[m] : 0;
-        const int64_t end = std::max(first, t + s.mask.query_offset + 1);
+        const int64_t m = b * s.seq_len + t, position = t + s.mask.query_offset;
+        const int64_t first = first_visible_key(s.mask, m, position), end = std::max(first, position + 1);
         body(Row{m, b * s.keys_of_sequence() + first, end - first, h * s.head_dim,
                  h / (s.heads / s.kv_heads) * s.head_dim, h});
       }
@@ -51,6 +51,7 @@ double dot(const Matrix& a, int64_t ra, int64_t ca, const Matrix& b, int64_t rb,
 
 void compute(const AttentionForward& op) {
   const AttentionShape& s = op.shape;
+  check_documents(s);
   std::vector<double> p(s.keys_of_sequence()), o(s.head_dim);
   for_each_row(s, [&](const Row& row) {
     const double sink = s.mask.sinks ? s.mask.sinks[row.head] : -INFINITY;
@@ -70,7 +71,7 @@ void compute(const AttentionForward& op) {
       }
     }
     for (int64_t d = 0; d < s.head_dim; ++d) {
-      put(op.out, row.m, row.q_col + d, sum > 0 ? o[d] / sum : 0);
+      put(op.out, row.m, row.q_col + d, sum == 0 ? 0 : o[d] / sum);
     }
     op.lse[row.m * s.heads + row.head] = float(max + std::log(sum));
   });
@@ -78,6 +79,7 @@ void compute(const AttentionForward& op) {
 
 void compute(const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
+  check_documents(s);
   std::vector<double> dk_sum(op.k.rows * op.k.cols), dv_sum(op.k.rows * op.k.cols), dq_row(s.head_dim);
   for_each_row(s, [&](const Row& row) {
     const double delta = dot(op.out, row.m, row.q_col, op.dout, row.m, row.q_col, s.head_dim);
@@ -105,6 +107,18 @@ void compute(const AttentionBackward& op) {
       put(op.dk, r, c, dk_sum[r * op.k.cols + c]);
       put(op.dv, r, c, dv_sum[r * op.k.cols + c]);
     }
+  }
+}
+
+void compute(const SinkBackward& op) {
+  const int64_t heads = op.heads();
+  for (int64_t h = 0; h < heads; ++h) {
+    double sum = 0;
+    for (int64_t m = 0; m < op.out.rows; ++m) {
+      const double share = std::exp(double(get(op.sinks, 0, h)) - op.lse[m * heads + h]);
+      sum -= share * dot(op.out, m, h * op.head_dim, op.dout, m, h * op.head_dim, op.head_dim);
+    }
+    put(op.dsinks, 0, h, op.accumulate ? get(op.dsinks, 0, h) + float(sum) : float(sum));
   }
 }
 

@@ -207,6 +207,7 @@ class PlacementBackend final : public kernels::Backend {
   }
   void place(const kernels::AttentionForward& op) {
     const Placement heads = attention(op.q, op.k, op.v);
+    if (op.shape.mask.sinks) added("an attention's sinks", p_.at(op.shape.mask.sinks), heads, p_.rank());
     p_.set(op.out, heads);
     p_.set(kernels::matrix(op.lse, DType::f32, op.out.rows, 1), heads);
   }
@@ -215,6 +216,12 @@ class PlacementBackend final : public kernels::Backend {
     heads = alike("attention's heads and the gradient of its output", attention(op.q, op.k, op.v),
                   alike("attention", heads, p_.of(op.dout)));
     for (const Matrix& d : {op.dq, op.dk, op.dv}) p_.set(d, heads);
+  }
+  void place(const kernels::SinkBackward& op) {
+    const Placement heads = alike("attention's output and its sums", p_.of(op.out), p_.at(op.lse));
+    const Placement both = alike("attention's output and its gradient", heads, p_.of(op.dout));
+    added("an attention's sinks", p_.of(op.sinks), both, p_.rank());
+    accumulate(op.dsinks, row_sum(both), op.accumulate);
   }
 
   void place(const kernels::FormLogits& op) const { nonlinear("the form of logits", p_.of(op.logits)); }

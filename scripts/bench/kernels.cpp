@@ -44,6 +44,19 @@ class Bench {
                name_of(dtype_), batch_, seq_len_, step_ms_, flops / (step_ms_ * 1e-3) / unit_);
   }
 
+  /// Rates are those of the causal mask's FLOPs, so that they compare as tokens per second.
+  void masks() {
+    std::vector<int32_t> first_key;
+    for (int64_t m = 0; m < rows_; ++m)
+      first_key.push_back(int32_t(m % seq_len_ / (seq_len_ / 8) * (seq_len_ / 8)));
+    const std::vector<float> sinks(kHeads, 0.5f);
+    attention("attention", {}, 0);
+    attention("attention_documents_t8", {.first_key = first_key.data()}, 0);
+    attention("attention_window_t8", {.window = seq_len_ / 8}, 0);
+    attention("attention_cap", {.cap = 30}, 0);
+    attention("attention_sinks", {.sinks = sinks.data()}, 0);
+  }
+
  private:
   Matrix buffer(const std::string& name, DType dtype, int64_t rows, int64_t cols) {
     auto& b = buffers_[name + std::to_string(cols)];
@@ -112,19 +125,32 @@ class Bench {
     buffers_.erase(name + "_dw" + std::to_string(k));
   }
 
-  void attention() {
-    const AttentionShape shape{batch_, seq_len_, kHeads, kHeads, kC / kHeads, 0.125f};
+  /// `calls` of a step; 0: a mask that is compared with the causal one.
+  void attention(const std::string& name = "attention", const AttentionMask& mask = {},
+                 int64_t calls = kLayers) {
+    const AttentionShape shape{batch_, seq_len_, kHeads, kHeads, kC / kHeads, 0.125f, 0, mask};
     const Matrix qkv = activation("qkv", 3 * kC), dqkv = activation("dqkv", 3 * kC);
     const Matrix out = activation("attn", kC), dout = activation("dattn", kC);
     float* lse = buffer("lse", DType::f32, rows_, kHeads).as<float>();
     const double flops = 2.0 * double(rows_ * seq_len_ * kC);  // causal: half of two T x T products
     const auto column = [](const Matrix& m, int64_t i) { return m.columns(i * kC, kC); };
-    time("attention_fwd", kLayers, flops, 0,
-         AttentionForward{.shape = shape, .q = column(qkv, 0), .k = column(qkv, 1), .v = column(qkv, 2),
-                          .out = out, .lse = lse});
-    time("attention_bwd", kLayers, 2.5 * flops, 0,
-         AttentionBackward{.shape = shape, .q = column(qkv, 0), .k = column(qkv, 1), .v = column(qkv, 2),
-                           .out = out, .lse = lse, .dout = dout, .dq = column(dqkv, 0), .dk = column(dqkv, 1),
+    time(name + "_fwd", calls, flops, 0,
+         AttentionForward{.shape = shape,
+                          .q = column(qkv, 0),
+                          .k = column(qkv, 1),
+                          .v = column(qkv, 2),
+                          .out = out,
+                          .lse = lse});
+    time(name + "_bwd", calls, 2.5 * flops, 0,
+         AttentionBackward{.shape = shape,
+                           .q = column(qkv, 0),
+                           .k = column(qkv, 1),
+                           .v = column(qkv, 2),
+                           .out = out,
+                           .lse = lse,
+                           .dout = dout,
+                           .dq = column(dqkv, 0),
+                           .dk = column(dqkv, 1),
                            .dv = column(dqkv, 2)});
   }
 
@@ -208,5 +234,6 @@ int main(int argc, char** argv) {
     for (const int64_t seq_len : {256, 64}) {
       kernels::Bench(*backend, dtype, 4, seq_len, unit).run();
     }
+    kernels::Bench(*backend, dtype, 1, 4096, unit).masks();
   }
 }

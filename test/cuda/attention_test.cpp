@@ -83,11 +83,25 @@ Results launched(const cuda::Queue& queue, const AttentionShape& s, const Inputs
   const Matrix x = device.copy_of(qkv.storage), dy = device.copy_of(dout.storage), y = device.copy_of(out.storage),
                dx = device.copy_of(dqkv.storage), lse = device.copy_of(r.lse);
   const Matrix q = qkv.parts[0](x), k = qkv.parts[1](x), v = qkv.parts[2](x);
-  cuda::enqueue(queue, AttentionForward{.shape = s, .q = q, .k = k, .v = v, .out = out.window(y),
-                                        .lse = lse.as<float>()});
-  const AttentionBackward backward{.shape = s, .q = q, .k = k, .v = v, .out = out.window(y),
-                                   .lse = lse.as<float>(), .dout = dout.window(dy), .dq = dqkv.parts[0](dx),
-                                   .dk = dqkv.parts[1](dx), .dv = dqkv.parts[2](dx)};
+  AttentionShape there = s;
+  if (s.mask.first_key)
+    there.mask.first_key =
+        static_cast<const int32_t*>(device.copy_of(s.mask.first_key, size_t(s.batch * s.seq_len) * 4));
+  if (s.mask.sinks)
+    there.mask.sinks = static_cast<const float*>(device.copy_of(s.mask.sinks, size_t(s.heads) * 4));
+  cuda::enqueue(
+      queue,
+      AttentionForward{.shape = there, .q = q, .k = k, .v = v, .out = out.window(y), .lse = lse.as<float>()});
+  const AttentionBackward backward{.shape = there,
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .out = out.window(y),
+                                   .lse = lse.as<float>(),
+                                   .dout = dout.window(dy),
+                                   .dq = dqkv.parts[0](dx),
+                                   .dk = dqkv.parts[1](dx),
+                                   .dv = dqkv.parts[2](dx)};
   cuda::enqueue(queue, backward, device.poisoned(cuda::scratch_bytes(backward)));
   device.bring_back(y, out.storage);
   device.bring_back(dx, dqkv.storage);
@@ -138,7 +152,8 @@ void check_case(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, 
     }
   }
   // Hopper's own kernels take what stands on 16 bytes; others rescale the sums of the forward pass after other tiles.
-  if (gpu.major != 9 || !attention_on_tensor_cores(s.head_dim, dtype)) check_same_bits(aligned[0], unaligned[0]);
+  if (gpu.major != 9 || !attention_on_tensor_cores(s.head_dim, dtype) || !s.is_causal())
+    check_same_bits(aligned[0], unaligned[0]);
 }
 
 }  // namespace
@@ -179,6 +194,88 @@ TEST_CASE("attention with the tiles of small shared memory agrees with the refer
   for (DType dtype : kActivationTypes) {
     for (int64_t seq_len : {7, 33, 65}) check_case(shape_of(1, seq_len, 2, 1, 48), dtype, 63, 0, 1.0f, kAda);
     check_case(shape_of(1, 70, 1, 1, 256), dtype, 64, 1, 1.0f, kAda);
+  }
+}
+
+/// Documents of 1, 3, 9, .. rows in each sequence.
+std::vector<int32_t> documents_of(int64_t batch, int64_t seq_len) {
+  std::vector<int32_t> first;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t t = 0, begin = 0, length = 1; t < seq_len; ++t) {
+      if (t == begin + length) begin = t, length *= 3;
+      first.push_back(int32_t(begin));
+    }
+  return first;
+}
+
+TEST_CASE("masks agree with the reference under every order of threads, with rows that begin anywhere") {
+  const std::vector<int32_t> documents = documents_of(2, 150);
+  const float sinks[] = {1.0f, -2.0f};
+  for (const emulated_gpu::DeviceOptions& gpu : {kHopper, kAda})
+    for (const AttentionMask& mask :
+         {AttentionMask{.window = 40}, AttentionMask{.first_key = documents.data()},
+          AttentionMask{.first_key = documents.data(), .window = 40, .cap = 30, .sinks = sinks}})
+      for (const auto& [head_dim, dtype] :
+           {std::pair{int64_t{64}, DType::bf16}, {128, DType::bf16}, {48, DType::bf16}, {48, DType::f32}}) {
+        INFO("window " << mask.window << " cap " << mask.cap << " documents " << (mask.first_key != nullptr));
+        AttentionShape s = shape_of(2, 150, 2, 1, head_dim);
+        s.mask = mask;
+        check_case(s, dtype, 66, 0, 1.0f, gpu);
+      }
+}
+
+TEST_CASE("tiles change no bit of a masked gradient") {
+  const std::vector<int32_t> documents = documents_of(1, 150);
+  AttentionShape s = shape_of(1, 150, 2, 1, 128);
+  s.mask = {.first_key = documents.data(), .window = 70};
+  const Inputs in = inputs_of(s, DType::bf16, 67);
+  std::vector<Results> seen;
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 9}, {9, 0}}) {
+    emulated_gpu::reset({.devices = {{.name = "Emulated GPU", .major = major, .minor = minor}}});
+    const cuda::Queue queue = make_queue();
+    seen.push_back(launched(queue, s, in, 8));
+    REQUIRE(cudaStreamDestroy(queue.stream) == cudaSuccess);
+    check_same_bits(seen[0], seen.back());
+  }
+}
+
+TEST_CASE("the tiles that a mask needs are passed, and few others") {
+  using cuda::SequenceMask;
+  for (const int seq_len : {1, 5, 40, 130})
+    for (const int window : {1, 3, 17, seq_len})
+      for (const bool has_documents : {false, true})
+        for (const int rows : {1, 16, 64}) {
+          const std::vector<int32_t> documents = documents_of(1, seq_len);
+          const SequenceMask mask{has_documents ? documents.data() : nullptr, std::min(window, seq_len),
+                                  seq_len};
+          INFO("T " << seq_len << " window " << window << " documents " << has_documents << " tile " << rows);
+          const auto sees = [&](int t, int key) {
+            return key <= t && t - key < window && (!has_documents || key >= documents[size_t(t)]);
+          };
+          for (int first = 0; first < seq_len; first += rows) {
+            int begin = first, end = first + 1;  // of the pairs of this tile: as queries, and as keys
+            for (int row = first; row < std::min(first + rows, seq_len); ++row)
+              for (int other = 0; other < seq_len; ++other) {
+                if (sees(row, other)) begin = std::min(begin, other);
+                if (sees(other, row)) end = std::max(end, other + 1);
+              }
+            CHECK(mask.begin_of_keys(first) == begin);
+            CHECK(mask.end_of_queries(first, rows) == end);
+          }
+        }
+  // The work of long sequences, in tiles of the tensor cores' sizes.
+  constexpr int kLength = 4096;
+  std::vector<int32_t> documents;
+  for (int t = 0; t < kLength; ++t) documents.push_back(t / (kLength / 8) * (kLength / 8));
+  const SequenceMask causal{nullptr, kLength, kLength}, eighths{documents.data(), kLength, kLength},
+      window{nullptr, kLength / 8, kLength};
+  for (const int columns : {32, 64}) {
+    CHECK(double(causal.tiles_by_queries(128, columns)) >
+          6.5 * double(eighths.tiles_by_queries(128, columns)));
+    CHECK(double(causal.tiles_by_keys(128, columns)) > 6.5 * double(eighths.tiles_by_keys(128, columns)));
+    CHECK(double(causal.tiles_by_queries(128, columns)) >
+          3.4 * double(window.tiles_by_queries(128, columns)));
+    CHECK(double(causal.tiles_by_keys(128, columns)) > 3.4 * double(window.tiles_by_keys(128, columns)));
   }
 }
 

@@ -1,7 +1,7 @@
 // Goal: the mask of attention means what it says. Method: the reference alone. Documents packed into one
 // sequence against each document alone, queries of the end of a sequence against the whole sequence, a
 // window against the formula written down again, caps and sinks against numerical derivatives; a query
-// that sees nothing; backends that compute causal attention refuse the rest.
+// that sees nothing; a backend that computes queries at the positions of their keys refuses others.
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
@@ -108,6 +108,9 @@ TEST_CASE("a window sees the query itself and the keys before it") {
                                                   rows_of(x.v, begin, keys), rows_of(x.dout, begin, keys)});
     require_rows(r.out, t, rows_of(alone.out, keys - 1, 1));
   }
+  const Results by_window = attend(one_head(kLength, {.window = kWindow}), x);
+  for (const auto of : {&Results::out, &Results::lse, &Results::dq, &Results::dk, &Results::dv})
+    require_rows(by_window.*of, 0, r.*of);
 }
 
 TEST_CASE("a query that sees no key gives nothing and passes nothing back") {
@@ -152,6 +155,38 @@ TEST_CASE("caps and sinks have the gradients of their formulas") {
     }
 }
 
+TEST_CASE("the gradient of a sink is the derivative of the loss") {
+  constexpr int64_t kLength = 5;
+  for (const float cap : {0.0f, 1.5f})
+    for (const int64_t window : {0, 2}) {
+      Storage sink(DType::f32, 1, 1, 0);
+      sink.set(0, 0, 0.3f);
+      const AttentionShape shape = one_head(kLength, {.window = window, .cap = cap, .sinks = sink.f32()});
+      const Operands x = Operands::random(kLength, kLength, 8);
+      Results r = attend(shape, x);
+      Storage gradient(DType::f32, 1, 1, 0);
+      gradient.set(0, 0, 2.0f);
+      const auto stream = reference().create_stream();
+      reference().run(*stream, SinkBackward{.out = r.out,
+                                            .dout = x.dout,
+                                            .lse = r.lse.f32(),
+                                            .sinks = sink,
+                                            .dsinks = gradient,
+                                            .head_dim = kChannels,
+                                            .accumulate = true});
+      const auto loss = [&](float value) {
+        sink.set(0, 0, value);
+        const Results moved = attend(shape, x);
+        double sum = 0;
+        for (int64_t i = 0; i < kLength * kChannels; ++i) sum += double(moved.out.f32()[i]) * x.dout.f32()[i];
+        return sum;
+      };
+      constexpr float kStep = 1e-2f;
+      const double slope = (loss(0.3f + kStep) - loss(0.3f - kStep)) / (2 * kStep);
+      CHECK(gradient.get(0, 0) == Approx(2.0 + slope).margin(tolerance::kFiniteDifference));
+    }
+}
+
 TEST_CASE("a sink takes its share of a row") {
   const float sink = 2;
   const Operands x = Operands::random(1, 1, 6);
@@ -162,16 +197,19 @@ TEST_CASE("a sink takes its share of a row") {
   for (int64_t c = 0; c < kChannels; ++c) CHECK(r.out.f32()[c] == Approx(share * x.v.f32()[c]));
 }
 
-TEST_CASE("a backend that computes causal attention refuses other masks") {
+TEST_CASE("a backend of queries at the positions of their keys refuses others") {
   const pid_t child = fork();
   if (child == 0) {
     const auto backend = make_cpu_backend(1);
     const auto stream = backend->create_stream();
-    const Operands x = Operands::random(4, 4, 7);
+    const Operands x = Operands::random(4, 6, 7);
+    AttentionShape last = one_head(4, {.query_offset = 2});
+    last.keys = 6;
     Storage out(DType::f32, 4, kChannels, 0), lse(DType::f32, 4, 1, 0);
     ::signal(SIGABRT, SIG_DFL);  // the end is what is wanted: no report
     ::close(STDERR_FILENO);
-    backend->run(*stream, AttentionForward{.shape = one_head(4, {.cap = 2}), .q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse.f32()});
+    backend->run(*stream,
+                 AttentionForward{.shape = last, .q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse.f32()});
     ::_exit(0);
   }
   int status = 0;

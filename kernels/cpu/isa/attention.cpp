@@ -63,30 +63,59 @@ TRAINCTL_INLINE VInt future(int64_t first_query, int64_t j, int64_t key) {
   return first_lanes(int32_t(key - first_query - j * kLanes));
 }
 
+/// The keys that a block of queries sees, and the cap of its scores. A causal block has neither `first` nor cap.
+struct BlockMask {
+  alignas(
+      64) int32_t first[kQueryBlock];  ///< the first key of each query; those of a sequence never decrease
+  int64_t begin = 0;  ///< the first key of all; at most the block's first query, so that each block has keys
+  int64_t whole = 0;  ///< from here to the first query each query sees each key
+  float cap = 0;
+};
+
+void make_mask(const AttentionShape& s, int64_t sequence, int64_t first_query, int64_t queries,
+               BlockMask& mask) {
+  for (int64_t r = 0; r < kQueryBlock; ++r) {
+    const int64_t query = first_query + r;
+    mask.first[r] = r < queries ? int32_t(first_visible_key(s.mask, sequence + query, query)) : 0;
+  }
+  mask.begin = smaller(mask.first[0] > 0 ? mask.first[0] : 0, first_query);
+  mask.whole = mask.first[queries - 1];
+  mask.cap = s.mask.cap;
+}
+
+/// Where a running maximum begins if a row may see none of the first keys: a finite number, because
+/// -infinity - -infinity is NaN.
+constexpr float kLowest = -1e30f;
+
 /// Running maximum and sum of exponentials of a block of queries.
 struct Softmax {
   V max[kQueryVectors], sum[kQueryVectors];
 };
 
 /// scores [keys, kQueryBlock] -> exp(scale * score - new maximum); `correction` gets exp(old maximum - new maximum).
-void softmax_block(float* scores, int64_t keys, float scale, int64_t first_query, int64_t first_key, bool diagonal,
-                   Softmax& state, float* correction) {
+/// kMasked: any mask; otherwise the causal one.
+template <bool kMasked>
+void softmax_block(float* scores, int64_t keys, float scale, int64_t first_query, int64_t first_key,
+                   bool diagonal, const BlockMask& mask, Softmax& state, float* correction) {
+  const bool early = kMasked && first_key < mask.whole;
+  const bool stored = kMasked || diagonal;
   for (int64_t j = 0; j < kQueryVectors; ++j) {
     V best = state.max[j];
+    const VInt first = kMasked ? load(mask.first + j * kLanes) : VInt{};
     for (int64_t k = 0; k < keys; ++k) {
       float* p = scores + k * kQueryBlock + j * kLanes;
       V s = load(p, Full{}) * scale;
-      if (diagonal) {
-        s = select(future(first_query, j, first_key + k), splat(-INFINITY), s);
-        store(p, s, Full{});
-      }
+      if (kMasked && mask.cap > 0) s = hyperbolic_tangent(s / mask.cap) * mask.cap;
+      if (diagonal) s = select(future(first_query, j, first_key + k), splat(-INFINITY), s);
+      if (early) s = select(first > int32_t(first_key + k), splat(-INFINITY), s);
+      if (stored) store(p, s, Full{});
       best = larger(best, s);
     }
     const V change = exponential(state.max[j] - best);
     V sum = state.sum[j] * change;
     for (int64_t k = 0; k < keys; ++k) {
       float* p = scores + k * kQueryBlock + j * kLanes;
-      const V s = diagonal ? load(p, Full{}) : load(p, Full{}) * scale;
+      const V s = stored ? load(p, Full{}) : load(p, Full{}) * scale;
       const V e = exponential(s - best);
       store(p, e, Full{});
       sum += e;
@@ -116,7 +145,10 @@ size_t attention_scratch_floats(const AttentionShape& s, bool backward) {
   return size_t(8 * block + 2 * kScores + 2 * kQueryBlock + 2 * s.seq_len * d);
 }
 
-void attention_forward(const AttentionForward& op, const AttentionTask& task, float* scratch) {
+namespace {
+
+template <bool kMasked>
+void forward(const AttentionForward& op, const AttentionTask& task, float* scratch) {
   const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), block = kQueryBlock * d;
   float *q_room = scratch, *q_transposed = q_room + block, *k_room = q_transposed + block, *v_room = k_room + block,
@@ -126,22 +158,27 @@ void attention_forward(const AttentionForward& op, const AttentionTask& task, fl
   const int64_t q_end = task.first_query + task.queries;
   transpose(rows_of(op.q, first + task.first_query, task.queries, q_column, dim, q_room), task.queries, dim,
             q_transposed);
+  BlockMask mask;
+  if constexpr (kMasked) make_mask(s, first, task.first_query, task.queries, mask);
+  const float* sink = kMasked && s.mask.sinks ? s.mask.sinks + task.head : nullptr;
   Softmax state;
   for (int64_t j = 0; j < kQueryVectors; ++j) {
-    state.max[j] = splat(-INFINITY);
-    state.sum[j] = V{};
+    state.max[j] = splat(sink ? *sink : kMasked ? kLowest : -INFINITY);
+    state.sum[j] = splat(sink ? 1.0f : 0.0f);
   }
-  for (int64_t key = 0; key < q_end; key += kKeyBlock) {
+  for (int64_t key = mask.begin; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
     const Rows k = rows_of(op.k, first + key, keys, kv_column, dim, k_room);
     const Rows v = rows_of(op.v, first + key, keys, kv_column, dim, v_room);
     small_product(keys, kQueryVectors, dim, {k.data, k.stride, 1}, q_transposed, kQueryBlock, {scores, kQueryBlock},
                   false);
-    softmax_block(scores, keys, s.scale, task.first_query, key, key + keys > task.first_query, state, correction);
-    if (key > 0) {
+    softmax_block<kMasked>(scores, keys, s.scale, task.first_query, key, key + keys > task.first_query, mask,
+                           state, correction);
+    if (key > mask.begin) {
       scale_rows(out, task.queries, d, correction);
     }
-    small_product(task.queries, d / kLanes, keys, {scores, 1, kQueryBlock}, v.data, v.stride, {out, d}, key > 0);
+    small_product(task.queries, d / kLanes, keys, {scores, 1, kQueryBlock}, v.data, v.stride, {out, d},
+                  key > mask.begin);
   }
   float* max = correction;
   for (int64_t j = 0; j < kQueryVectors; ++j) {
@@ -150,13 +187,11 @@ void attention_forward(const AttentionForward& op, const AttentionTask& task, fl
   }
   for (int64_t r = 0; r < task.queries; ++r) {
     op.lse[(first + task.first_query + r) * s.heads + task.head] = max[r] + std::log(sums[r]);
-    sums[r] = 1.0f / sums[r];
+    sums[r] = kMasked && sums[r] == 0 ? 0.0f : 1.0f / sums[r];  // 0: the query sees no key
   }
   scale_rows(out, task.queries, d, sums);
   write_rows(out, task.queries, dim, op.out, first + task.first_query, q_column);
 }
-
-namespace {
 
 /// Scratch of the backward pass of one key/value head.
 struct BackwardRoom {
@@ -185,23 +220,34 @@ BackwardRoom divide(float* scratch, int64_t d, int64_t seq_len) {
 }
 
 /// scores -> P = exp(scale * score - lse); dP -> dS = P (dP - delta) scale.   Both [keys, kQueryBlock].
-void score_gradients(const BackwardRoom& room, int64_t keys, float scale, int64_t first_query, int64_t first_key,
-                     bool diagonal) {
+template <bool kMasked>
+void score_gradients(const BackwardRoom& room, int64_t keys, float scale, int64_t first_query,
+                     int64_t first_key, bool diagonal, const BlockMask& mask) {
+  const bool early = kMasked && first_key < mask.whole;
   for (int64_t j = 0; j < kQueryVectors; ++j) {
     const V lse = load(room.lse + j * kLanes, Full{}), delta = load(room.delta + j * kLanes, Full{});
+    const VInt first = kMasked ? load(mask.first + j * kLanes) : VInt{};
     for (int64_t k = 0; k < keys; ++k) {
       float *p = room.p + k * kQueryBlock + j * kLanes, *ds = room.ds + k * kQueryBlock + j * kLanes;
-      V e = exponential(load(p, Full{}) * scale - lse);
-      if (diagonal) {
-        e = select(future(first_query, j, first_key + k), V{}, e);
+      V score = load(p, Full{}) * scale, slope;
+      if (kMasked && mask.cap > 0) {
+        const V tanh = hyperbolic_tangent(score / mask.cap);
+        score = tanh * mask.cap;
+        slope = splat(1.0f) - tanh * tanh;
       }
+      V e = exponential(score - lse);
+      if (diagonal) e = select(future(first_query, j, first_key + k), V{}, e);
+      if (early) e = select(first > int32_t(first_key + k), V{}, e);
       store(p, e, Full{});
-      store(ds, e * (load(ds, Full{}) - delta) * scale, Full{});
+      V gradient = e * (load(ds, Full{}) - delta);
+      if (kMasked && mask.cap > 0) gradient = gradient * slope;
+      store(ds, gradient * scale, Full{});
     }
   }
 }
 
 /// One block of queries of one query head against all its visible keys.
+template <bool kMasked>
 void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int64_t first, int64_t head,
                       int64_t kv_column, int64_t first_query) {
   const AttentionShape& s = op.shape;
@@ -220,7 +266,9 @@ void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int
     room.delta[r] = lane_sum(sum);
     room.lse[r] = r < queries ? op.lse[(first + first_query + r) * s.heads + head] : 0.0f;
   }
-  for (int64_t key = 0; key < q_end; key += kKeyBlock) {
+  BlockMask mask;
+  if constexpr (kMasked) make_mask(s, first, first_query, queries, mask);
+  for (int64_t key = mask.begin; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
     const Rows k = rows_of(op.k, first + key, keys, kv_column, dim, room.k);
     const Rows v = rows_of(op.v, first + key, keys, kv_column, dim, room.v);
@@ -228,31 +276,57 @@ void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int
                   {room.p, kQueryBlock}, false);
     small_product(keys, kQueryVectors, dim, {v.data, v.stride, 1}, room.dout_transposed, kQueryBlock,
                   {room.ds, kQueryBlock}, false);
-    score_gradients(room, keys, s.scale, first_query, key, key + keys > first_query);
+    score_gradients<kMasked>(room, keys, s.scale, first_query, key, key + keys > first_query, mask);
     small_product(keys, d / kLanes, queries, {room.p, kQueryBlock, 1}, dout.data, dout.stride,
                   {room.dv + key * d, d}, true);
     small_product(keys, d / kLanes, queries, {room.ds, kQueryBlock, 1}, q.data, q.stride, {room.dk + key * d, d},
                   true);
-    small_product(queries, d / kLanes, keys, {room.ds, 1, kQueryBlock}, k.data, k.stride, {room.dq, d}, key > 0);
+    small_product(queries, d / kLanes, keys, {room.ds, 1, kQueryBlock}, k.data, k.stride, {room.dq, d},
+                  key > mask.begin);
   }
   write_rows(room.dq, queries, dim, op.dq, first + first_query, column);
 }
 
 }  // namespace
 
+void attention_forward(const AttentionForward& op, const AttentionTask& task, float* scratch) {
+  op.shape.is_causal() ? forward<false>(op, task, scratch) : forward<true>(op, task, scratch);
+}
+
 void attention_backward(const AttentionBackward& op, const AttentionTask& task, float* scratch) {
   const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), group = s.heads / s.kv_heads;
+  const auto queries_of = s.is_causal() ? backward_queries<false> : backward_queries<true>;
   const BackwardRoom room = divide(scratch, d, s.seq_len);
   std::memset(room.dk, 0, size_t(2 * s.seq_len * d) * sizeof(float));
   const int64_t first = task.batch * s.seq_len, kv_column = task.head * dim;
   for (int64_t head = task.head * group; head < (task.head + 1) * group; ++head) {
     for (int64_t query = 0; query < s.seq_len; query += kQueryBlock) {
-      backward_queries(op, room, first, head, kv_column, query);
+      queries_of(op, room, first, head, kv_column, query);
     }
   }
   write_rows(room.dk, s.seq_len, dim, op.dk, first, kv_column);
   write_rows(room.dv, s.seq_len, dim, op.dv, first, kv_column);
+}
+
+void sink_backward(const SinkBackward& op) {
+  const int64_t heads = op.heads(), dim = op.head_dim;
+  const auto* sinks = row<float>(op.sinks, 0);
+  auto* sums = row<float>(op.dsinks, 0);
+  std::memset(sums, 0, size_t(heads) * sizeof(float));
+  with_type(op.out.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t m = 0; m < op.out.rows; ++m) {
+      for (int64_t h = 0; h < heads; ++h) {
+        const T *out = row<T>(op.out, m) + h * dim, *dout = row<T>(op.dout, m) + h * dim;
+        V delta = {};
+        for_lanes(dim, [&](int64_t c, auto lanes) {
+          delta = fma(load(out + c, lanes), load(dout + c, lanes), delta);
+        });
+        sums[h] -= std::exp(sinks[h] - op.lse[m * heads + h]) * lane_sum(delta);
+      }
+    }
+  });
 }
 
 }  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

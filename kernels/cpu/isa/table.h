@@ -45,6 +45,8 @@ struct KernelTable {
   void (*rope)(const Rope&, int64_t first_position);
   void (*attention_forward)(const AttentionForward&, const AttentionTask&, float* scratch);
   void (*attention_backward)(const AttentionBackward&, const AttentionTask&, float* scratch);
+  /// Overwrites dsinks with the sums over the rows.
+  void (*sink_backward)(const SinkBackward&);
   size_t (*attention_scratch_floats)(const AttentionShape&, bool backward);
   void (*form_logits)(const FormLogits&);
   void (*cross_entropy_stats)(const CrossEntropyStats&);

@@ -89,11 +89,22 @@ TRAINCTL_INLINE V power_of_two(VInt i) {
   return each_register([&](int part) { return (Register)((i.part[part] + 127) << 23); });
 }
 
+TRAINCTL_INLINE VInt load(const int32_t* p) {
+  return each_register([&](int i) {
+    IntRegister part;
+    std::memcpy(&part, p + i * kRegisterLanes, sizeof part);
+    return part;
+  });
+}
+
 // Masks: all bits of a lane are set where the comparison holds.
 TRAINCTL_INLINE VInt operator>(V a, V b) {
   return each_register([&](int i) { return a.part[i] > b.part[i]; });
 }
 TRAINCTL_INLINE VInt operator<(V a, V b) { return b > a; }
+TRAINCTL_INLINE VInt operator>(VInt a, int32_t b) {
+  return each_register([&](int i) { return a.part[i] > b; });
+}
 TRAINCTL_INLINE V select(VInt mask, V where_set, V elsewhere) {
   return each_register([&](int i) { return mask.part[i] ? where_set.part[i] : elsewhere.part[i]; });
 }

@@ -323,3 +323,42 @@ TEST_CASE("a parameter counts once in the norm, and the uses of a tied embedding
   CHECK_THAT(count_problem(tables.params, apart).text_or_empty(),
              Catch::Contains("the gradients of the two uses of wte.weight are not added"));
 }
+
+TEST_CASE("the gradient of sinks is cut as the heads are, and a part of a sum where the rows are") {
+  using enum parallel::Placement;
+  const auto at = [](int i, int64_t rows, int64_t cols) {
+    return kernels::matrix(reinterpret_cast<void*>(uintptr_t(i + 1) << 20), DType::f32, rows, cols);
+  };
+  const Matrix q = at(0, 8, 32), k = at(1, 8, 32), v = at(2, 8, 32), out = at(3, 8, 32), dout = at(4, 8, 32),
+               lse = at(5, 8, 2), sinks = at(6, 1, 2), dsinks = at(7, 1, 2);
+  const kernels::AttentionShape shape{.batch = 1,
+                                      .seq_len = 8,
+                                      .heads = 2,
+                                      .kv_heads = 2,
+                                      .head_dim = 16,
+                                      .mask = {.sinks = sinks.as<float>()}};
+  const auto gradient = [&](parallel::Placement heads, parallel::Placement of_sinks) {
+    Placements placements(0);
+    const auto backend = make_placement_backend(placements, false);
+    const auto stream = backend->create_stream();
+    for (const Matrix& m : {q, k, v, dout}) placements.set(m, heads);
+    placements.set(sinks, of_sinks);
+    backend->run(*stream, kernels::AttentionForward{
+                              .shape = shape, .q = q, .k = k, .v = v, .out = out, .lse = lse.as<float>()});
+    const kernels::SinkBackward op{.out = out,
+                                   .dout = dout,
+                                   .lse = lse.as<float>(),
+                                   .sinks = sinks,
+                                   .dsinks = dsinks,
+                                   .head_dim = 16,
+                                   .accumulate = true};
+    backend->run(*stream, op);
+    backend->run(*stream, op);  // of a second micro-batch
+    return placements.of(dsinks);
+  };
+  CHECK(gradient(replicated, replicated) == replicated);
+  CHECK(gradient(cut_cols, cut_rows) == cut_rows);  // a vector's columns are its rows
+  CHECK(gradient(varying, replicated) == partial);
+  CHECK_THROWS_AS(gradient(cut_cols, replicated), parallel::placements::Misplaced);
+  CHECK_THROWS_AS(gradient(replicated, cut_rows), parallel::placements::Misplaced);
+}

@@ -1,0 +1,90 @@
+// The masks of attention on the device. Kernels have an instance for the causal mask and one for every other
+// (kMasked); a host value of DeviceMask is an argument of both.
+#pragma once
+#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/op_arguments.h"
+
+namespace trainctl::kernels::cuda {
+
+/// Where the running maximum of a row begins that may see none of the first keys: a finite number, because
+/// -infinity - -infinity is NaN.
+constexpr float kLowest = -1e30f;
+
+struct DeviceMask {
+  const int32_t* first_key;    ///< [B*T], or null
+  const float* sinks;          ///< [H], or null
+  int window;                  ///< seq_len: none
+  float cap;                   ///< 0: none
+  float score_cap;             ///< of scores without their factor scale: cap / scale
+  float inverse_score_cap;
+
+  explicit DeviceMask(const AttentionShape& s)
+      : first_key(s.mask.first_key), sinks(s.mask.sinks),
+        window(int(s.has_window() ? s.mask.window : s.seq_len)), cap(s.mask.cap),
+        score_cap(cap / s.scale), inverse_score_cap(cap > 0 ? s.scale / cap : 0.0f) {}
+
+  /// `sequence`: its first row.
+  __device__ SequenceMask of(int64_t sequence, int seq_len) const {
+    return {first_key ? first_key + sequence : nullptr, window, seq_len};
+  }
+};
+
+/// tanh by one exponential: its error is absolute, 2^-22, which is enough for scores in bf16.
+__device__ inline float fast_tanh(float x) {
+  return 1.0f - __fdividef(2.0f, 1.0f + fast_exp2(x * (2.0f * 1.4426950408889634f)));
+}
+
+/// The scores of a tile, without their factor, become capped ones.
+template <int kM, int kN>
+__device__ inline void cap_scores(float (&scores)[kM][kN][4], const DeviceMask& mask) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        scores[m][n][e] = mask.score_cap * fast_tanh(scores[m][n][e] * mask.inverse_score_cap);
+    }
+  }
+}
+
+/// The same, and ds is multiplied by the slope of the cap.
+template <int kM, int kN>
+__device__ inline void cap_with_slopes(float (&scores)[kM][kN][4], float (&ds)[kM][kN][4], const DeviceMask& mask) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float tanh = fast_tanh(scores[m][n][e] * mask.inverse_score_cap);
+        scores[m][n][e] = mask.score_cap * tanh;
+        ds[m][n][e] *= 1.0f - tanh * tanh;
+      }
+    }
+  }
+}
+
+/// Scores of keys before the first one that their query sees become -infinity. Rows are queries from `query` of the
+/// sequence on, columns keys from `key` on.
+template <int kM, int kN>
+__device__ inline void hide_early_keys(float (&scores)[kM][kN][4], const SequenceMask& mask, int query, int key) {
+  const int lane = int(threadIdx.x) % kWarpSize, column = key + lane % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int first = mask.first_visible(query + 16 * m + 8 * half + lane / 4) - column;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (8 * n + e < first) scores[m][n][2 * half + e] = -INFINITY;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace trainctl::kernels::cuda
