@@ -23,6 +23,12 @@ void TensorParallel::gather(Matrix own, Matrix all) {
   all_gather(comm_, stream_, own.data, all.data, size_t(own.count()) * size_of(own.dtype));
 }
 
+void TensorParallel::add(Matrix sums) {
+  if (size() == 1) return;
+  ENSURE(sums.contiguous() && scratch_ != nullptr);
+  all_reduce(comm_, backend_, stream_, sums.data, scratch_, sums.dtype, sums.count());
+}
+
 Matrix TensorParallel::leave(Matrix partial, Matrix local) {
   if (size() == 1) return partial;
   ENSURE(partial.contiguous() && scratch_ != nullptr);

@@ -37,6 +37,8 @@ class TensorParallel {
   /// Adds the ranks' partial sums and returns the result: in `local` [local_rows, C] with sequence
   /// parallelism, otherwise in `partial`. Overwrites `partial` [full_rows, C].
   virtual kernels::Matrix leave(kernels::Matrix partial, kernels::Matrix local);
+  /// Adds the ranks' partial `sums`, contiguous f32, in place: every rank has the whole sum.
+  virtual void add(kernels::Matrix sums);
   /// Fills `all` [size * rows, C] with every rank's `own` [rows, C].
   virtual void gather(kernels::Matrix own, kernels::Matrix all);
 

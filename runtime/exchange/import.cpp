@@ -18,6 +18,7 @@
 #include "runtime/exchange/tokenizer_files.h"
 #include "runtime/model/hugging_face.h"
 #include "runtime/model/stage_uses.h"
+#include "runtime/spec/fields/fields.h"
 #include "runtime/spec/parse.h"
 
 namespace trainctl {
@@ -53,26 +54,21 @@ std::string job_name(const std::string& folder) {
 /// The spec that the checkpoint holds: the model; a launch --from it says the rest.
 ParsedJob job_of_model(const ModelSpec& m, const data::TokenizerChoice& tokenizer,
                        const std::string& folder) {
-  OrderedJson model{{"family", std::string(word_of(m.family))},
-                     {"hidden_size", m.hidden_size},
-                     {"num_layers", m.num_layers},
-                     {"num_heads", m.num_heads},
-                     {"num_kv_heads", m.num_kv_heads},
-                     {"ffn_size", m.ffn_size},
-                     {"vocab_size", m.vocab_size},
-                     {"max_seq_len", m.max_seq_len},
-                     {"norm_eps", m.norm_eps},
-                     {"tie_embeddings", m.tie_embeddings},
-                     {"init", {{"std", m.init_std}}}};
-  if (kind_of(m.family).rotary) model["position"] = {{"theta", m.rope_theta}};
-  const OrderedJson spec{
+  OrderedJson spec{
       {"version", 1},
       {"name", job_name(folder)},
       {"description", "imported from " + folder},
-      {"model", model},
       {"data", {{"tokenizer", tokenizer.text()}, {"train", {{{"path", "no-data-was-imported"}}}}}},
       {"parallelism", {{"world_size", 1}}},
       {"schedule", {{"total_steps", 1}}}};
+  for (const auto& [path, value] : spec::model_values(m)) {
+    OrderedJson* node = &spec;
+    for (size_t begin = 0, end; begin < path.size(); begin = end + 1) {
+      end = std::min(path.find('.', begin), path.size());
+      node = &(*node)[path.substr(begin, end - begin)];
+    }
+    *node = parse_ordered_json(value);
+  }
   ParsedJob job = parse_job({.text = dump_json(spec, 1), .file = folder + "/config.json"});
   for (const Diagnostic& mistake : job.diagnostics)
     if (mistake.is_error())

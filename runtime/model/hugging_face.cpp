@@ -15,19 +15,29 @@ constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::string_view kGpt2Buffers[] = {".attn.bias", ".attn.masked_bias"};
 constexpr std::string_view kLlamaBuffers[] = {".rotary_emb.inv_freq"};
 
-// In the order of Family. Source: GPT2LMHeadModel and LlamaForCausalLM of transformers 4 and 5.
+/// Of a family that keeps its tensors as Llama does.
+constexpr HuggingFaceFamily of_hub(std::string_view model_type, std::string_view architecture) {
+  return {model_type, architecture, "", false, kLlamaBuffers};
+}
+
+// In the order of Family. Source: the classes of these names in transformers 4 and 5.
 constexpr HuggingFaceFamily kHuggingFace[] = {
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",
      .prefix = "transformer.",
      .transposed = true,
      .buffers = kGpt2Buffers},
-    {.model_type = "llama",
-     .architecture = "LlamaForCausalLM",
-     .prefix = "",
-     .transposed = false,
-     .buffers = kLlamaBuffers},
+    of_hub("llama", "LlamaForCausalLM"),
+    of_hub("qwen2", "Qwen2ForCausalLM"),
+    of_hub("qwen3", "Qwen3ForCausalLM"),
+    of_hub("olmo2", "Olmo2ForCausalLM"),
+    of_hub("olmo3", "Olmo3ForCausalLM"),
+    of_hub("gemma2", "Gemma2ForCausalLM"),
+    of_hub("gemma3_text", "Gemma3ForCausalLM"),
+    of_hub("mistral", "MistralForCausalLM"),
+    of_hub("smollm3", "SmolLM3ForCausalLM"),
 };
+static_assert(std::size(kHuggingFace) == std::size(kFamilies));
 
 /// Floats that are transposed at a time.
 constexpr int64_t kTransposedFloats = int64_t(1) << 20;

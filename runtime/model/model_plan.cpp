@@ -1,6 +1,8 @@
 #include "runtime/model/model_plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 namespace trainctl {
 namespace {
@@ -8,77 +10,212 @@ namespace {
 using kernels::NormKind;
 using parallel::Cut;
 
-ParamDeclaration vocabulary(const ModelSpec& m, const char* name, ParamRole role) {
-  return {.name = name, .role = role, .rows = m.vocab_size, .cols = m.hidden_size, .cut = Cut::rows};
-}
+/// Names of parameters, below their layer's prefix, as Hugging Face's transformers have them; those of GPT-2
+/// for what it has, and like them for the rest.
+struct Names {
+  const char *embedding, *positions, *layers, *last_norm;
+  const char* qkv[3];  ///< two null: one product
+  const char *gate, *out, *q_norm, *k_norm, *sinks;
+  const char *up_gate, *up, *down;
+  /// Of the norms before and behind attention, then of those of the feed-forward part: by NormPlace.
+  const char* norms[3][4];
+};
+// In the order of ParamNames.
+constexpr Names kNames[] = {{"wte.weight",
+                             "wpe.weight",
+                             "h.",
+                             "ln_f",
+                             {"attn.c_attn", nullptr, nullptr},
+                             "attn.c_gate",
+                             "attn.c_proj",
+                             "attn.q_norm",
+                             "attn.k_norm",
+                             "attn.sinks",
+                             "mlp.c_gate",
+                             "mlp.c_fc",
+                             "mlp.c_proj",
+                             {{"ln_1", nullptr, "ln_2", nullptr},
+                              {nullptr, "ln_1", nullptr, "ln_2"},
+                              {"ln_1", "ln_1_after", "ln_2", "ln_2_after"}}},
+                            {"model.embed_tokens.weight",
+                             "model.embed_positions.weight",
+                             "model.layers.",
+                             "model.norm",
+                             {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                             "self_attn.gate_proj",
+                             "self_attn.o_proj",
+                             "self_attn.q_norm",
+                             "self_attn.k_norm",
+                             "self_attn.sinks",
+                             "mlp.gate_proj",
+                             "mlp.up_proj",
+                             "mlp.down_proj",
+                             {{"input_layernorm", nullptr, "post_attention_layernorm", nullptr},
+                              {nullptr, "post_attention_layernorm", nullptr, "post_feedforward_layernorm"},
+                              {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                               "post_feedforward_layernorm"}}}};
 
-std::vector<ParamDeclaration> norm_of(const ModelSpec& m, const char* name, ParamList::Places places) {
-  ParamList list(m.hidden_size);
-  list.norm(name, places);
-  return list.take();
-}
+/// Makes a plan from the description of its layers.
+class PlanBuilder {
+ public:
+  PlanBuilder(const ModelSpec& m, ModelPlan& plan)
+      : m_(m), layer_(m.layer), names_(kNames[size_t(kind_of(m.family).names)]), plan_(plan) {
+    norm_ = {layer_.norm == LayerNormKind::layernorm ? NormKind::layernorm : NormKind::rmsnorm,
+             float(m.norm_eps), is_one_plus() ? 1.0f : 0.0f};
+  }
 
-void add_layers(ModelPlan& plan, int64_t count, LayerPlan layer) {
-  plan.layers.assign(size_t(count), std::make_shared<const LayerPlan>(std::move(layer)));
-}
+  void build() {
+    plan_.embedding.tokens = vocabulary(names_.embedding, ParamRole::embedding);
+    if (m_.position.type == PositionKind::learned)
+      plan_.embedding.positions = {.name = names_.positions,
+                                   .role = ParamRole::position,
+                                   .rows = m_.max_seq_len,
+                                   .cols = m_.hidden_size};
+    plan_.layer_prefix = names_.layers;
+    for (int64_t i = 0; i < m_.num_layers; ++i) plan_.layers.push_back(layer_of(m_.kind_of_layer(i)));
+    plan_.head = {norm_, norm_parameters(names_.last_norm), std::nullopt};
+    if (!m_.tie_embeddings) plan_.head.weight = vocabulary("lm_head.weight", ParamRole::head);
+    plan_.ends = {float(m_.embedding_scale), {float(m_.logit_scale), float(m_.logit_cap)}, float(m_.z_loss)};
+  }
 
-/// Names and shapes: GPT2LMHeadModel of Hugging Face's transformers; linear weights are [out, in] here.
-void gpt2(const ModelSpec& m, ModelPlan& plan) {
-  const int64_t h = m.hidden_size, f = m.ffn_size;
-  const NormPlan norm{NormKind::layernorm, float(m.norm_eps)};
-  plan.embedding.tokens = vocabulary(m, "wte.weight", ParamRole::embedding);
-  plan.embedding.positions = {
-      .name = "wpe.weight", .role = ParamRole::position, .rows = m.max_seq_len, .cols = h};
-  using A = AttentionPlan;
-  ParamList attention(h);
-  attention.norm("ln_1", {A::norm_weight, A::norm_bias});
-  attention.linear({.name = "attn.c_attn", .out = 3 * h, .in = h, .cut = Cut::rows, .sections = {h, h, h}},
-                   {A::qkv_weight, A::qkv_bias});
-  attention.linear({.name = "attn.c_proj", .out = h, .in = h, .cut = Cut::cols, .residual = true},
-                   {A::proj_weight, A::proj_bias});
-  using M = MlpPlan;
-  ParamList mlp(h);
-  mlp.norm("ln_2", {M::norm_weight, M::norm_bias});
-  mlp.linear({.name = "mlp.c_fc", .out = f, .in = h, .cut = Cut::rows}, {M::up_weight, M::up_bias});
-  mlp.linear({.name = "mlp.c_proj", .out = h, .in = f, .cut = Cut::cols, .residual = true},
-             {M::down_weight, M::down_bias});
-  plan.layer_prefix = "h.";
-  add_layers(plan, m.num_layers,
-             {{AttentionPlan{m.num_heads, m.num_kv_heads, m.head_dim(), std::nullopt, norm, attention.take()},
-               MlpPlan{f, false, norm, mlp.take()}},
-              plan.precision});
-  plan.head = {norm, norm_of(m, "ln_f", {0, 1}), std::nullopt};
-}
+ private:
+  bool is_one_plus() const { return layer_.norm_weight == NormWeight::one_plus; }
+  ParamDeclaration vocabulary(const char* name, ParamRole role) const {
+    return {.name = name, .role = role, .rows = m_.vocab_size, .cols = m_.hidden_size, .cut = Cut::rows};
+  }
+  std::vector<ParamDeclaration> norm_parameters(const char* name) const {
+    ParamList list;
+    norm(list, name, 0, 1);
+    return list.take();
+  }
+  /// The norm, if it has a name. Its bias has the second place.
+  std::optional<NormPlan> norm(ParamList& list, const char* name, int weight, int bias) const {
+    if (!name) return std::nullopt;
+    list.norm({.name = name, .size = m_.hidden_size, .one_plus = is_one_plus()},
+              {weight, layer_.norm_bias ? bias : -1});
+    return norm_;
+  }
 
-/// Names and shapes: LlamaForCausalLM of Hugging Face's transformers.
-void llama(const ModelSpec& m, ModelPlan& plan) {
-  const int64_t h = m.hidden_size, f = m.ffn_size;
-  const int64_t q = m.num_heads * m.head_dim(), kv = m.num_kv_heads * m.head_dim();
-  const NormPlan norm{NormKind::rmsnorm, float(m.norm_eps)};
-  plan.embedding.tokens = vocabulary(m, "model.embed_tokens.weight", ParamRole::embedding);
-  using A = AttentionPlan;
-  ParamList attention(h);
-  attention.norm("input_layernorm", {A::norm_weight});
-  attention.linear({.name = "self_attn.q_proj", .out = q, .in = h, .cut = Cut::rows}, {A::qkv_weight});
-  for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"})
-    attention.linear({.name = name, .out = kv, .in = h, .cut = Cut::rows, .joined = true}, {A::qkv_weight});
-  attention.linear({.name = "self_attn.o_proj", .out = h, .in = q, .cut = Cut::cols, .residual = true},
-                   {A::proj_weight});
-  using M = MlpPlan;
-  ParamList mlp(h);
-  mlp.norm("post_attention_layernorm", {M::norm_weight});
-  mlp.linear({.name = "mlp.gate_proj", .out = f, .in = h, .cut = Cut::rows}, {M::up_weight});
-  mlp.linear({.name = "mlp.up_proj", .out = f, .in = h, .cut = Cut::rows, .joined = true}, {M::up_weight});
-  mlp.linear({.name = "mlp.down_proj", .out = h, .in = f, .cut = Cut::cols, .residual = true},
-             {M::down_weight});
-  plan.layer_prefix = "model.layers.";
-  const Rotary rotary{m.rope_theta, m.head_dim()};
-  add_layers(plan, m.num_layers,
-             {{AttentionPlan{m.num_heads, m.num_kv_heads, m.head_dim(), rotary, norm, attention.take()},
-               MlpPlan{f, true, norm, mlp.take()}},
-              plan.precision});
-  plan.head = {norm, norm_of(m, "model.norm", {0}), std::nullopt};
-}
+  /// Equal layers share one value.
+  LayerRef layer_of(LayerKind kind) {
+    const auto known = kinds_.find(kind);
+    if (known != kinds_.end()) return known->second;
+    LayerPlan layer{{attention(kind), mlp()}, plan_.precision};
+    for (const auto& [other, plan] : kinds_)
+      if (*plan == layer) return kinds_[kind] = plan;
+    return kinds_[kind] = std::make_shared<const LayerPlan>(std::move(layer));
+  }
+
+  AttentionPlan attention(LayerKind kind) const {
+    using A = AttentionPlan;
+    const char* const* names = names_.norms[size_t(layer_.norm_place)];
+    A plan{.heads = m_.num_heads, .kv_heads = m_.num_kv_heads, .head_dim = m_.head_dim()};
+    plan.scale = float(layer_.score_scale > 0 ? layer_.score_scale : 1.0 / std::sqrt(double(m_.head_dim())));
+    plan.cap = float(layer_.score_cap);
+    plan.window = has_window(kind) ? layer_.window : 0;
+    plan.gated = layer_.output_gate;
+    plan.qk_norm = layer_.qk_norm;
+    if (plan.qk_norm != QkNorm::none) plan.qk = {NormKind::rmsnorm, norm_.eps, norm_.weight_offset};
+    if (m_.is_rotary() && has_positions(kind)) plan.rotary = rotary(kind);
+    ParamList list;
+    plan.norm = norm(list, names[0], A::norm_weight, A::norm_bias);
+    input_products(list);
+    qk_norms(list);
+    if (layer_.sinks)
+      list.add({.name = names_.sinks,
+                .role = ParamRole::bias,
+                .rows = m_.num_heads,
+                .cut = Cut::rows,
+                .place = A::sinks});
+    list.linear({.name = names_.out,
+                 .out = m_.hidden_size,
+                 .in = m_.num_heads * m_.head_dim(),
+                 .cut = Cut::cols,
+                 .residual = true},
+                {A::proj_weight, layer_.out_bias ? A::proj_bias : -1});
+    plan.norm_after = norm(list, names[1], A::after_weight, A::after_bias);
+    plan.parameters = list.take();
+    return plan;
+  }
+
+  /// Q, K, V and the gate, one taller matrix.
+  void input_products(ParamList& list) const {
+    using A = AttentionPlan;
+    const int64_t q = m_.num_heads * m_.head_dim(), kv = m_.num_kv_heads * m_.head_dim();
+    std::vector<ParamList::Linear> products;
+    if (names_.qkv[1]) {
+      for (int i = 0; i < 3; ++i) products.push_back({.name = names_.qkv[i], .out = i == 0 ? q : kv});
+    } else {
+      products.push_back({.name = names_.qkv[0], .out = q + 2 * kv, .sections = {q, kv, kv}});
+    }
+    if (layer_.output_gate) products.push_back({.name = names_.gate, .out = q});
+    for (size_t i = 0; i < products.size(); ++i) {
+      products[i].in = m_.hidden_size, products[i].cut = Cut::rows, products[i].joined = i > 0;
+      list.weight(products[i], A::qkv_weight);
+    }
+    for (const ParamList::Linear& product : products)
+      if (layer_.qkv_bias) list.bias(product, A::qkv_bias);
+  }
+
+  void qk_norms(ParamList& list) const {
+    using A = AttentionPlan;
+    if (layer_.qk_norm == QkNorm::none) return;
+    const bool by_head = layer_.qk_norm == QkNorm::head;
+    const auto add = [&](const char* name, int64_t heads, int place) {
+      list.norm({.name = name,
+                 .size = (by_head ? 1 : heads) * m_.head_dim(),
+                 .one_plus = is_one_plus(),
+                 .cut = by_head ? Cut::none : Cut::rows,
+                 .partial = by_head},
+                {place, -1});
+    };
+    add(names_.q_norm, m_.num_heads, A::q_norm);
+    add(names_.k_norm, m_.num_kv_heads, A::k_norm);
+  }
+
+  Rotary rotary(LayerKind kind) const {
+    const PositionSpec& p = m_.position;
+    Rotary rotary{.theta = p.theta,
+                  .channels = m_.rotary_channels(),
+                  .interleaved = p.interleaved,
+                  .scaling = p.scaling};
+    if (has_window(kind) && p.window_theta > 0) rotary.theta = p.window_theta, rotary.scaling = {};
+    if (rotary.scaling.type != RopeScaling::none) rotary.scaling.original_max_seq_len = m_.original_seq_len();
+    return rotary;
+  }
+
+  MlpPlan mlp() const {
+    using M = MlpPlan;
+    const char* const* names = names_.norms[size_t(layer_.norm_place)];
+    M plan{.ffn = m_.ffn_size, .activation = layer_.activation};
+    if (layer_.activation == FfnActivation::swiglu_clamped) plan.limit = float(layer_.activation_limit);
+    ParamList list;
+    plan.norm = norm(list, names[2], M::norm_weight, M::norm_bias);
+    std::vector<ParamList::Linear> products;
+    if (is_gated(layer_.activation)) products.push_back({.name = names_.up_gate});
+    products.push_back({.name = names_.up});
+    for (size_t i = 0; i < products.size(); ++i) {
+      products[i].out = m_.ffn_size, products[i].in = m_.hidden_size, products[i].cut = Cut::rows;
+      products[i].joined = i > 0;
+      list.weight(products[i], M::up_weight);
+    }
+    for (const ParamList::Linear& product : products)
+      if (layer_.mlp_bias) list.bias(product, M::up_bias);
+    list.linear(
+        {.name = names_.down, .out = m_.hidden_size, .in = m_.ffn_size, .cut = Cut::cols, .residual = true},
+        {M::down_weight, layer_.mlp_bias ? M::down_bias : -1});
+    plan.norm_after = norm(list, names[3], M::after_weight, M::after_bias);
+    plan.parameters = list.take();
+    return plan;
+  }
+
+  const ModelSpec& m_;
+  const LayerSpec& layer_;
+  const Names& names_;
+  NormPlan norm_;
+  ModelPlan& plan_;
+  std::map<LayerKind, LayerRef> kinds_;
+};
 
 }  // namespace
 
@@ -88,11 +225,7 @@ ModelPlan model_plan(const ModelSpec& m, DType compute) {
                  .vocabulary = m.vocab_size,
                  .init_std = m.init_std,
                  .precision = precision_of(compute)};
-  switch (m.family) {
-    case Family::gpt2: gpt2(m, plan); break;
-    case Family::llama: llama(m, plan); break;
-  }
-  if (!m.tie_embeddings) plan.head.weight = vocabulary(m, "lm_head.weight", ParamRole::head);
+  PlanBuilder(m, plan).build();
   return plan;
 }
 
@@ -111,6 +244,15 @@ std::vector<Rotary> ModelPlan::rotaries() const {
         if (std::find(rotaries.begin(), rotaries.end(), *attention->rotary) == rotaries.end())
           rotaries.push_back(*attention->rotary);
   return rotaries;
+}
+
+bool compute_the_same(const ModelPlan& a, const ModelPlan& b) {
+  const auto same_layer = [](const LayerRef& x, const LayerRef& y) { return *x == *y; };
+  return a.embedding.tokens == b.embedding.tokens && a.embedding.positions == b.embedding.positions &&
+         std::equal(a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(), same_layer) &&
+         a.head.norm == b.head.norm && a.head.norm_parameters == b.head.norm_parameters &&
+         a.head.weight == b.head.weight && a.ends.embedding_scale == b.ends.embedding_scale &&
+         a.ends.logits.scale == b.ends.logits.scale && a.ends.logits.cap == b.ends.logits.cap;
 }
 
 LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len,

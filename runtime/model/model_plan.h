@@ -1,6 +1,6 @@
-// ModelPlan is a model as a value: the embedding, a list of layers, the head. A family is a function that
-// makes it; nobody else asks for the family. Parameters, stages, memory, tally, checkpoints and generation
-// are made by going over it.
+// ModelPlan is a model as a value: the embedding, a list of layers, the head. It is made from the description of
+// a layer in the job (ModelSpec); nobody else asks for a family. Parameters, stages, memory, tally, checkpoints
+// and generation are made by going over it.
 #pragma once
 #include <optional>
 #include <string>
@@ -22,6 +22,13 @@ struct HeadPlan {
   std::optional<ParamDeclaration> weight;         ///< absent: the head multiplies by the embedding
 };
 
+/// What the ends of a model do besides.
+struct EndsPlan {
+  float embedding_scale = 1;
+  kernels::LogitForm logits;
+  float z_loss = 0;  ///< of each token, times the square of its lse, in training
+};
+
 struct ModelPlan {
   Family family = Family::gpt2;
   int64_t hidden = 0, vocabulary = 0;
@@ -31,6 +38,7 @@ struct ModelPlan {
   std::string layer_prefix;      ///< of a layer's names, in front of its number: "h."
   std::vector<LayerRef> layers;  ///< equal ones share one value
   HeadPlan head;
+  EndsPlan ends;
 
   bool tied() const { return !head.weight; }
   /// Each different layer once, in the order of the model.
@@ -41,6 +49,9 @@ struct ModelPlan {
 
 /// compute: the dtype of activations and of matrices' compute copies.
 ModelPlan model_plan(const ModelSpec& model, DType compute = DType::f32);
+
+/// Whether both have the same parameters and compute the same logits from them.
+bool compute_the_same(const ModelPlan& a, const ModelPlan& b);
 
 /// The sizes of a micro-batch on a rank.
 LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len,

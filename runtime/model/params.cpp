@@ -39,10 +39,11 @@ class TableBuilder {
     p.sublayer = sublayer_;
     p.place = d.place;
     p.joined = d.joined;
+    p.partial = d.partial;
     p.may_be_transposed = d.role == ParamRole::matrix && hugging_face(model_.family).transposed;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
-    if (d.role == ParamRole::norm_weight) p.init_mean = 1;
+    p.init_mean = d.init_mean;
     if (d.role == ParamRole::matrix || vocabulary || d.role == ParamRole::position) {
       p.init_std = model_.init_std;
       if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.layers.size()));

@@ -22,7 +22,7 @@ struct Param {
   bool decay = false;            ///< weight decay applies
   bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
-  bool joined = false;           ///< as in ParamDeclaration
+  bool joined = false, partial = false;  ///< as in ParamDeclaration
   parallel::StateRows states = parallel::kAdamW;
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
 

@@ -318,6 +318,13 @@ void PlacementTensorParallel::gather(Matrix own, Matrix all) {
   placements_.set(all, replicated);
 }
 
+void PlacementTensorParallel::add(Matrix sums) {
+  const Placement in = placements_.of(sums);
+  if (!is_tensor_axis_ || size() == 1) return;
+  if (in != partial) throw Misplaced{fmt::format("the tensor group adds what is {}", word_of(in))};
+  placements_.set(sums, replicated);
+}
+
 Matrix PlacementTensorParallel::leave(Matrix part, Matrix local) {
   const Placement in = placements_.of(part);
   const Matrix out = size() > 1 && cuts_rows() ? local : part;

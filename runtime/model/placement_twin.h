@@ -60,6 +60,7 @@ class PlacementTensorParallel : public parallel::TensorParallel {
         is_tensor_axis_(is_tensor_axis) {}
   kernels::Matrix enter(kernels::Matrix local, kernels::Matrix full) override;
   kernels::Matrix leave(kernels::Matrix partial, kernels::Matrix local) override;
+  void add(kernels::Matrix sums) override;
   void gather(kernels::Matrix own, kernels::Matrix all) override;
 
  private:

@@ -199,7 +199,10 @@ StageBytes StageModel::plan(const StageUses& uses, const Options& options) {
   Memory unused;
   take_once(shared, layout, uses, unused);
   bytes.shared = shared.used();
-  bytes.tensor_sums = parallel::TensorParallel::scratch_bytes(int(s.tensor), s.compute, s.rows, s.hidden);
+  const auto sums = [&](DType dtype, int64_t cols) {
+    return parallel::TensorParallel::scratch_bytes(int(s.tensor), dtype, s.rows, cols);
+  };
+  bytes.tensor_sums = std::max(sums(s.compute, s.hidden), sums(DType::f32, 2));  // of activations; of QkNorms
   for (const Rotary& rotary : uses.rotaries) bytes.positions += rotary_bytes(rotary, s);
   return bytes;
 }

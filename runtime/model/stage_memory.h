@@ -49,9 +49,9 @@ struct Memory {
 /// them.
 int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage, int tp_rank, int64_t* begin);
 
-/// Of the table of a kind of rotary positions: f32 [T, D].
+/// Of the table of a kind of rotary positions: f32 [T, channels].
 inline size_t rotary_bytes(const Rotary& rotary, const LayerShape& s) {
-  return size_t(s.seq_len * rotary.head_dim) * sizeof(float);
+  return size_t(s.seq_len * rotary.channels) * sizeof(float);
 }
 
 /// Lays out all activation memory.

@@ -12,22 +12,6 @@ namespace trainctl {
 using kernels::Matrix;
 using namespace stage_memory;
 
-namespace {
-
-std::vector<float> rotary_table(const Rotary& rotary, int64_t seq_len) {
-  const int64_t d = rotary.head_dim, half = d / 2;
-  std::vector<float> table(size_t(seq_len * d));
-  for (int64_t t = 0; t < seq_len; ++t)
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = double(t) * std::pow(rotary.theta, -2.0 * double(i) / double(d));
-      table[size_t(t * d + i)] = float(std::cos(angle));
-      table[size_t(t * d + half + i)] = float(std::sin(angle));
-    }
-  return table;
-}
-
-}  // namespace
-
 struct StageModel::Impl {
   const StageUses uses;
   const Options options;
@@ -149,7 +133,9 @@ struct StageModel::Impl {
     const Matrix partial = tp.cuts_rows() ? memory.shared.scratch.partial : x;
     backend.run(stream, kernels::EmbeddingForward{.ids = tokens,
                                                   .table = params.weight(virtual_stage.embedding),
-                                                  .vocab_begin = vocab_begin(virtual_stage), .out = partial});
+                                                  .vocab_begin = vocab_begin(virtual_stage),
+                                                  .out = partial,
+                                                  .scale = uses.ends.embedding_scale});
     tp.leave(partial, x);
     if (virtual_stage.position >= 0)
       backend.run(stream, kernels::AddPosition{.table = params.weight(virtual_stage.position),
@@ -182,11 +168,16 @@ struct StageModel::Impl {
       backend.run(stream, kernels::Copy{.src = s.input(), .dst = mid});
     }
     const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
-    backend.run(stream, kernels::NormForward{.kind = uses.final_norm.kind, .x = mid, .delta = delta,
+    backend.run(stream, kernels::NormForward{.kind = uses.final_norm.kind,
+                                             .x = mid,
+                                             .delta = delta,
                                              .weight = vector_weight(params, virtual_stage.final_norm_weight),
                                              .bias = vector_weight(params, virtual_stage.final_norm_bias),
-                                             .eps = uses.final_norm.eps, .sum = s.final_x, .y = y,
-                                             .stats = s.final_stats});
+                                             .eps = uses.final_norm.eps,
+                                             .sum = s.final_x,
+                                             .y = y,
+                                             .stats = s.final_stats,
+                                             .weight_offset = uses.final_norm.weight_offset});
     tp.enter(y, m.head_input);
   }
 
@@ -197,21 +188,33 @@ struct StageModel::Impl {
     const Matrix logits = m.logits.columns(0, v);
     const int32_t* targets = mb.ids(BatchField::targets);
     backend.run(stream, kernels::LinearForward{.x = m.head_input, .w = head.get(), .y = logits});
-    backend.run(stream, kernels::CrossEntropyStats{.logits = logits, .targets = targets, .vocab_begin = begin,
-                                                   .stats = m.stats});
+    backend.run(stream, kernels::CrossEntropyStats{.logits = logits,
+                                                   .targets = targets,
+                                                   .vocab_begin = begin,
+                                                   .stats = m.stats,
+                                                   .form = uses.ends.logits});
     const float* stats = m.stats;
     if (tp.size() > 1) {
       tp.gather(kernels::matrix(m.stats, DType::f32, shape.rows, 3),
                 kernels::matrix(m.all_stats, DType::f32, shape.rows * tp.size(), 3));
       stats = m.all_stats;
     }
-    backend.run(stream, kernels::CrossEntropyCombine{.stats = stats, .parts = tp.size(), .m = shape.rows,
-                                                     .lse = m.lse, .loss = m.loss});
+    const float z_loss = train ? uses.ends.z_loss : 0;
+    backend.run(stream, kernels::CrossEntropyCombine{.stats = stats,
+                                                     .parts = tp.size(),
+                                                     .m = shape.rows,
+                                                     .lse = m.lse,
+                                                     .loss = m.loss,
+                                                     .z_loss = z_loss});
     backend.run(stream, kernels::Sum{.x = m.loss, .n = shape.rows, .out = loss});
     if (!train) return;
-    backend.run(stream, kernels::CrossEntropyBackward{.logits = logits, .targets = targets,
-                                                      .vocab_begin = begin, .lse = m.lse,
-                                                      .scale = options.loss_scale});
+    backend.run(stream, kernels::CrossEntropyBackward{.logits = logits,
+                                                      .targets = targets,
+                                                      .vocab_begin = begin,
+                                                      .lse = m.lse,
+                                                      .scale = options.loss_scale,
+                                                      .form = uses.ends.logits,
+                                                      .z_loss = z_loss});
     backend.run(stream, kernels::LinearBackwardInput{.dy = logits, .w = head.get(),
                                                      .dx = m.head_input_gradient});
     const Matrix dy = tp.leave(m.head_input_gradient, s.final_gradient);
@@ -268,11 +271,17 @@ struct StageModel::Impl {
       return fused ? vector_gradient(params, use, mb.lane) : use < 0 ? Matrix{} : waiting;
     };
     d = s.layers.empty() ? s.input_gradient : memory.shared.pong;
-    backend.run(stream, kernels::NormBackward{.kind = uses.final_norm.kind, .dy = s.final_gradient, .x = s.final_x,
-        .weight = vector_weight(params, virtual_stage.final_norm_weight), .stats = s.final_stats, .dx = d,
-        .dweight = gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
-        .dbias = gradient(virtual_stage.final_norm_bias, s.final_norm_bias),
-        .accumulate = fused && !mb.first_of_lane});
+    backend.run(stream, kernels::NormBackward{
+                            .kind = uses.final_norm.kind,
+                            .dy = s.final_gradient,
+                            .x = s.final_x,
+                            .weight = vector_weight(params, virtual_stage.final_norm_weight),
+                            .stats = s.final_stats,
+                            .dx = d,
+                            .dweight = gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
+                            .dbias = gradient(virtual_stage.final_norm_bias, s.final_norm_bias),
+                            .accumulate = fused && !mb.first_of_lane,
+                            .weight_offset = uses.final_norm.weight_offset});
   }
 
   void layer_backward(int c, size_t l, Slot& s, const MicroBatch& mb) {
@@ -310,9 +319,12 @@ struct StageModel::Impl {
   void embedding_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
     const Matrix dx = options.split_backward ? s.embedding_gradient : embedding_gradient;
     if (mb.first_of_lane) params.zero_gradient(virtual_stage.embedding, mb.lane);
-    backend.run(stream, kernels::EmbeddingBackward{.ids = mb.ids(BatchField::tokens), .dout = dx,
-        .vocab_begin = vocab_begin(virtual_stage),
-        .dtable = params.gradient(virtual_stage.embedding, mb.lane)});
+    backend.run(stream,
+                kernels::EmbeddingBackward{.ids = mb.ids(BatchField::tokens),
+                                           .dout = dx,
+                                           .vocab_begin = vocab_begin(virtual_stage),
+                                           .dtable = params.gradient(virtual_stage.embedding, mb.lane),
+                                           .scale = uses.ends.embedding_scale});
     if (virtual_stage.position < 0) return;
     if (mb.first_of_lane) params.zero_gradient(virtual_stage.position, mb.lane);
     backend.run(stream, kernels::AddPositionBackward{.dx = dx, .seq_len = shape.seq_len,
@@ -387,6 +399,8 @@ void StageModel::logits(const int32_t* tokens, int64_t count, int64_t first, std
   const auto wide = m.backend.allocate(logits.size() * sizeof(float));
   m.backend.run(m.stream, kernels::Copy{.src = computed,
                                         .dst = kernels::matrix(wide->data(), DType::f32, rows, v)});
+  m.backend.run(m.stream, kernels::FormLogits{.logits = kernels::matrix(wide->data(), DType::f32, rows, v),
+                                              .form = m.uses.ends.logits});
   m.backend.copy_to_host(m.stream, logits.data(), wide->data(), logits.size() * sizeof(float));
   m.stream.synchronize();
 }

@@ -17,6 +17,7 @@ class UseBuilder {
       : model_(tables.model), table_(tables.params), layers_(tables.stage_layers), job_(job), at_(at) {
     result_.shape = tables.shape;
     result_.final_norm = model_.head.norm;
+    result_.ends = model_.ends;
     result_.rotaries = model_.rotaries();
     result_.vocabulary = model_.vocabulary;
   }
@@ -50,7 +51,8 @@ class UseBuilder {
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
     if (p.layout.cut == Cut::none) use.replicated |= parallel::axes::tensor;
-    if (norm && job_.parallelism.sequence_parallel && job_.parallelism.tensor > 1)
+    const bool of_rows = norm && job_.parallelism.sequence_parallel;  // of the stream, which is cut then
+    if (p.layout.cut == Cut::none && (p.partial || of_rows) && job_.parallelism.tensor > 1)
       use.partial |= parallel::axes::tensor;
     if (table_.tied && p.role == ParamRole::embedding) {
       use.replicated |= parallel::axes::uses;

@@ -54,6 +54,7 @@ using VirtualStageClass = std::tuple<bool, bool, std::vector<std::pair<const Lay
 struct StageUses {
   LayerShape shape;
   NormPlan final_norm;
+  EndsPlan ends;
   std::vector<Rotary> rotaries;  ///< of the whole model
   int64_t vocabulary = 0;        ///< of the whole model
   std::vector<parallel::ParamUse> uses;

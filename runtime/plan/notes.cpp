@@ -108,7 +108,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
     notes.push_back(
         fmt::format("attention heads of {} channels run on the plain kernels, many times slower than those "
                     "for 64 and 128: choose "
-                    "model.num_heads so that hidden_size / num_heads is 64 or 128",
+                    "model.head_dim, or model.num_heads, so that they have as many",
                     head));
   if (r.time && r.device.kind == DeviceKind::cuda && r.time->mfu > 1 - r.plan.bubble_fraction)
     notes.push_back(

@@ -20,7 +20,7 @@ FieldChange change_of(const std::string& path, const std::string& before, const 
                       const JobSpec& job) {
   const spec::Field* field = spec::find_field(path);
   ENSURE(field, "{} is not in the field table", path);
-  const bool learned = !kind_of(job.model.family).rotary;
+  const bool learned = job.model.position.type == PositionKind::learned;
   const bool shape = learned && field->where_learned == spec::WhereLearned::part_of_shape;
   return {path, before, now, shape ? Change::never : field->change, field->bits_by, field->part};
 }

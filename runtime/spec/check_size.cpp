@@ -39,10 +39,10 @@ void check_buckets(Resolution& r) {
 }  // namespace
 
 double matrix_elements(const ModelSpec& m, int tables) {
-  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), kv = double(m.num_kv_heads);
-  const double in_attention = 2 + 2 * kv / double(std::max<int64_t>(1, m.num_heads));
-  return double(m.num_layers) *
-             (in_attention * hidden * hidden + (kind_of(m.family).gated ? 3 : 2) * hidden * ffn) +
+  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), heads = double(m.num_heads);
+  const double in_attention =
+      double(m.head_dim()) * ((m.layer.output_gate ? 3 : 2) * heads + 2 * double(m.num_kv_heads));
+  return double(m.num_layers) * hidden * (in_attention + (is_gated(m.layer.activation) ? 3 : 2) * ffn) +
          tables * double(m.vocab_size) * hidden;
 }
 

@@ -9,29 +9,13 @@
 
 #include "parallel/schedules.h"
 #include "runtime/base/text.h"
+#include "runtime/spec/divisors.h"
 #include "runtime/spec/presets.h"
 #include "runtime/spec/resolution.h"
 
 namespace trainctl::spec {
 
 namespace {
-
-/// "use 1, 2, 4 or 8": the divisors that all numbers share.
-std::vector<int64_t> common_divisors(const std::vector<int64_t>& numbers) {
-  int64_t common = 0;
-  for (const int64_t number : numbers) common = std::gcd(common, number);
-  std::vector<int64_t> divisors;
-  constexpr size_t kMost = 12;
-  for (int64_t d = 1; d <= common && d <= 1024 && divisors.size() < kMost; ++d)
-    if (common % d == 0) divisors.push_back(d);
-  return divisors;
-}
-
-std::string use_one_of(const std::vector<int64_t>& values) {
-  if (values.size() == 1) return fmt::format("use {}", values[0]);
-  const std::vector<int64_t> most(values.begin(), values.end() - 1);
-  return fmt::format("use {} or {}", fmt::join(most, ", "), values.back());
-}
 
 bool power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
@@ -257,30 +241,8 @@ void check_model(Resolution& r) {
       return;  // the preset's shape is for its own family
     }
   }
-  if (r.sound({"model.family"}) && !kind_of(m.family).rotary && r.given_by_user("model.position.theta"))
-    r.report("E0210",
-             fmt::format("`model.position.theta` does not fit the family {}", word_of(m.family)),
-             {"model.position.theta", "model.family"},
-             {fmt::format("{} learns its positions; remove the field", word_of(m.family))});
-  const bool heads = r.sound({"model.hidden_size", "model.num_heads"});
-  if (heads && m.hidden_size % m.num_heads != 0)
-    r.report("E0220", "the number of heads must divide the hidden size",
-             {"model.num_heads", "model.hidden_size"}, {use_one_of(common_divisors({m.hidden_size}))},
-             fmt::format("{} is not a multiple of {}", m.hidden_size, m.num_heads));
-  if (r.sound({"model.num_heads", "model.num_kv_heads"}) && m.num_heads % m.num_kv_heads != 0)
-    r.report("E0221", "the number of KV heads must divide the number of heads",
-             {"model.num_kv_heads", "model.num_heads"}, {use_one_of(common_divisors({m.num_heads}))},
-             fmt::format("{} is not a multiple of {}", m.num_heads, m.num_kv_heads));
-  if (heads && r.sound({"model.family"}) && kind_of(m.family).rotary && m.hidden_size % m.num_heads == 0 &&
-      m.head_dim() % 2 != 0)
-    r.report("E0222", fmt::format("rotary positions need heads of even size, not {}", m.head_dim()),
-             {"model.num_heads", "model.hidden_size"},
-             {"choose num_heads so that hidden_size / num_heads is even"});
-  if (r.sound({"model.family", "model.num_heads", "model.num_kv_heads"}) && kind_of(m.family).biases &&
-      m.num_kv_heads != m.num_heads)
-    r.report("E0223", fmt::format("{} has as many KV heads as heads", word_of(m.family)),
-             {"model.num_kv_heads", "model.num_heads"},
-             {"remove model.num_kv_heads, or use the llama family"});
+  check_heads(r);
+  check_layer(r);
   if (r.sound({"data.seq_len", "model.max_seq_len"}) && r.job.data.seq_len > m.max_seq_len)
     r.report("E0230", "sequences are longer than the model is made for",
              {"data.seq_len", "model.max_seq_len"},

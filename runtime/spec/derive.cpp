@@ -53,14 +53,26 @@ void check_alternatives(Resolution& r) {
   }
 }
 
-/// A field that names what the family fixes anyway.
-void check_constant(Resolution& r, const std::string& path, const char* wanted) {
-  const auto found = r.settings.find(path);
-  if (found == r.settings.end() || std::get<std::string>(found->second) == wanted) return;
-  const std::string_view family = word_of(r.job.model.family);
-  r.report(
-      "E0210", fmt::format("`{}` does not fit the family {}", path, family), {path, "model.family"},
-      {fmt::format("{} always has \"{}\"; remove the field or choose the other family", family, wanted)});
+/// A field under its old name: it may be given if it says what the new one does.
+void check_old_name(Resolution& r, const std::string& old, const std::string& path) {
+  const auto found = r.settings.find(old);
+  if (found == r.settings.end() || !r.sound(path)) return;
+  const Field& field = *find_field(path);
+  if (!r.given(path)) return field.set(r.job, found->second);
+  if (found->second != field.get(r.job))
+    r.report("E0210", fmt::format("`{}` and its old name `{}` say different things", path, old), {old, path},
+             {fmt::format("remove {}", old)});
+}
+
+/// What the family presets, where nothing else is given.
+void derive_by_family(Resolution& r) {
+  const JobSpec preset{.model = with_family_defaults(r.job.model)};
+  for (const Field& field : fields())
+    if (field.by_family && !r.given(field.path)) field.set(r.job, field.get(preset));
+  check_old_name(r, "model.norm", "model.layer.norm");
+  check_old_name(r, "model.activation", "model.layer.activation");
+  if (r.job.model.layer.norm == LayerNormKind::rmsnorm && !r.given("model.layer.norm_bias"))
+    r.job.model.layer.norm_bias = false;
 }
 
 void derive_model(Resolution& r) {
@@ -78,11 +90,8 @@ void derive_model(Resolution& r) {
                          missing.size() == 1 ? "is" : "are"),
              {"model"}, {"give model.preset (`trainctl init --list` lists them) or these fields"});
   if (r.sound("model.family")) {
-    const FamilyKind& family = kind_of(model.family);
-    check_constant(r, "model.norm", family.rms_norm ? "rmsnorm" : "layernorm");
-    check_constant(r, "model.activation", family.gated ? "swiglu" : "gelu");
-    check_constant(r, "model.position.type", family.rotary ? "rope" : "learned");
-    if (!r.given("model.tie_embeddings")) model.tie_embeddings = !family.rotary;
+    derive_by_family(r);
+    if (!r.given("model.tie_embeddings")) model.tie_embeddings = kind_of(model.family).tied;
   }
   if (!r.given("model.num_kv_heads")) {
     model.num_kv_heads = model.num_heads;
@@ -90,10 +99,10 @@ void derive_model(Resolution& r) {
   }
   if (!r.given("model.ffn_size")) {
     constexpr int64_t kMultiple = 256;
-    model.ffn_size = kind_of(model.family).gated
+    model.ffn_size = is_gated(model.layer.activation)
                          ? ceil_div(ceil_div(8 * model.hidden_size, 3), kMultiple) * kMultiple
                          : 4 * model.hidden_size;
-    if (!r.sound({"model.family", "model.hidden_size"})) r.spoil("model.ffn_size");
+    if (!r.sound({"model.family", "model.layer.activation", "model.hidden_size"})) r.spoil("model.ffn_size");
   }
 }
 

@@ -48,7 +48,7 @@ std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
     if (!field.in_resolved || field.set_in_source) continue;
-    if (field.where_learned == spec::WhereLearned::nothing && !kind_of(r.job.model.family).rotary) continue;
+    if (field.where_learned == spec::WhereLearned::nothing && !r.job.model.is_rotary()) continue;
     if (field.type == spec::Type::source_list) {
       const std::vector<DataSource>& sources = r.job.data.*field.sources;
       for (size_t i = 0; i < sources.size(); ++i)
@@ -98,7 +98,9 @@ std::string origins_json_of(const std::vector<EffectiveValue>& values) {
 /// The values that no resume may change, by path.
 std::vector<std::pair<std::string, std::string>> fixed_values(const JobSpec& job) {
   std::vector<std::pair<std::string, std::string>> values;
+  const JobSpec preset{.model = with_family_defaults(job.model)};
   for (const Field& field : spec::fields()) {
+    if (field.by_family && field.get(job) == field.get(preset)) continue;
     if (field.change < Change::branch || !field.in_resolved || field.set_in_source) continue;
     if (field.type != spec::Type::source_list) {
       values.emplace_back(field.path, json_of(field.get(job)));

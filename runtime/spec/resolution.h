@@ -90,6 +90,9 @@ double matrix_elements(const ModelSpec& model, int tables);
 void derive(Resolution& resolution);
 /// Checks combinations of fields (checks.cpp). A check runs only if its fields are sound.
 void check_model(Resolution& resolution);
+/// Its heads and the description of its layers (check_layer.cpp).
+void check_heads(Resolution& resolution);
+void check_layer(Resolution& resolution);
 void check_parallelism(Resolution& resolution);
 void check_training(Resolution& resolution);
 void check_operation(Resolution& resolution);

@@ -110,6 +110,7 @@ JobSpec tiny_job(Family family, const std::string& dir) {
                .vocab_size = 97,
                .max_seq_len = 16,
                .tie_embeddings = family == Family::gpt2};
+  job.model = with_family_defaults(job.model);
   std::vector<uint16_t> tokens(8 * 16 * 24 + 1);
   const Philox random(7, RandomPurpose::kTest);
   for (size_t i = 0; i < tokens.size(); ++i)
@@ -127,6 +128,27 @@ JobSpec tiny_job(Family family, const std::string& dir) {
   job.schedule = {.total_steps = 20, .warmup_steps = 4, .lr = 3e-3, .min_lr = 3e-4};
   job.checkpoint.chunk_mib = 0.002;  // many chunks, so that ownership is really spread
   job.parallelism.bucket_mib = 0.02;
+  return job;
+}
+
+JobSpec golden_training(const std::string& dir, const Json& t) {
+  JobSpec job;
+  DataSource source;
+  source.path = dir + "/tokens.bin";
+  source.format = TokenFormat::raw;
+  source.dtype = DType::u16;
+  job.data.train = {source};
+  job.data.seq_len = t["seq_len"];
+  job.data.shuffle = false;
+  job.batch = {.global_sequences = t["batch"], .micro_sequences = 1};
+  job.optimizer = {.beta1 = t["beta1"],
+                   .beta2 = t["beta2"],
+                   .eps = t["eps"],
+                   .weight_decay = t["weight_decay"],
+                   .grad_clip = t["grad_clip"],
+                   .decay_exclude = {DecayKind::norm, DecayKind::bias}};
+  job.schedule = {
+      .total_steps = t["steps"], .warmup_steps = t["warmup_steps"], .lr = t["lr"], .min_lr = t["min_lr"]};
   return job;
 }
 
@@ -155,26 +177,14 @@ JobSpec golden_job(const std::string& name) {
                  .ffn_size = m["intermediate_size"],
                  .vocab_size = m["vocab_size"],
                  .max_seq_len = m["max_position_embeddings"],
-                 .norm_eps = m["rms_norm_eps"],
-                 .rope_theta = m["rope_theta"]};
+                 .norm_eps = m["rms_norm_eps"]};
+  job.model = with_family_defaults(job.model);
+  if (job.model.is_rotary()) job.model.position.theta = m["rope_theta"];
   job.model.tie_embeddings = m["tie_word_embeddings"];
+  const ModelSpec model = job.model;
+  job = golden_training(dir, t);
+  job.model = model;
   job.model.init_from = dir + "/weights.safetensors";
-  DataSource source;
-  source.path = dir + "/tokens.bin";
-  source.format = TokenFormat::raw;
-  source.dtype = DType::u16;
-  job.data.train = {source};
-  job.data.seq_len = t["seq_len"];
-  job.data.shuffle = false;
-  job.batch = {.global_sequences = t["batch"], .micro_sequences = 1};
-  job.optimizer = {.beta1 = t["beta1"],
-                   .beta2 = t["beta2"],
-                   .eps = t["eps"],
-                   .weight_decay = t["weight_decay"],
-                   .grad_clip = t["grad_clip"],
-                   .decay_exclude = {DecayKind::norm, DecayKind::bias}};
-  job.schedule = {
-      .total_steps = t["steps"], .warmup_steps = t["warmup_steps"], .lr = t["lr"], .min_lr = t["min_lr"]};
   return job;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/spec/fields/job.h"
 #include "runtime/train/control/control.h"
 #include "runtime/train/control/event_kind.h"
@@ -52,6 +53,9 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options);
 
 /// A tiny model (gpt2 or llama) and a token file in `dir`: 4 layers, 4 heads, 2 KV heads for llama; global batch 8 x 16 tokens.
 JobSpec tiny_job(Family family, const std::string& dir);
+
+/// A golden case's training, on dir/tokens.bin: batch, optimizer and schedule; the model is the caller's.
+JobSpec golden_training(const std::string& dir, const Json& train);
 
 /// The job of a golden case (test/golden/<name>), 20 steps.
 JobSpec golden_job(const std::string& name);

@@ -1,4 +1,5 @@
-// Causal self-attention:  x -> norm -> qkv -> (rope) -> attention -> proj
+// Self-attention:  x -> norm -> qkv (and gate) -> norm of q and k -> rope -> attention -> gate -> proj -> norm,
+// of which all but qkv, attention and proj may be missing.
 #pragma once
 #include <optional>
 
@@ -6,12 +7,30 @@
 
 namespace trainctl {
 
-/// Sizes of the whole model. Q, K and V are one product, in this order.
+/// Sizes of the whole model. Q, K, V and the gate are one product, in this order.
 struct AttentionPlan {
-  enum Place { norm_weight, norm_bias, qkv_weight, qkv_bias, proj_weight, proj_bias };
+  enum Place {
+    norm_weight,
+    norm_bias,
+    qkv_weight,
+    qkv_bias,
+    proj_weight,
+    proj_bias,
+    q_norm,
+    k_norm,
+    sinks,
+    after_weight,
+    after_bias
+  };
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;     ///< of the product of a query and a key
+  float cap = 0;       ///< of a score: cap * tanh(score / cap); 0: none
+  int64_t window = 0;  ///< a query sees itself and the window - 1 tokens before it; 0: all
+  bool gated = false;  ///< the output is multiplied by the sigmoid of the gate
+  QkNorm qk_norm = QkNorm::none;
+  NormPlan qk;  ///< RMSNorm of queries and keys
   std::optional<Rotary> rotary;
-  NormPlan norm;
+  std::optional<NormPlan> norm, norm_after;
   std::vector<ParamDeclaration>
       parameters;  ///< in the order of the checkpoint's names; each declares its place
 

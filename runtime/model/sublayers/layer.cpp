@@ -24,7 +24,7 @@ void widen(Widest& widest, const LayerPlan& layer, const LayerShape& shape) {
 const float* LayerContext::cos_sin(const Rotary& rotary) const {
   for (const auto& [of, table] : rotary_tables)
     if (of == rotary) return table;
-  ENSURE(false, "no table of rotary positions with theta {} and {} channels", rotary.theta, rotary.head_dim);
+  ENSURE(false, "no table of rotary positions with theta {} and {} channels", rotary.theta, rotary.channels);
   return nullptr;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/model/sublayers/mlp.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "runtime/model/sublayers/sublayer_parts.h"
 
@@ -21,19 +22,39 @@ struct MlpSizes {
 };
 MlpSizes sizes_of(const MlpPlan& plan, const LayerShape& s) {
   const int64_t ffn = plan.ffn / s.tensor;
-  return {ffn, plan.gated ? 2 * ffn : ffn};
+  return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn};
 }
+
+/// What the activation is to the kernels: one of an input, or of an input and its gate.
+using Kernel = std::variant<kernels::Activation, kernels::Gate>;
+Kernel kernel_of(FfnActivation activation) {
+  switch (activation) {
+    case FfnActivation::gelu: return kernels::Activation::gelu;
+    case FfnActivation::gelu_erf: return kernels::Activation::gelu_erf;
+    case FfnActivation::relu2: return kernels::Activation::relu2;
+    case FfnActivation::silu: return kernels::Activation::silu;
+    case FfnActivation::swiglu: return kernels::Gate::swiglu;
+    case FfnActivation::geglu: return kernels::Gate::geglu;
+    case FfnActivation::geglu_erf: return kernels::Gate::geglu_erf;
+    case FfnActivation::swiglu_clamped: return kernels::Gate::clamped;
+  }
+  return kernels::Activation::gelu;
+}
+/// Of gpt-oss: g * sigmoid(1.702 g).
+constexpr float kClampedAlpha = 1.702f;
 
 class Mlp : public Sublayer {
  public:
   Mlp(const MlpPlan& plan, const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer)
-      : sizes_(sizes_of(plan, c.shape)),
-        gated_(plan.gated),
+      : plan_(plan),
+        kernel_(kernel_of(plan.activation)),
+        sizes_(sizes_of(plan, c.shape)),
         norm_(plan.norm, uses, kNormNumbers),
         up_(c, uses.use(plan.up_weight), uses.use(plan.up_bias), sizes_.up, c.shape.hidden,
             of_layer[kUpBias]),
         down_(c, uses.use(plan.down_weight), uses.use(plan.down_bias), c.shape.hidden, sizes_.ffn,
-              of_layer[kDownBias]) {}
+              of_layer[kDownBias]),
+        exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {}
 
   void pack(const LayerContext& c) override {
     up_.pack(c);
@@ -41,44 +62,35 @@ class Mlp : public Sublayer {
   }
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
-    recompute(c, t, previous, delta);
-    c.backend.run(c.stream, kernels::LinearForward{.x = t[kAct], .w = &down_.packed(),
-                                                   .bias = down_.bias_once(c), .y = c.scratch.partial});
-    return c.tp.leave(c.scratch.partial, c.scratch.local);
+    activated(c, t, previous, delta);
+    c.backend.run(c.stream,
+                  kernels::LinearForward{
+                      .x = t[kAct], .w = &down_.packed(), .bias = down_.bias_once(c), .y = exit_.part(c, t)});
+    return exit_.forward(c, t);
   }
 
   void recompute(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
-    norm_.forward(c, t, previous, delta);
-    if (!gated_) {
-      c.backend.run(c.stream, kernels::LinearGeluForward{.x = t[kNorm], .w = &up_.packed(),
-                                                         .bias = up_.bias(c), .pre = t[kUp], .y = t[kAct]});
-      return;
-    }
-    c.backend.run(c.stream, kernels::LinearForward{.x = t[kNorm], .w = &up_.packed(), .bias = up_.bias(c),
-                                                   .y = t[kUp]});
-    swiglu(c, t);
+    if (exit_.keeps())
+      forward(c, t, previous, delta);
+    else
+      activated(c, t, previous, delta);
   }
 
   void recompute_cheap(const LayerContext& c, Tensors& t) override {
     norm_.apply(c, t);
-    if (gated_) swiglu(c, t);
+    if (!is_fused()) activate(c, t);
   }
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
-    keep_output_gradient(c, t, dout);
-    const Matrix dy = t[kOutputGradient], dup = t[kUpGradient];
-    const int64_t f = sizes_.ffn;
-    if (gated_) {
-      c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(),
-                                                           .dx = t[kActGradient]});
-      c.backend.run(c.stream, kernels::GatedBackward{.gate = t[kUp].columns(0, f),
-                                                     .up = t[kUp].columns(f, f),
-                                                     .dy = t[kActGradient],
-                                                     .dgate = dup.columns(0, f),
-                                                     .dup = dup.columns(f, f)});
-    } else {
+    exit_.backward_input(c, t, dout, at);
+    const Matrix dy = t[size_t(exit_.gradient())], dup = t[kUpGradient];
+    if (is_fused()) {
       c.backend.run(c.stream, kernels::LinearGeluBackwardInput{.dy = dy, .w = &down_.packed(), .pre = t[kUp],
                                                                .dx = dup});
+    } else {
+      c.backend.run(c.stream,
+                    kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(), .dx = t[kActGradient]});
+      activate_backward(c, t);
     }
     c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dup, .w = &up_.packed(),
                                                          .dx = c.scratch.partial});
@@ -86,22 +98,69 @@ class Mlp : public Sublayer {
   }
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
-    down_.backward_weight(c, t[kOutputGradient], t[kAct], at);
+    exit_.backward_weight(c, t, at);
+    down_.backward_weight(c, t[size_t(exit_.gradient())], t[kAct], at);
     up_.backward_weight(c, t[kUpGradient], t[kNorm], at);
     norm_.backward_weight(c, t, at);
   }
 
  private:
-  void swiglu(const LayerContext& c, Tensors& t) const {
-    const int64_t f = sizes_.ffn;
-    c.backend.run(c.stream, kernels::GatedForward{
-                                .gate = t[kUp].columns(0, f), .up = t[kUp].columns(f, f), .y = t[kAct]});
+  /// GELU is computed within the product before it.
+  bool is_fused() const { return plan_.activation == FfnActivation::gelu; }
+
+  /// As far as the input of the last product.
+  void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
+    norm_.forward(c, t, previous, delta);
+    if (is_fused()) {
+      c.backend.run(c.stream,
+                    kernels::LinearGeluForward{
+                        .x = t[kNorm], .w = &up_.packed(), .bias = up_.bias(c), .pre = t[kUp], .y = t[kAct]});
+      return;
+    }
+    c.backend.run(c.stream, kernels::LinearForward{
+                                .x = t[kNorm], .w = &up_.packed(), .bias = up_.bias(c), .y = t[kUp]});
+    activate(c, t);
   }
 
+  void activate(const LayerContext& c, Tensors& t) const {
+    const int64_t f = sizes_.ffn;
+    if (const auto* gate = std::get_if<kernels::Gate>(&kernel_))
+      c.backend.run(c.stream, kernels::GatedForward{.kind = *gate,
+                                                    .gate = t[kUp].columns(0, f),
+                                                    .up = t[kUp].columns(f, f),
+                                                    .y = t[kAct],
+                                                    .limit = plan_.limit,
+                                                    .alpha = kClampedAlpha});
+    else
+      c.backend.run(c.stream, kernels::ActivationForward{
+                                  .kind = std::get<kernels::Activation>(kernel_), .x = t[kUp], .y = t[kAct]});
+  }
+
+  void activate_backward(const LayerContext& c, Tensors& t) const {
+    const int64_t f = sizes_.ffn;
+    const Matrix dup = t[kUpGradient];
+    if (const auto* gate = std::get_if<kernels::Gate>(&kernel_))
+      c.backend.run(c.stream, kernels::GatedBackward{.kind = *gate,
+                                                     .gate = t[kUp].columns(0, f),
+                                                     .up = t[kUp].columns(f, f),
+                                                     .dy = t[kActGradient],
+                                                     .dgate = dup.columns(0, f),
+                                                     .dup = dup.columns(f, f),
+                                                     .limit = plan_.limit,
+                                                     .alpha = kClampedAlpha});
+    else
+      c.backend.run(
+          c.stream,
+          kernels::ActivationBackward{
+              .kind = std::get<kernels::Activation>(kernel_), .x = t[kUp], .dy = t[kActGradient], .dx = dup});
+  }
+
+  const MlpPlan& plan_;
+  const Kernel kernel_;
   const MlpSizes sizes_;
-  const bool gated_;
   EntryNorm norm_;
   Linear up_, down_;
+  Exit exit_;
 };
 
 }  // namespace
@@ -110,14 +169,16 @@ std::vector<TensorDeclaration> MlpPlan::tensors(const LayerShape& s) const {
   const MlpSizes sizes = sizes_of(*this, s);
   // Gelu may be computed within the product, before the product is rounded: making it again could change a
   // bit, so it is kept.
+  const bool is_fused = activation == FfnActivation::gelu;
   std::vector<TensorDeclaration> list = {
       {kInput, Life::input, s.compute, s.local_rows, s.hidden},
       {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
       {kUp, Life::activation, s.compute, s.rows, sizes.up, true},
-      {kAct, gated ? Life::cheap : Life::activation, s.compute, s.rows, sizes.ffn, true},
+      {kAct, is_fused ? Life::activation : Life::cheap, s.compute, s.rows, sizes.ffn, true},
       {kUpGradient, Life::gradient, s.compute, s.rows, sizes.up, true}};
-  EntryNorm::declare(list, s, kNormNumbers);
-  if (gated) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, sizes.ffn, true});
+  EntryNorm::declare(list, s, kNormNumbers, norm);
+  Exit::declare(list, s, kExitNumbers, norm_after);
+  if (!is_fused) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, sizes.ffn, true});
   if (declares(parameters, up_bias)) Linear::declare_bias(list, s, kUpBias, sizes.up);
   if (declares(parameters, down_bias)) Linear::declare_bias(list, s, kDownBias, s.hidden);
   return list;

@@ -1,15 +1,20 @@
-// The feed-forward part of a layer:  x -> norm -> up -> gelu | swiglu -> down
+// The feed-forward part of a layer:  x -> norm -> up (and gate) -> activation -> down -> norm, of which the norms
+// may be missing.
 #pragma once
+#include <optional>
+
 #include "runtime/model/sublayers/sublayer.h"
 
 namespace trainctl {
 
 /// Sizes of the whole model.
 struct MlpPlan {
-  enum Place { norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias };
+  enum Place { norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias, after_weight, after_bias };
   int64_t ffn = 0;
-  bool gated = false;  ///< SwiGLU, with gate and up as one product; else GELU
-  NormPlan norm;
+  FfnActivation activation =
+      FfnActivation::gelu;  ///< with a gate, gate and up are one product, in this order
+  float limit = 0;          ///< of swiglu_clamped
+  std::optional<NormPlan> norm, norm_after;
   std::vector<ParamDeclaration>
       parameters;  ///< in the order of the checkpoint's names; each declares its place
 

@@ -4,21 +4,40 @@ namespace trainctl {
 
 using parallel::Cut;
 
-void ParamList::norm(const std::string& name, Places places) {
-  list_.push_back(
-      {.name = name + ".weight", .role = ParamRole::norm_weight, .rows = hidden_, .place = places.weight});
+void ParamList::norm(const Norm& n, Places places) {
+  list_.push_back({.name = n.name + ".weight",
+                   .role = ParamRole::norm_weight,
+                   .rows = n.size,
+                   .cut = n.cut,
+                   .place = places.weight,
+                   .init_mean = n.one_plus ? 0.0 : 1.0,
+                   .partial = n.partial});
   if (places.bias >= 0)
     list_.push_back(
-        {.name = name + ".bias", .role = ParamRole::norm_bias, .rows = hidden_, .place = places.bias});
+        {.name = n.name + ".bias", .role = ParamRole::norm_bias, .rows = n.size, .place = places.bias});
 }
 
-void ParamList::linear(const Linear& l, Places places) {
-  list_.push_back({l.name + ".weight", ParamRole::matrix, l.out, l.in, l.cut, l.sections, l.residual,
-                   places.weight, l.joined});
-  if (places.bias < 0) return;
+void ParamList::weight(const Linear& l, int place) {
+  list_.push_back({.name = l.name + ".weight",
+                   .role = ParamRole::matrix,
+                   .rows = l.out,
+                   .cols = l.in,
+                   .cut = l.cut,
+                   .sections = l.sections,
+                   .residual = l.residual,
+                   .place = place,
+                   .joined = l.joined});
+}
+
+void ParamList::bias(const Linear& l, int place) {
   // A bias behind a column cut is added once, after the partial sums have been joined: nothing of it is cut.
-  const Cut cut = l.cut == Cut::rows ? Cut::rows : Cut::none;
-  list_.push_back({l.name + ".bias", ParamRole::bias, l.out, 1, cut, l.sections, false, places.bias});
+  list_.push_back({.name = l.name + ".bias",
+                   .role = ParamRole::bias,
+                   .rows = l.out,
+                   .cut = l.cut == Cut::rows ? Cut::rows : Cut::none,
+                   .sections = l.sections,
+                   .place = place,
+                   .joined = l.joined});
 }
 
 }  // namespace trainctl

@@ -21,6 +21,8 @@ struct ParamDeclaration {
   bool residual = false;         ///< feeds the residual stream: smaller initial values
   int place = -1;                ///< in its sublayer, whose own numbers these are
   bool joined = false;           ///< lies directly behind the one before, as one taller matrix
+  double init_mean = 0;
+  bool partial = false;  ///< held whole by each tensor rank, which computes with a part of its uses
   bool operator==(const ParamDeclaration&) const = default;
 };
 
@@ -37,13 +39,24 @@ class ParamList {
   struct Places {
     int weight = -1, bias = -1;
   };
-  explicit ParamList(int64_t hidden) : hidden_(hidden) {}
-  void norm(const std::string& name, Places places);
-  void linear(const Linear& linear, Places places);
+  struct Norm {
+    std::string name;
+    int64_t size = 0;
+    bool one_plus = false;  ///< multiplies by 1 + its weight, which begins as 0
+    parallel::Cut cut = parallel::Cut::none;
+    bool partial = false;
+  };
+  void norm(const Norm& norm, Places places);
+  void weight(const Linear& linear, int place);
+  void bias(const Linear& linear, int place);
+  void linear(const Linear& l, Places places) {
+    weight(l, places.weight);
+    if (places.bias >= 0) bias(l, places.bias);
+  }
+  void add(ParamDeclaration declaration) { list_.push_back(std::move(declaration)); }
   std::vector<ParamDeclaration> take() { return std::move(list_); }
 
  private:
-  int64_t hidden_;
   std::vector<ParamDeclaration> list_;
 };
 

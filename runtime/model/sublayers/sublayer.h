@@ -2,14 +2,16 @@
 //
 //   x = previous + delta;  delta = f(norm(x))
 //
+// where f may end with a norm, too, and may begin without one.
+//
 // A kind of sublayer is a value (AttentionPlan, MlpPlan) and one file of this folder: its sizes and
 // parameters, its memory and its five passes. A layer is a list of such values (layer.h), a model a list
 // of layers (runtime/model/model_plan.h). Everything else (table of parameters, memory plan, pipeline,
 // checkpoints, tally) follows from them.
 //
 // Letters: M tokens of a micro-batch, Ml the rows of them that a rank holds outside the cut parts
-// (TensorParallel), C hidden size, Q = (heads + 2 kv_heads) * head_dim / tp, A = heads * head_dim / tp, F =
-// ffn_size / tp, U = F (gelu) or 2F (swiglu).
+// (TensorParallel), C hidden size, H heads / tp, G kv_heads / tp, D head_dim, A = H D, Q = (H + 2 G) D, and A
+// more with a gate, F = ffn_size / tp, U = F, or 2 F with a gate.
 #pragma once
 #include <array>
 #include <memory>
@@ -21,6 +23,7 @@
 #include "parallel/tensor_parallel.h"
 #include "runtime/model/sublayers/arena.h"
 #include "runtime/model/sublayers/param_list.h"
+#include "runtime/model/sublayers/rotary.h"
 
 namespace trainctl {
 
@@ -50,18 +53,12 @@ struct Widest {
   kernels::AttentionShape attention;
 };
 
-/// The norm that a sublayer, or the head, begins with.
+/// A norm at the begin or the end of a sublayer, or before the head.
 struct NormPlan {
   kernels::NormKind kind = kernels::NormKind::layernorm;
   float eps = 1e-5f;
+  float weight_offset = 0;  ///< added to each weight
   bool operator==(const NormPlan&) const = default;
-};
-
-/// Positions that turn queries and keys.
-struct Rotary {
-  double theta = 10000;
-  int64_t head_dim = 0;
-  bool operator==(const Rotary&) const = default;
 };
 
 /// The lifetime of a tensor of a sublayer. It determines how many copies a rank holds.
@@ -88,7 +85,7 @@ struct TensorDeclaration {
 
 /// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,
 /// recomputed or shared.
-constexpr int kMostTensors = 20;
+constexpr int kMostTensors = 32;
 using Tensors = std::array<kernels::Matrix, kMostTensors>;
 /// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
 /// [M, C].
@@ -115,7 +112,7 @@ struct LayerContext {
   parallel::TensorParallel& tp;
   LayerScratch& scratch;
   bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
-  /// The tables of the model's rotary positions, each [T, D].
+  /// The tables of the model's rotary positions.
   std::vector<std::pair<Rotary, const float*>> rotary_tables = {};
   const float* cos_sin(const Rotary& rotary) const;
 };

@@ -13,6 +13,17 @@ Matrix joined(Matrix first, int64_t rows) {
   return kernels::matrix(first.data, first.dtype, rows, first.cols);
 }
 
+/// dout as the weight half will read it: entered into the cut part, or copied where something overwrites it
+/// before.
+void keep_output_gradient(const LayerContext& c, Tensors& t, Matrix dout) {
+  if (c.tp.cuts_rows())
+    c.tp.enter(dout, t[kOutputGradient]);
+  else if (c.weight_half_follows)
+    t[kOutputGradient] = dout;
+  else if (dout.data != t[kOutputGradient].data)
+    c.backend.run(c.stream, kernels::Copy{.src = dout, .dst = t[kOutputGradient]});
+}
+
 }  // namespace
 
 Matrix vector_weight(const parallel::ShardedParams& params, int use) {
@@ -39,53 +50,147 @@ bool declares(const std::vector<ParamDeclaration>& parameters, int place) {
                      [&](const ParamDeclaration& d) { return d.place == place; });
 }
 
-void EntryNorm::declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n) {
-  list.push_back({n.out, Life::cheap, s.compute, s.rows, s.hidden});
+void declare_waiting(std::vector<TensorDeclaration>& list, int number, int64_t size) {
+  list.push_back({number, Life::late_gradient, DType::f32, 1, size});
+}
+Matrix early_gradient(const LayerContext& c, const Tensors& t, int use, int waiting, LanePlace at) {
+  if (use < 0) return {};
+  return c.weight_half_follows ? vector_gradient(c.params, use, at.lane) : t[size_t(waiting)];
+}
+void add_waiting(const LayerContext& c, const Tensors& t, int use, int waiting, LanePlace at) {
+  if (c.weight_half_follows) return;  // the input half made the gradient
+  accumulate(c, t[size_t(waiting)], vector_gradient(c.params, use, at.lane), at.first);
+}
+
+void EntryNorm::declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
+                        const std::optional<NormPlan>& plan) {
+  // Without a norm y is x itself, where a rank has all of its rows.
+  if (plan || s.local_rows < s.rows) list.push_back({n.out, Life::cheap, s.compute, s.rows, s.hidden});
+  if (!plan) return;
   list.push_back({n.stats, Life::activation, DType::f32, s.local_rows, 2});
-  list.push_back({n.weight_gradient, Life::late_gradient, DType::f32, 1, s.hidden});
-  list.push_back({n.bias_gradient, Life::late_gradient, DType::f32, 1, s.hidden});
+  declare_waiting(list, n.weight_gradient, s.hidden);
+  declare_waiting(list, n.bias_gradient, s.hidden);
+}
+
+void EntryNorm::pass_on(const LayerContext& c, Tensors& t) const {
+  if (c.tp.cuts_rows())
+    c.tp.enter(t[kInput], t[size_t(n_.out)]);
+  else
+    t[size_t(n_.out)] = t[kInput];
 }
 
 void EntryNorm::forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
+  if (!plan_) {
+    if (delta) {
+      if (previous.data != t[kInput].data)
+        c.backend.run(c.stream, kernels::Copy{.src = previous, .dst = t[kInput]});
+      c.backend.run(c.stream, kernels::Add{.src = delta, .dst = t[kInput]});
+    }
+    return pass_on(c, t);
+  }
   const Matrix out = t[size_t(n_.out)], y = c.tp.cuts_rows() ? c.scratch.normed : out;
-  c.backend.run(c.stream, kernels::NormForward{.kind = plan_.kind, .x = delta ? previous : t[kInput],
-                                               .delta = delta, .weight = vector_weight(c.params, weight_),
+  c.backend.run(c.stream, kernels::NormForward{.kind = plan_->kind,
+                                               .x = delta ? previous : t[kInput],
+                                               .delta = delta,
+                                               .weight = vector_weight(c.params, weight_),
                                                .bias = vector_weight(c.params, bias_),
-                                               .eps = plan_.eps, .sum = t[kInput], .y = y,
-                                               .stats = t[size_t(n_.stats)].as<float>()});
+                                               .eps = plan_->eps,
+                                               .sum = t[kInput],
+                                               .y = y,
+                                               .stats = t[size_t(n_.stats)].as<float>(),
+                                               .weight_offset = plan_->weight_offset});
   c.tp.enter(y, out);
 }
 
 void EntryNorm::apply(const LayerContext& c, Tensors& t) const {
+  if (!plan_) return pass_on(c, t);
   const Matrix out = t[size_t(n_.out)], y = c.tp.cuts_rows() ? c.scratch.normed : out;
-  c.backend.run(c.stream, kernels::NormApply{.kind = plan_.kind, .x = t[kInput],
+  c.backend.run(c.stream, kernels::NormApply{.kind = plan_->kind,
+                                             .x = t[kInput],
                                              .stats = t[size_t(n_.stats)].as<float>(),
                                              .weight = vector_weight(c.params, weight_),
-                                             .bias = vector_weight(c.params, bias_), .y = y});
+                                             .bias = vector_weight(c.params, bias_),
+                                             .y = y,
+                                             .weight_offset = plan_->weight_offset});
   c.tp.enter(y, out);
 }
 
 void EntryNorm::backward_input(const LayerContext& c, Tensors& t, Matrix dy, Matrix dresidual, Matrix din,
                                LanePlace at) const {
-  // Until a later weight half runs, the lane's own gradients may still hold those of an earlier lane.
-  const auto gradient = [&](int use, int waiting) {
-    return c.weight_half_follows ? vector_gradient(c.params, use, at.lane)
-           : use < 0             ? Matrix{}
-                                 : t[size_t(waiting)];
-  };
-  c.backend.run(c.stream, kernels::NormBackward{.kind = plan_.kind, .dy = dy, .x = t[kInput],
-                                                .weight = vector_weight(c.params, weight_),
-                                                .stats = t[size_t(n_.stats)].as<float>(),
-                                                .dresidual = dresidual, .dx = din,
-                                                .dweight = gradient(weight_, n_.weight_gradient),
-                                                .dbias = gradient(bias_, n_.bias_gradient),
-                                                .accumulate = c.weight_half_follows && !at.first});
+  if (!plan_) {
+    if (din.data != dresidual.data) c.backend.run(c.stream, kernels::Copy{.src = dresidual, .dst = din});
+    c.backend.run(c.stream, kernels::Add{.src = dy, .dst = din});
+    return;
+  }
+  c.backend.run(c.stream,
+                kernels::NormBackward{.kind = plan_->kind,
+                                      .dy = dy,
+                                      .x = t[kInput],
+                                      .weight = vector_weight(c.params, weight_),
+                                      .stats = t[size_t(n_.stats)].as<float>(),
+                                      .dresidual = dresidual,
+                                      .dx = din,
+                                      .dweight = early_gradient(c, t, weight_, n_.weight_gradient, at),
+                                      .dbias = early_gradient(c, t, bias_, n_.bias_gradient, at),
+                                      .accumulate = accumulates_early(c, at),
+                                      .weight_offset = plan_->weight_offset});
 }
 
 void EntryNorm::backward_weight(const LayerContext& c, Tensors& t, LanePlace at) const {
-  if (c.weight_half_follows) return;   // the input half made the gradients
-  accumulate(c, t[size_t(n_.weight_gradient)], vector_gradient(c.params, weight_, at.lane), at.first);
-  accumulate(c, t[size_t(n_.bias_gradient)], vector_gradient(c.params, bias_, at.lane), at.first);
+  add_waiting(c, t, weight_, n_.weight_gradient, at);
+  add_waiting(c, t, bias_, n_.bias_gradient, at);
+}
+
+void Exit::declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
+                   const std::optional<NormPlan>& plan) {
+  if (!plan) return;
+  list.push_back({n.in, Life::activation, s.compute, s.local_rows, s.hidden});
+  list.push_back({n.stats, Life::activation, DType::f32, s.local_rows, 2});
+  list.push_back({n.gradient, Life::gradient, s.compute, s.rows, s.hidden});
+  declare_waiting(list, n.weight_gradient, s.hidden);
+  declare_waiting(list, n.bias_gradient, s.hidden);
+}
+
+Matrix Exit::part(const LayerContext& c, const Tensors& t) const {
+  return plan_ && c.tp.size() == 1 ? t[size_t(n_.in)] : c.scratch.partial;
+}
+
+Matrix Exit::forward(const LayerContext& c, Tensors& t) const {
+  if (!plan_) return c.tp.leave(c.scratch.partial, c.scratch.local);
+  const Matrix in = t[size_t(n_.in)], sum = c.tp.leave(part(c, t), in);
+  if (sum.data != in.data) c.backend.run(c.stream, kernels::Copy{.src = sum, .dst = in});
+  c.backend.run(c.stream, kernels::NormForward{.kind = plan_->kind,
+                                               .x = in,
+                                               .weight = vector_weight(c.params, weight_),
+                                               .bias = vector_weight(c.params, bias_),
+                                               .eps = plan_->eps,
+                                               .y = c.scratch.local,
+                                               .stats = t[size_t(n_.stats)].as<float>(),
+                                               .weight_offset = plan_->weight_offset});
+  return c.scratch.local;
+}
+
+void Exit::backward_input(const LayerContext& c, Tensors& t, Matrix dout, LanePlace at) const {
+  if (!plan_) return keep_output_gradient(c, t, dout);
+  const Matrix gradient = t[size_t(n_.gradient)], dx = c.tp.cuts_rows() ? c.scratch.normed : gradient;
+  c.backend.run(c.stream,
+                kernels::NormBackward{.kind = plan_->kind,
+                                      .dy = dout,
+                                      .x = t[size_t(n_.in)],
+                                      .weight = vector_weight(c.params, weight_),
+                                      .stats = t[size_t(n_.stats)].as<float>(),
+                                      .dx = dx,
+                                      .dweight = early_gradient(c, t, weight_, n_.weight_gradient, at),
+                                      .dbias = early_gradient(c, t, bias_, n_.bias_gradient, at),
+                                      .accumulate = accumulates_early(c, at),
+                                      .weight_offset = plan_->weight_offset});
+  c.tp.enter(dx, gradient);
+}
+
+void Exit::backward_weight(const LayerContext& c, Tensors& t, LanePlace at) const {
+  if (!plan_) return;
+  add_waiting(c, t, weight_, n_.weight_gradient, at);
+  add_waiting(c, t, bias_, n_.bias_gradient, at);
 }
 
 void Linear::declare_bias(std::vector<TensorDeclaration>& list, const LayerShape& s, int bias, int64_t rows) {
@@ -102,28 +207,26 @@ Linear::Linear(const LayerContext& c, int weight, int bias, int64_t rows, int64_
 void Linear::pack(const LayerContext& c) {
   c.backend.run(c.stream, kernels::Pack{.w = joined(c.params.weight(weight_), rows_),
                                         .packed = packed_.get()});
-  if (converted_)
-    c.backend.run(c.stream, kernels::Copy{.src = vector_weight(c.params, bias_), .dst = converted_});
+  if (converted_) c.backend.run(c.stream, kernels::Copy{.src = joined_bias(c), .dst = converted_});
 }
 
-Matrix Linear::bias(const LayerContext& c) const {
-  return converted_ ? converted_ : vector_weight(c.params, bias_);
+Matrix Linear::joined_bias(const LayerContext& c) const {
+  if (bias_ < 0) return {};
+  const Matrix first = c.params.weight(bias_);
+  return kernels::vector(first.data, first.dtype, rows_);
 }
+Matrix Linear::bias(const LayerContext& c) const { return converted_ ? converted_ : joined_bias(c); }
 Matrix Linear::bias_once(const LayerContext& c) const { return c.tp.rank() == 0 ? bias(c) : Matrix{}; }
 
 void Linear::backward_weight(const LayerContext& c, Matrix dy, Matrix x, LanePlace at) const {
-  c.backend.run(c.stream, kernels::LinearBackwardWeight{.dy = dy, .x = x,
-      .dw = joined(c.params.gradient(weight_, at.lane), rows_),
-      .dbias = vector_gradient(c.params, bias_, at.lane), .accumulate = !at.first});
-}
-
-void keep_output_gradient(const LayerContext& c, Tensors& t, Matrix dout) {
-  if (c.tp.cuts_rows())
-    c.tp.enter(dout, t[kOutputGradient]);
-  else if (c.weight_half_follows)
-    t[kOutputGradient] = dout;
-  else if (dout.data != t[kOutputGradient].data)
-    c.backend.run(c.stream, kernels::Copy{.src = dout, .dst = t[kOutputGradient]});
+  c.backend.run(c.stream, kernels::LinearBackwardWeight{
+                              .dy = dy,
+                              .x = x,
+                              .dw = joined(c.params.gradient(weight_, at.lane), rows_),
+                              .dbias = bias_ < 0 ? Matrix{}
+                                                 : kernels::vector(c.params.gradient(bias_, at.lane).data,
+                                                                   DType::f32, rows_),
+                              .accumulate = !at.first});
 }
 
 }  // namespace trainctl

@@ -1,6 +1,8 @@
 // Building blocks of sublayers: the norm that reads the residual stream, and a linear product with its packed
 // weight and bias.
 #pragma once
+#include <optional>
+
 #include "runtime/model/sublayers/sublayer.h"
 
 namespace trainctl {
@@ -14,10 +16,22 @@ void accumulate(const LayerContext&, kernels::Matrix src, kernels::Matrix dst, b
 /// Whether a sublayer has a parameter at this place.
 bool declares(const std::vector<ParamDeclaration>& parameters, int place);
 
-/// The places of a sublayer's norm: the first ones.
+/// The gradient of a vector parameter while it waits for a weight half that runs apart.
+void declare_waiting(std::vector<TensorDeclaration>& list, int number, int64_t size);
+/// Where the input half puts a vector's gradient: into its lane, or into tensor `waiting` until the weight half
+/// runs, because the lane may still hold the gradients of an earlier one.
+kernels::Matrix early_gradient(const LayerContext& c, const Tensors& t, int use, int waiting, LanePlace at);
+inline bool accumulates_early(const LayerContext& c, LanePlace at) {
+  return c.weight_half_follows && !at.first;
+}
+/// The weight half: adds what has waited.
+void add_waiting(const LayerContext& c, const Tensors& t, int use, int waiting, LanePlace at);
+
+/// The places of a sublayer's norm at its entrance: the first ones.
 enum EntryNormPlace { kNormWeight, kNormBias };
 
-/// The norm at the entrance of a sublayer: y = norm(previous + delta), entered into the part that is cut.
+/// The entrance of a sublayer: x = previous + delta, and y = norm(x), or y = x without a norm, entered into the
+/// part that is cut.
 class EntryNorm {
  public:
   /// Numbers of its tensors: y [M, C], statistics [Ml, 2], and its gradients while they wait for the weight
@@ -25,9 +39,10 @@ class EntryNorm {
   struct Numbers {
     int out, stats, weight_gradient, bias_gradient;
   };
-  static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n);
+  static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
+                      const std::optional<NormPlan>& plan);
 
-  EntryNorm(const NormPlan& plan, const SublayerUses& uses, const Numbers& n)
+  EntryNorm(const std::optional<NormPlan>& plan, const SublayerUses& uses, const Numbers& n)
       : plan_(plan), weight_(uses.use(kNormWeight)), bias_(uses.use(kNormBias)), n_(n) {}
   void forward(const LayerContext& c, Tensors& t, kernels::Matrix previous, kernels::Matrix delta) const;
   /// y again, from x and the statistics.
@@ -38,14 +53,63 @@ class EntryNorm {
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) const;
 
  private:
-  NormPlan plan_;
+  void pass_on(const LayerContext& c, Tensors& t) const;
+
+  std::optional<NormPlan> plan_;
   int weight_, bias_;
   Numbers n_;
 };
 
-/// What the places and numbers of a sublayer with one such norm begin with.
-enum EntryNormNumber { kNorm = kFirstOwn, kStats, kNormWeightGradient, kNormBiasGradient, kFirstAfterNorm };
+/// The end of a sublayer: the sum of the tensor ranks' parts, and a norm of it where there is one.
+class Exit {
+ public:
+  /// Numbers of its tensors with a norm: what it reads [Ml, C], statistics [Ml, 2], the gradient of what it reads
+  /// [M, C], and its own gradients while they wait.
+  struct Numbers {
+    int in, stats, gradient, weight_gradient, bias_gradient;
+  };
+  /// Places of the norm's parameters.
+  struct Places {
+    int weight, bias;
+  };
+  static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
+                      const std::optional<NormPlan>& plan);
+
+  Exit(const std::optional<NormPlan>& plan, const SublayerUses& uses, const Numbers& n, Places places)
+      : plan_(plan), weight_(uses.use(places.weight)), bias_(uses.use(places.bias)), n_(n) {}
+  /// The sublayer's last product writes its part of the sum here [M, C].
+  kernels::Matrix part(const LayerContext& c, const Tensors& t) const;
+  /// What is added to the stream [Ml, C].
+  kernels::Matrix forward(const LayerContext& c, Tensors& t) const;
+  /// Whether backward reads what `forward` leaves, so that a recomputation runs it.
+  bool keeps() const { return plan_.has_value(); }
+  /// Number of the gradient of the last product's output [M, C], filled by `backward_input` from dout.
+  int gradient() const { return plan_ ? n_.gradient : kOutputGradient; }
+  void backward_input(const LayerContext& c, Tensors& t, kernels::Matrix dout, LanePlace at) const;
+  void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) const;
+
+ private:
+  std::optional<NormPlan> plan_;
+  int weight_, bias_;
+  Numbers n_;
+};
+
+/// What the places and numbers of a sublayer with both begin with.
+enum EntryNormNumber {
+  kNorm = kFirstOwn,
+  kStats,
+  kNormWeightGradient,
+  kNormBiasGradient,
+  kBranch,
+  kBranchStats,
+  kBranchGradient,
+  kAfterWeightGradient,
+  kAfterBiasGradient,
+  kFirstAfterNorm
+};
 constexpr EntryNorm::Numbers kNormNumbers{kNorm, kStats, kNormWeightGradient, kNormBiasGradient};
+constexpr Exit::Numbers kExitNumbers{kBranch, kBranchStats, kBranchGradient, kAfterWeightGradient,
+                                     kAfterBiasGradient};
 
 /// y = x W^T + b of one weight, or of several that lie one after another as one taller matrix.
 class Linear {
@@ -64,14 +128,12 @@ class Linear {
   void backward_weight(const LayerContext& c, kernels::Matrix dy, kernels::Matrix x, LanePlace at) const;
 
  private:
+  kernels::Matrix joined_bias(const LayerContext& c) const;
+
   int weight_, bias_;
   int64_t rows_;
   kernels::Matrix converted_;
   std::unique_ptr<kernels::PackedWeight> packed_;
 };
-
-/// dout as the weight half will read it: entered into the cut part, or copied where something overwrites it
-/// before.
-void keep_output_gradient(const LayerContext& c, Tensors& t, kernels::Matrix dout);
 
 }  // namespace trainctl

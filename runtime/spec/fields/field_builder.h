@@ -141,6 +141,10 @@ class Declare {
   Declare& bits_by(BitsBy what) { return self().bits_by = what, *this; }
   Declare& where_learned(WhereLearned meaning) { return self().where_learned = meaning, *this; }
   Declare& sources(std::vector<DataSource> DataSpec::*list) { return self().sources = list, *this; }
+  Declare& by_family(std::string words) {
+    self().by_family = true;
+    return fallback_text(std::move(words));
+  }
   Declare& decided_at_birth() { return self().decided_at_birth = true, *this; }
   Declare& hint(std::string text) { return self().hint = std::move(text), *this; }
   Declare& not_listed() { return self().listed = false, *this; }
@@ -207,6 +211,7 @@ class DeclareSection {
 
 // The parts of the table, one per file.
 void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_layer(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_model_and_data
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_operation
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);

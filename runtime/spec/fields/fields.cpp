@@ -177,4 +177,19 @@ std::string describe_type(const Field& field) {
   return "?";
 }
 
+std::vector<std::pair<std::string, std::string>> model_values(const ModelSpec& model) {
+  const JobSpec job{.model = model}, preset{.model = with_family_defaults(model)};
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Field& field : fields()) {
+    if (field.part != SpecPart::model || !field.get || !field.in_resolved) continue;
+    if (field.path == "model.preset" || field.path == "model.init.from") continue;
+    if (field.where_learned == WhereLearned::nothing && !model.is_rotary()) continue;
+    const Setting value = field.get(job);
+    if (field.by_family && value == field.get(preset)) continue;
+    if (field.section() == "model.init" && value == field.fallback) continue;
+    values.emplace_back(field.path, json_of(value));
+  }
+  return values;
+}
+
 }  // namespace trainctl::spec

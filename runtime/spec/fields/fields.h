@@ -62,6 +62,9 @@ struct Field {
   BitsBy bits_by = BitsBy::change;
   WhereLearned where_learned = WhereLearned::same;
   std::vector<DataSource> DataSpec::*sources = nullptr;  ///< of a source list
+  /// Without a value it has the one of with_family_defaults. Such a value does not count in the job's hash, so
+  /// that jobs from before the field keep theirs.
+  bool by_family = false;
   bool decided_at_birth = false;         ///< the resolved spec has a number in place of `auto`
   bool listed = true;  ///< false: it has its page, but no list shows it: nobody needs to choose it
   bool in_resolved = true;               ///< false: the resolved spec has another field with its meaning
@@ -95,6 +98,10 @@ const Field* find_field(const std::string& path);
 const Section* find_section(const std::string& path);
 /// "data.train.0.weight" -> "data.train[].weight".
 std::string table_path(const std::string& concrete);
+
+/// All that describes a model, as fields of the section `model` with JSON texts, in the order of the table:
+/// without the preset, where it begins, and what its family says.
+std::vector<std::pair<std::string, std::string>> model_values(const ModelSpec& model);
 
 /// Two fields for the same quantity in two units. At most one of them may be given; exactly one if
 /// `required`.

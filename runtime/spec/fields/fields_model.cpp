@@ -55,9 +55,16 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
                        "field. Fields given with a preset replace the preset's.",
                        Change::never);
   model
-      .choice("family", words_of<Family>(),
-              "Architecture. `gpt2`: LayerNorm, GELU, learned positions, biases. `llama`: "
-              "RMSNorm, SwiGLU, rotary positions, grouped KV heads, no biases.")
+      .choice(
+          "family", words_of<Family>(),
+          "Architecture: a preset of `model.layer` and `model.position`, and the names of parameters in "
+          "files "
+          "of Hugging Face. `gpt2`: LayerNorm, GELU, learned positions, biases. `llama`, also Mistral and "
+          "SmolLM2: RMSNorm, SwiGLU, rotary positions, no biases. `qwen2`: with biases of q, k and v. "
+          "`qwen3`: with a norm of each query and key. `olmo2`, `olmo3`: norms behind the sublayers, and of "
+          "all "
+          "queries and keys. `gemma2`, `gemma3`: norms before and behind, weights as 1 + w, GeGLU, a scaled "
+          "embedding. Each field of `model.layer` that is given replaces the family's.")
       .to(IN_JOB(model.family))
       .fallback_text("the preset's; required without one")
       .also({"architecture", "model_type"});
@@ -81,9 +88,11 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
       .from(1)
       .upto(10000)
       .fallback_text("the preset's; required without one")
-      .also({"n_layer", "n_layers", "layers", "num_hidden_layers", "depth"})
+      .also({"n_layer", "n_layers", "num_hidden_layers", "depth"})
       .example("12");
-  model.integer("num_heads", "Attention heads; must divide `model.hidden_size`.")
+  model
+      .integer("num_heads",
+               "Attention heads; must divide `model.hidden_size` where `model.head_dim` is not given.")
       .to(IN_JOB(model.num_heads))
       .from(1)
       .upto(1 << 16)
@@ -101,11 +110,18 @@ void declare_model_widths(std::vector<Field>& table, std::vector<Section>& secti
       .fallback_text("model.num_heads")
       .also({"n_kv_heads", "kv_heads", "num_key_value_heads"})
       .example("8");
+  model.integer("head_dim", "Channels of an attention head.")
+      .to(IN_JOB(model.head_dim_given))
+      .by_family("hidden_size / num_heads")
+      .from(1)
+      .upto(1 << 16)
+      .also({"head_size", "d_head", "kv_channels"})
+      .example("128");
   model.integer("ffn_size", "Width of the feed-forward layer.")
       .to(IN_JOB(model.ffn_size))
       .from(1)
       .upto(1 << 22)
-      .fallback_text("gpt2: 4 * hidden_size; llama: 8/3 * hidden_size rounded up to a multiple of 256")
+      .fallback_text("4 * hidden_size; with a gate 8/3 * hidden_size rounded up to a multiple of 256")
       .also({"intermediate_size", "ffn_dim", "ffn_hidden_size", "mlp_size"})
       .example("3072");
   model.integer("vocab_size", "Number of token ids; must be at least the tokenizer's.")
@@ -116,8 +132,9 @@ void declare_model_widths(std::vector<Field>& table, std::vector<Section>& secti
       .also({"n_vocab"})
       .example("50257");
   model
-      .integer("max_seq_len",
-               "Longest sequence the model is made for; gpt2 learns one position vector for each.")
+      .integer(
+          "max_seq_len",
+          "Longest sequence the model is made for; where positions are learned, there is a vector for each.")
       .to(IN_JOB(model.max_seq_len))
       .on_change(Change::branch)
       .where_learned(WhereLearned::part_of_shape)
@@ -131,8 +148,8 @@ void declare_model_widths(std::vector<Field>& table, std::vector<Section>& secti
 
 void declare_model_details(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection model(table, sections, "model", "", Change::never);
-  model.choice("norm", {"layernorm", "rmsnorm"}, "Normalisation; fixed by the family, checked if given.")
-      .fallback_text("gpt2: layernorm; llama: rmsnorm")
+  model.choice("norm", words_of<LayerNormKind>(), "Old name of `model.layer.norm`, checked if given.")
+      .fallback_text("model.layer.norm")
       .not_listed()
       .not_resolved();
   model.number("norm_eps", "Added to the variance inside the norms.")
@@ -143,32 +160,19 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .fallback(1e-5)
       .also({"layer_norm_epsilon", "rms_norm_eps"});
   model
-      .choice("activation", {"gelu", "swiglu"},
-              "Feed-forward activation; fixed by the family, checked if given.")
-      .fallback_text("gpt2: gelu; llama: swiglu")
+      .choice("activation", words_of<FfnActivation>(),
+              "Old name of `model.layer.activation`, checked if given.")
+      .fallback_text("model.layer.activation")
       .not_listed()
       .not_resolved();
   model.boolean("tie_embeddings", "Also use the token embedding as the output matrix.")
       .to(IN_JOB(model.tie_embeddings))
-      .fallback_text("gpt2: true; llama: false; the preset's")
+      .fallback_text("true for gpt2, gemma2, gemma3 and smollm3; else false; the preset's")
       .also({"tie_word_embeddings"})
       .example("true");
+}
 
-  DeclareSection position(table, sections, "model.position", "Positional encoding.", Change::branch);
-  position
-      .choice("type", {"learned", "rope"},
-              "Kind of position encoding; fixed by the family, checked if given.")
-      .fallback_text("gpt2: learned; llama: rope")
-      .not_listed()
-      .not_resolved();
-  position.number("theta", "Base of the rotary frequencies (llama only).")
-      .to(IN_JOB(model.rope_theta))
-      .where_learned(WhereLearned::nothing)
-      .above(0)
-      .fallback(10000.0)
-      .also({"rope_theta"})
-      .example("500000.0");
-
+void declare_init(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection init(table, sections, "model.init", "Initial weights.", Change::branch);
   init.number("std",
               "Standard deviation of the normal distribution of the initial weights; projections back into "
@@ -275,6 +279,8 @@ void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sec
   declare_model(table, sections);
   declare_model_widths(table, sections);
   declare_model_details(table, sections);
+  declare_layer(table, sections);
+  declare_init(table, sections);
   declare_data(table, sections);
 }
 

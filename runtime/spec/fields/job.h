@@ -16,27 +16,9 @@
 #include "parallel/pipeline.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/words.h"
+#include "runtime/spec/fields/model_spec.h"
 
 namespace trainctl {
-
-/// An architecture: its word and its row of kFamilies are all that the spec and the plan know of it.
-enum class Family { gpt2, llama };
-template <>
-struct Words<Family> {
-  static constexpr std::string_view list[] = {"gpt2", "llama"};
-};
-/// What a family fixes.
-struct FamilyKind {
-  bool rms_norm;   ///< RMSNorm, which has no bias; else LayerNorm
-  bool gated;      ///< SwiGLU; else GELU
-  bool rotary;     ///< positions turn queries and keys; else they are learned, and added to the embedding
-  bool biases;     ///< of norms and products; such families have as many KV heads as heads
-};
-inline constexpr FamilyKind kFamilies[] = {
-    {.rms_norm = false, .gated = false, .rotary = false, .biases = true},
-    {.rms_norm = true, .gated = true, .rotary = true, .biases = false},
-};
-constexpr const FamilyKind& kind_of(Family family) { return kFamilies[size_t(family)]; }
 
 /// The kind of device of the ranks. `automatic` is decided once, when the run is launched.
 enum class DeviceChoice { automatic, cpu, cuda };
@@ -53,19 +35,6 @@ enum class Recompute { none, selective, full, first_layers };
 enum class Transport { automatic, nccl, host };   // how ranks on GPUs exchange device memory
 // Sum over data-parallel ranks: in our tree order, or in NCCL's order.
 enum class GradientSums { exact, fast };
-
-/// model.*: one decoder-only transformer.
-struct ModelSpec {
-  Family family = Family::gpt2;
-  std::string preset;                          // "" when given field by field
-  int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, ffn_size = 0;
-  int64_t vocab_size = 0, max_seq_len = 0;
-  double norm_eps = 1e-5, rope_theta = 10000.0;
-  bool tie_embeddings = true;
-  double init_std = 0.02;
-  std::string init_from;                       // folder of Hugging Face safetensors, or ""
-  int64_t head_dim() const { return hidden_size / num_heads; }
-};
 
 struct DataSource {
   std::string path;                            // may hold a glob

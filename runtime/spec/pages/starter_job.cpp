@@ -27,14 +27,15 @@ struct Row {
   double total_tokens;  ///< 0: 20 a parameter
   const char *lr, *min_lr;
 };
-constexpr int64_t kAny = 1 << 20;
+/// Longer sequences come late in a pre-training.
+constexpr int64_t kUsual = 8192;
 constexpr Row kRows[] = {
-    {1e6, 1024, 128, 500e3, "3e-3", "3e-4"}, {1e7, 2048, 128, 2e6, "3e-3", "3e-4"},
-    {5e7, 8192, kAny, 10e6, "1e-3", "1e-4"}, {2e8, 1 << 19, kAny, 0, "6e-4", "6e-5"},
-    {5e8, 1 << 19, kAny, 0, "3e-4", "3e-5"}, {1e9, 1 << 19, kAny, 0, "2.5e-4", "2.5e-5"},
-    {2e9, 1 << 20, kAny, 0, "2e-4", "2e-5"}, {5e9, 1 << 20, kAny, 0, "1.6e-4", "1.6e-5"},
-    {4e10, 1 << 22, kAny, 0, "3e-4", "3e-5"}, {2e11, 1 << 22, kAny, 0, "1.5e-4", "1.5e-5"},
-    {INFINITY, 1 << 22, kAny, 0, "8e-5", "8e-6"},
+    {1e6, 1024, 128, 500e3, "3e-3", "3e-4"},        {1e7, 2048, 128, 2e6, "3e-3", "3e-4"},
+    {5e7, 8192, kUsual, 10e6, "1e-3", "1e-4"},      {2e8, 1 << 19, kUsual, 0, "6e-4", "6e-5"},
+    {5e8, 1 << 19, kUsual, 0, "3e-4", "3e-5"},      {1e9, 1 << 19, kUsual, 0, "2.5e-4", "2.5e-5"},
+    {2e9, 1 << 20, kUsual, 0, "2e-4", "2e-5"},      {5e9, 1 << 20, kUsual, 0, "1.6e-4", "1.6e-5"},
+    {4e10, 1 << 22, kUsual, 0, "3e-4", "3e-5"},     {2e11, 1 << 22, kUsual, 0, "1.5e-4", "1.5e-5"},
+    {INFINITY, 1 << 22, kUsual, 0, "8e-5", "8e-6"},
 };
 /// A small model's step has as many micro-batches, so that it can be spread over as many ranks.
 constexpr int64_t kMicroBatches = 8;
@@ -115,16 +116,60 @@ std::string section_of(const std::string& path) {
   return dot == std::string::npos ? "" : path.substr(0, dot);
 }
 
-/// `"position": {"theta": 10000}` of "model.position.theta": what stands in the section.
-std::string entry(const std::string& path, const std::string& value) {
-  const std::string rest = section_of(path).empty() ? path : path.substr(path.find('.') + 1);
-  const size_t dot = rest.find('.');
-  return dot == std::string::npos
-             ? fmt::format("\"{}\": {}", rest, value)
-             : fmt::format("\"{}\": {{\"{}\": {}}}", rest.substr(0, dot), rest.substr(dot + 1), value);
-}
+/// Writes fields, each with a comment, into the sections that their paths name.
+class FieldWriter {
+ public:
+  explicit FieldWriter(std::string& out) : out_(out) { out_ += "{\n"; }
 
-/// Puts `changes` into the starter's values; a new field comes behind the last of its section.
+  void field(const std::string& path, const std::string& value) {
+    const Field* field = spec::find_field(path);
+    ENSURE(field, "starter field {}", path);
+    enter(field->section());
+    out_ += spec::wrapped(spec::first_sentence(field->text), indent() + "// ");
+    out_ += fmt::format("{}\"{}\": {}", indent(), field->leaf(), value);
+    first_ = false;
+  }
+  void end() {
+    leave("");
+    out_ += "\n}\n";
+  }
+
+ private:
+  std::string indent() const {
+    const size_t depth = section_.empty() ? 1 : 2 + size_t(std::count(section_.begin(), section_.end(), '.'));
+    return std::string(2 * depth, ' ');
+  }
+  bool is_in(const std::string& section) const {
+    return section_.empty() || section == section_ || section.starts_with(section_ + ".");
+  }
+  void leave(const std::string& for_section) {
+    while (!is_in(for_section)) {
+      const std::string inner = indent();
+      out_ += "\n" + inner.substr(2) + "}";
+      const size_t dot = section_.rfind('.');
+      section_ = dot == std::string::npos ? "" : section_.substr(0, dot);
+    }
+  }
+  void enter(const std::string& section) {
+    leave(section);
+    if (!first_) out_ += ",\n";
+    while (section_ != section) {
+      const size_t begin = section_.empty() ? 0 : section_.size() + 1;
+      const std::string next = section.substr(0, section.find('.', begin));
+      if (section_.empty()) out_ += "\n";
+      if (const spec::Section* of = spec::find_section(next); of && !of->text.empty())
+        out_ += spec::wrapped(spec::first_sentence(of->text), indent() + "// ");
+      out_ += fmt::format("{}\"{}\": {{\n", indent(), next.substr(begin));
+      section_ = next;
+    }
+  }
+
+  std::string& out_;
+  std::string section_;
+  bool first_ = true;
+};
+
+/// Puts `changes` into the starter's values; a new field comes behind the last of its section, or of the one above.
 void change(StarterFields& values, const StarterFields& changes) {
   for (const auto& [path, value] : changes) {
     const auto same =
@@ -133,9 +178,13 @@ void change(StarterFields& values, const StarterFields& changes) {
       same->second = value;
       continue;
     }
-    const auto last = std::find_if(values.rbegin(), values.rend(),
-                                   [&](const auto& v) { return section_of(v.first) == section_of(path); });
-    values.insert(last.base(), {path, value});
+    const std::string whole = path.substr(0, path.rfind('.') == std::string::npos ? 0 : path.rfind('.'));
+    const auto last_with = [&](const std::string& section) {
+      return std::find_if(values.rbegin(), values.rend(),
+                          [&](const auto& v) { return v.first.starts_with(section + "."); });
+    };
+    const auto inner = last_with(whole);
+    values.insert((inner == values.rend() ? last_with(section_of(path)) : inner).base(), {path, value});
   }
   std::erase_if(values, [](const auto& v) { return v.second.empty(); });
 }
@@ -196,29 +245,12 @@ std::string starter_job(const StarterJob& starter) {
           "about a field.{}",
           model.summary, spec::grouped(model.parameters), remarks(starter)),
       "// ");
-  out += "{\n";
-  std::string section;
-  bool first = true;
   StarterFields values = values_of(starter);
   change(values, starter.changes);
-  for (const auto& [path, value] : values) {
-    const Field* field = spec::find_field(path);
-    ENSURE(field, "starter field {}", path);
-    const bool enters = section_of(path) != section;
-    if (enters && !section.empty()) out += "\n  }";
-    if (!first) out += ",\n";
-    if (enters) {
-      section = section_of(path);
-      out += "\n";
-      out += spec::wrapped(spec::first_sentence(spec::find_section(section)->text), "  // ");
-      out += fmt::format("  \"{}\": {{\n", section);
-    }
-    const std::string indent = section.empty() ? "  " : "    ";
-    out += spec::wrapped(spec::first_sentence(field->text), fmt::format("{}// ", indent));
-    out += indent + entry(path, value);
-    first = false;
-  }
-  return out + "\n  }\n}\n";
+  FieldWriter writer(out);
+  for (const auto& [path, value] : values) writer.field(path, value);
+  writer.end();
+  return out;
 }
 
 std::string starter_job(const std::string& preset, const StarterFields& changes, const std::string& note) {

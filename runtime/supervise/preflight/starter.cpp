@@ -17,6 +17,7 @@
 #include "runtime/machine/node_facts.h"
 #include "runtime/model/params.h"
 #include "runtime/plan/plan.h"
+#include "runtime/spec/fields/fields.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/presets.h"
 
@@ -87,27 +88,12 @@ StarterModel starter_model_of(const ModelSpec& m, const std::string& name) {
   std::string word = name;  // as the name of a job may be
   for (char& c : word)
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '-';
-  StarterModel model{
+  return StarterModel{
       .name = word.empty() || !std::isalnum(static_cast<unsigned char>(word[0])) ? "job" + word : word,
       .summary = fmt::format("The model of {}", name),
       .parameters = parameter_table(m, OptimizerSpec{}).total_count(),
       .seq_len = m.max_seq_len,
-      .fields = {}};
-  const auto add = [&](const char* field, const auto& value) {
-    model.fields.emplace_back(std::string("model.") + field, dump_json(Json(value)));
-  };
-  add("family", std::string(word_of(m.family)));
-  add("hidden_size", m.hidden_size);
-  add("num_layers", m.num_layers);
-  add("num_heads", m.num_heads);
-  add("num_kv_heads", m.num_kv_heads);
-  add("ffn_size", m.ffn_size);
-  add("vocab_size", m.vocab_size);
-  add("max_seq_len", m.max_seq_len);
-  add("norm_eps", m.norm_eps);
-  if (kind_of(m.family).rotary) add("position.theta", m.rope_theta);
-  add("tie_embeddings", m.tie_embeddings);
-  return model;
+      .fields = spec::model_values(m)};
 }
 
 bool is_tokenizer_of(const FoundTokens& tokens, const std::string& tokenizer) {
@@ -195,6 +181,7 @@ std::string proposed_preset(const StarterMachine& machine) {
   for (const spec::Preset& preset : spec::presets()) {
     constexpr int64_t kMost = 10'000'000'000;  // more takes weeks on one machine
     const spec::Preset* now = spec::find_preset(best);
+    if (preset.family != Family::llama) continue;  // the best known
     if (preset.parameters <= now->parameters || preset.parameters > kMost) continue;
     const StarterChoice choice = proposed_mesh({.preset = preset.name}, machine);
     if (choice.mesh && fit_of_starter(starter_text(choice, ""), machine.device).fits) best = preset.name;

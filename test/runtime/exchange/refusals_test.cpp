@@ -49,17 +49,20 @@ HubModel with_config(HubModel model, const std::string& change) {
 
 TEST_CASE("a config.json that trainctl does not compute is refused by the name of the key") {
   const std::pair<const char*, const char*> changes_of_llama[] = {
-      {R"({"model_type": "mamba"})", "its model_type is \"mamba\"; trainctl knows gpt2, llama"},
+      {R"({"model_type": "mamba"})", "its model_type is \"mamba\"; trainctl knows gpt2, llama, qwen2"},
       {R"({"model_type": null})", "names no model_type"},
       {R"({"architectures": ["LlamaForSequenceClassification"]})", "its architectures are"},
-      {R"({"hidden_act": "gelu"})", "hidden_act is \"gelu\"; trainctl computes \"silu\" only"},
-      {R"({"attention_bias": true})", "attention_bias is true"},
-      {R"({"mlp_bias": true})", "mlp_bias is true"},
-      {R"({"head_dim": 16})", "head_dim is 16; trainctl computes hidden_size / num_attention_heads = 32 / 4"},
-      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})", "rope_scaling has factor 8.0"},
-      {R"({"rope_scaling": {"type": "linear"}})", "rope_scaling has type \"linear\""},
-      {R"({"rope_parameters": {"rope_type": "yarn"}})", "rope_parameters has rope_type \"yarn\""},
-      {R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", "partial_rotary_factor 0.5"},
+      {R"({"hidden_act": "relu"})",
+       "hidden_act is \"relu\"; trainctl computes silu, gelu_pytorch_tanh and gelu"},
+      {R"({"attention_bias": 1})", "attention_bias is 1, not true or false"},
+      {R"({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}})",
+       "rope_scaling.rope_type is \"longrope\"; trainctl computes default, linear, llama3 and yarn"},
+      {R"({"rope_scaling": {"type": "linear"}})", "it has no rope_scaling.factor"},
+      {R"({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 3}})",
+       "rope_scaling.beta_fast is 3"},
+      {R"({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7}})",
+       "rope_parameters.mscale is 0.7; trainctl does not compute it"},
+      {R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", "partial_rotary_factor is 0.5"},
       {R"({"rope_theta": 7.0})", "rope_theta is 7 but rope_parameters.rope_theta is 5000.0"},
       {R"({"quantization_config": {"bits": 4}})", "trainctl does not know its key quantization_config"},
       {R"({"sliding_window": 128})", "trainctl does not know its key sliding_window (it is 128)"},
@@ -67,7 +70,7 @@ TEST_CASE("a config.json that trainctl does not compute is refused by the name o
       {R"({"hidden_size": "32"})", "hidden_size is \"32\", not a whole number"},
       {R"({"num_hidden_layers": -1})", "num_hidden_layers is -1"},
       {R"({"rms_norm_eps": "small"})", "rms_norm_eps is \"small\", not a number"},
-      {R"({"num_attention_heads": 5, "head_dim": null})", "head_dim is 6"},
+      {R"({"num_attention_heads": 5, "head_dim": null})", "hidden_size / num_attention_heads is 32 / 5"},
       {R"({"num_key_value_heads": 3})", "that trainctl cannot train: the number of KV heads must divide"},
   };
   REQUIRE(refusal_of(llama_model(false)) == "");
@@ -117,6 +120,17 @@ TEST_CASE("either form of a configuration describes the same model, and what an 
   CHECK(gpt2.model.ffn_size == 128);
   CHECK(gpt2.notes == std::vector<std::string>{"resid_pdrop is 0.1; trainctl trains without dropout"});
   CHECK(Json::parse(model_config_json(gpt2.model, DType::f32, {}))["eos_token_id"].is_null());
+}
+
+TEST_CASE("a configuration that promises other tensors than the folder holds is refused by their names") {
+  const std::pair<const char*, const char*> changes[] = {
+      {R"({"attention_bias": true})", "no tensor `model.layers.0.self_attn.q_proj.bias`"},
+      {R"({"mlp_bias": true})", "no tensor `model.layers.0.mlp.gate_proj.bias`"},
+      {R"({"head_dim": 16})", "`model.layers.0.self_attn.q_proj.weight` of /hub has shape [32, 32]"}};
+  for (const auto& [change, message] : changes) {
+    INFO(change);
+    CHECK_THAT(refusal_of(with_config(llama_model(false), change)), Contains(message));
+  }
 }
 
 TEST_CASE("a folder that is no model is refused") {

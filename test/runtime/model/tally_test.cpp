@@ -14,6 +14,7 @@
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 #include "test/support/thread_run.h"
+#include "test/support/tolerances.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -157,10 +158,16 @@ TEST_CASE("the FLOPs of a token are 6 for each weight of a product, and attentio
           (p.role == ParamRole::embedding && model.tie_embeddings))
         weights += double(p.count());
     for (const int64_t seq_len : {parsed.job.data.seq_len, int64_t{1000}}) {
-      const double attention = 12.0 * double(model.num_layers * model.num_heads * model.head_dim() * seq_len);
+      // A causal layer computes half of all pairs, a windowed one those that it sees.
+      double pairs = 0;
+      for (int64_t layer = 0; layer < model.num_layers; ++layer)
+        pairs += has_window(model.kind_of_layer(layer)) && model.layer.window < seq_len
+                     ? double(kernels::visible_pairs(seq_len, model.layer.window))
+                     : double(seq_len * seq_len) / 2;
+      const double attention = 12.0 * double(model.num_heads * model.head_dim()) * pairs / double(seq_len);
       const FlopsPerToken counted = flops_per_token(model_plan(model), seq_len);
-      CHECK(counted.full == 6 * weights + attention);
-      CHECK(counted.causal == 6 * weights + attention / 2);
+      CHECK(counted.full == Approx(6 * weights + 2 * attention).epsilon(tolerance::kFormula));
+      CHECK(counted.causal == Approx(6 * weights + attention).epsilon(tolerance::kFormula));
     }
   }
 }

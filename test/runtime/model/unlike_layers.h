@@ -8,7 +8,7 @@ inline LayerRef with_mlp(const LayerPlan& layer, int64_t ffn, bool gated) {
   LayerPlan changed = layer;
   auto& mlp = std::get<MlpPlan>(changed.sublayers[1]);
   mlp.ffn = ffn;
-  mlp.gated = gated;
+  mlp.activation = gated ? FfnActivation::swiglu : FfnActivation::gelu;
   std::vector<ParamDeclaration> kept;
   for (ParamDeclaration d : mlp.parameters) {
     if (d.joined && !gated) continue;  // the up projection beside the gate

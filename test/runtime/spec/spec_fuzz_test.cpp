@@ -26,7 +26,9 @@ void check_consistent(const ParsedJob& parsed) {
   CHECK((p.zero_stage < 2 || p.lanes % p.data == 0));
   CHECK(job.batch.global_sequences % (p.lanes * job.batch.micro_sequences) == 0);
   CHECK(job.micro_batches_per_lane() >= 1);
-  CHECK(job.model.hidden_size % job.model.num_heads == 0);
+  CHECK(job.model.head_dim() >= 1);
+  CHECK((!job.model.is_rotary() || job.model.rotary_channels() % 2 == 0));
+  CHECK((job.model.layers.empty() || job.model.num_layers % int64_t(job.model.layers.size()) == 0));
   CHECK(job.model.num_kv_heads % p.tensor == 0);
   CHECK(job.model.ffn_size % p.tensor == 0);
   CHECK(job.data.seq_len >= 1);

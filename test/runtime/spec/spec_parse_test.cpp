@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
+#include "runtime/model/params.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/lineage.h"
 #include "runtime/spec/pages/pages.h"
@@ -38,18 +40,6 @@ ParsedJob parse(const std::string& text, std::vector<std::string> overrides = {}
 
 std::string origin(const ParsedJob& parsed, const std::string& path) {
   return Json::parse(parsed.origins_json).value(path, "");
-}
-
-/// Distinct weights of a model, from the papers' shapes: independent of the model's own parameter table.
-int64_t parameter_count(const ModelSpec& m) {
-  const int64_t C = m.hidden_size, F = m.ffn_size, V = m.vocab_size, L = m.num_layers;
-  const int64_t kv = m.num_kv_heads * m.head_dim();
-  if (m.family == Family::gpt2) {
-    const int64_t attention = C * 3 * C + 3 * C + C * C + C, mlp = C * F + F + F * C + C, norms = 4 * C;
-    return V * C + m.max_seq_len * C + L * (attention + mlp + norms) + 2 * C;
-  }
-  const int64_t layer = 2 * C * C + 2 * C * kv + 3 * C * F + 2 * C;
-  return V * C * (m.tie_embeddings ? 1 : 2) + L * layer + C;
 }
 
 }  // namespace
@@ -87,8 +77,33 @@ TEST_CASE("every preset is a job with the published number of parameters", "[spe
   for (const spec::Preset& preset : spec::presets()) {
     INFO(preset.name);
     const JobSpec job = parse(kMinimal, {"model.preset=" + preset.name}).job;
-    CHECK(parameter_count(job.model) == preset.parameters);
+    CHECK(parameter_table(job.model, job.optimizer).total_count() == preset.parameters);
   }
+}
+
+TEST_CASE("a description replaces its family's, field by field", "[spec]") {
+  const auto model = [](std::vector<std::string> overrides) { return parse(kMinimal, overrides).job.model; };
+  const ModelSpec gpt2 = model({"model.preset=gpt2-tiny"});
+  CHECK((gpt2.layer.norm_bias && gpt2.layer.qkv_bias && gpt2.position.type == PositionKind::learned));
+  const ModelSpec mixed = model({"model.preset=gpt2-tiny", "model.layer.norm=rmsnorm", "model.layer.activation=swiglu",
+                                 "model.position.type=rope", "model.layer.window=8", "model.layers=[\"window\", \"full\"]"});
+  CHECK((!mixed.layer.norm_bias && mixed.layer.qkv_bias && mixed.is_rotary()));
+  CHECK((mixed.kind_of_layer(0) == LayerKind::window && mixed.kind_of_layer(3) == LayerKind::full));
+  CHECK(model({"model.preset=gpt2-tiny", "model.norm=rmsnorm"}).layer.norm == LayerNormKind::rmsnorm);
+  const ModelSpec gemma = model({"model.preset=gemma3-1b"});
+  CHECK(gemma.embedding_scale == Approx(std::sqrt(1152.0)));
+  CHECK((gemma.layer.norm_place == NormPlace::sandwich && gemma.layer.qk_norm == QkNorm::head && gemma.head_dim() == 256));
+  CHECK(model({"model.preset=gemma3-1b", "model.embedding_scale=1"}).embedding_scale == 1);
+  // What a preset gave, and the user made idle, goes.
+  CHECK(model({"model.preset=gemma3-270m", "model.layers=[\"full\"]"}).layer.window == 0);
+  CHECK(model({"model.preset=olmo3-7b", "model.position.scaling.type=none"}).position.scaling.factor == 1);
+}
+
+TEST_CASE("a job's hash counts a description only where it differs from its family's", "[spec]") {
+  const std::string preset = "model.preset=llama-tiny", hash = parse(kMinimal, {preset}).hash;
+  CHECK(parse(kMinimal, {preset, "model.layer.qk_norm=none", "model.head_dim=16"}).hash == hash);
+  CHECK(parse(kMinimal, {preset, "model.layer.qk_norm=head"}).hash != hash);
+  CHECK(parse(kMinimal, {preset, "model.layer.window=8"}).hash != hash);
 }
 
 TEST_CASE("quantities are read in their units", "[spec]") {

@@ -1,0 +1,137 @@
+// Checks of a model's heads, of the description of its layers and of its positions.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/spec/divisors.h"
+#include "runtime/spec/resolution.h"
+
+namespace trainctl::spec {
+namespace {
+
+/// A field that means nothing but where `used` holds.
+struct Idle {
+  const char* path;
+  bool used;
+  const char *other, *help;
+};
+
+bool any_layer(const ModelSpec& m, bool (*is)(LayerKind)) {
+  const int64_t kinds = m.layers.empty() ? 1 : std::min<int64_t>(m.num_layers, int64_t(m.layers.size()));
+  for (int64_t layer = 0; layer < kinds; ++layer)
+    if (is(m.kind_of_layer(layer))) return true;
+  return false;
+}
+
+void check_idle(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  const RopeScaling scaling = m.position.scaling.type;
+  const bool llama3 = scaling == RopeScaling::llama3, yarn = scaling == RopeScaling::yarn;
+  const char *kScaling = "model.position.scaling.type", *kLlama3 = "it belongs to scaling by \"llama3\"",
+             *kYarn = "it belongs to scaling by \"yarn\"";
+  const Idle fields[] = {
+      {"model.layer.activation_limit", m.layer.activation == FfnActivation::swiglu_clamped,
+       "model.layer.activation", "only swiglu_clamped has a limit"},
+      {"model.layer.window", any_layer(m, has_window), "model.layers",
+       "call some layers `window` in model.layers, or remove the window"},
+      {"model.position.window_theta", any_layer(m, has_window), "model.layers", "no layer has a window"},
+      {"model.position.scaling.factor", scaling != RopeScaling::none, kScaling, "name the rule of scaling"},
+      {"model.position.scaling.original_max_seq_len", llama3 || yarn, kScaling,
+       "it belongs to scaling by \"llama3\" or \"yarn\""},
+      {"model.position.scaling.low_freq_factor", llama3, kScaling, kLlama3},
+      {"model.position.scaling.high_freq_factor", llama3, kScaling, kLlama3},
+      {"model.position.scaling.beta_fast", yarn, kScaling, kYarn},
+      {"model.position.scaling.beta_slow", yarn, kScaling, kYarn},
+      {"model.position.scaling.attention_factor", yarn, kScaling, kYarn},
+      {"model.position.scaling.truncate", yarn, kScaling, kYarn}};
+  if (m.layer.norm_bias && m.layer.norm == LayerNormKind::rmsnorm && r.sound({"model.layer.norm", "model.layer.norm_bias"}))
+    r.report("E0224", "`model.layer.norm_bias` has no effect here", {"model.layer.norm_bias", "model.layer.norm"},
+             {"rmsnorm has no bias"});
+  const JobSpec preset{.model = with_family_defaults(m)};
+  for (const Idle& idle : fields) {
+    const Field& field = *find_field(idle.path);
+    if (idle.used || !r.sound({idle.path, idle.other}) || field.get(r.job) == field.get(preset)) continue;
+    if (!r.given_by_user(idle.path)) {   // the preset's; what the user gave makes it idle
+      field.set(r.job, field.get(preset));
+      continue;
+    }
+    r.report("E0224", fmt::format("`{}` has no effect here", idle.path), {idle.path, idle.other},
+             {idle.help});
+  }
+}
+
+void check_pattern(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  const auto length = int64_t(m.layers.size());
+  if (!r.sound({"model.layers", "model.num_layers", "model.layer.window", "model.position.type"})) return;
+  if (length > 0 && m.num_layers % length != 0)
+    r.report("E0225", fmt::format("a pattern of {} kinds does not fill {} layers", length, m.num_layers),
+             {"model.layers", "model.num_layers"},
+             {fmt::format("a pattern's length must divide the number of layers: {}, or list all {}",
+                          use_one_of(common_divisors({m.num_layers})), m.num_layers)});
+  else if (any_layer(m, has_window) && m.layer.window == 0)
+    r.report("E0226", "layers are called `window`, and there is no window",
+             {"model.layers", "model.layer.window"},
+             {"set model.layer.window to the tokens that a query sees, itself among them"});
+  if (!m.is_rotary() && any_layer(m, [](LayerKind k) { return !has_positions(k); }))
+    r.report("E0226", "layers without rotary positions need others that have them",
+             {"model.layers", "model.position.type"}, {"call them `full` and `window`"});
+}
+
+void check_positions(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  if (!r.sound("model.position.type")) return;
+  if (!m.is_rotary()) {
+    const JobSpec preset{.model = with_family_defaults(m)};
+    for (const Field& field : fields())
+      if (field.where_learned == WhereLearned::nothing && r.given_by_user(field.path) &&
+          r.sound(field.path) && !(field.by_family && field.get(r.job) == field.get(preset)))
+        r.report("E0210", fmt::format("`{}` does not fit positions that are not rotary", field.path),
+                 {field.path, "model.position.type"},
+                 {fmt::format("positions are \"{}\" here; remove the field", word_of(m.position.type))});
+    return;
+  }
+  if (r.sound({"model.hidden_size", "model.num_heads", "model.head_dim", "model.position.rotary_fraction"}) &&
+      (m.rotary_channels() % 2 != 0 || m.rotary_channels() == 0))
+    r.report(
+        "E0222",
+        fmt::format("rotary positions need an even number of channels in a head, not {}",
+                    m.rotary_channels()),
+        {"model.num_heads", "model.hidden_size", "model.head_dim", "model.position.rotary_fraction"},
+        {"choose model.head_dim, or num_heads and hidden_size, so that head_dim * rotary_fraction is even"});
+  const RopeScalingSpec& s = m.position.scaling;
+  if (s.type == RopeScaling::llama3 && !(s.low_freq_factor < s.high_freq_factor))
+    r.report("E0227", "low_freq_factor must be below high_freq_factor",
+             {"model.position.scaling.low_freq_factor", "model.position.scaling.high_freq_factor"},
+             {"Llama 3.1 has 1 and 4"});
+  if (s.type == RopeScaling::yarn && !(s.beta_slow < s.beta_fast && s.beta_slow > 0))
+    r.report("E0227", "beta_slow must be above 0 and below beta_fast",
+             {"model.position.scaling.beta_slow", "model.position.scaling.beta_fast"}, {"YaRN has 1 and 32"});
+}
+
+}  // namespace
+
+void check_heads(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  const bool heads = r.sound({"model.hidden_size", "model.num_heads"});
+  if (heads && !r.given("model.head_dim") && m.hidden_size % m.num_heads != 0) {
+    r.report("E0220", "the number of heads must divide the hidden size",
+             {"model.num_heads", "model.hidden_size"},
+             {use_one_of(common_divisors({m.hidden_size})) + ", or give model.head_dim"},
+             fmt::format("{} is not a multiple of {}", m.hidden_size, m.num_heads));
+    r.spoil("model.head_dim");
+  }
+  if (r.sound({"model.num_heads", "model.num_kv_heads"}) && m.num_heads % m.num_kv_heads != 0)
+    r.report("E0221", "the number of KV heads must divide the number of heads",
+             {"model.num_kv_heads", "model.num_heads"}, {use_one_of(common_divisors({m.num_heads}))},
+             fmt::format("{} is not a multiple of {}", m.num_heads, m.num_kv_heads));
+}
+
+void check_layer(Resolution& r) {
+  if (!r.sound("model.family")) return;
+  check_idle(r);
+  check_pattern(r);
+  check_positions(r);
+}
+
+}  // namespace trainctl::spec

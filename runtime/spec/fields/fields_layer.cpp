@@ -1,0 +1,249 @@
+// Part of the field table: the description of a layer, of positions and of a model's ends.
+#include "runtime/spec/fields/field_builder.h"
+
+namespace trainctl::spec {
+namespace {
+
+void declare_norms(DeclareSection& layer) {
+  layer.choice("norm", words_of<LayerNormKind>(), "Normalisation.")
+      .to(IN_JOB(model.layer.norm))
+      .by_family("gpt2: layernorm; else rmsnorm")
+      .also({"normalization", "norm_type"});
+  layer
+      .choice("norm_place", words_of<NormPlace>(),
+              "Where a sublayer f has its norms. `pre`: x + f(norm(x)). `post`: x + norm(f(x)). `sandwich`: "
+              "x + norm(f(norm(x))).")
+      .to(IN_JOB(model.layer.norm_place))
+      .by_family("olmo2, olmo3: post; gemma2, gemma3: sandwich; else pre");
+  layer
+      .choice("norm_weight", words_of<NormWeight>(),
+              "What norms multiply by: their weight (`plain`), or 1 + their weight (`one_plus`), also the "
+              "last norm "
+              "and those of `qk_norm`.")
+      .to(IN_JOB(model.layer.norm_weight))
+      .by_family("gemma2, gemma3: one_plus; else plain");
+  layer.boolean("norm_bias", "Norms add a bias; LayerNorm only.")
+      .to(IN_JOB(model.layer.norm_bias))
+      .by_family("gpt2: true; else false");
+}
+
+void declare_attention(DeclareSection& layer) {
+  layer.boolean("qkv_bias", "Queries, keys and values have biases.")
+      .to(IN_JOB(model.layer.qkv_bias))
+      .by_family("gpt2, qwen2: true; else false")
+      .also({"attention_bias", "add_qkv_bias"});
+  layer.boolean("out_bias", "The product behind attention has a bias.")
+      .to(IN_JOB(model.layer.out_bias))
+      .by_family("gpt2: true; else false");
+  layer
+      .choice("qk_norm", words_of<QkNorm>(),
+              "RMSNorm of queries and keys before they are turned: of each head (`head`, one weight for all "
+              "heads), or "
+              "of all heads as one row (`projection`).")
+      .to(IN_JOB(model.layer.qk_norm))
+      .by_family("qwen3, gemma3: head; olmo2, olmo3: projection; else none")
+      .also({"use_qk_norm", "qk_layernorm"});
+  layer
+      .integer("window",
+               "Sliding window of the layers that `model.layers` calls `window`: a query sees itself and the "
+               "window - 1 tokens before it. 0: no layer has one.")
+      .to(IN_JOB(model.layer.window))
+      .on_change(Change::branch)
+      .by_family("0")
+      .from(0)
+      .upto(1 << 24)
+      .unit(Unit::tokens)
+      .also({"sliding_window", "attention_window"})
+      .example("4096");
+  layer
+      .boolean(
+          "sinks",
+          "Each head has a learned score that takes its share of the softmax and gives no value (gpt-oss).")
+      .to(IN_JOB(model.layer.sinks))
+      .by_family("false");
+  layer
+      .boolean("output_gate",
+               "Attention's output is multiplied by the sigmoid of another product of its input.")
+      .to(IN_JOB(model.layer.output_gate))
+      .by_family("false");
+  layer.number("score_cap", "An attention score s becomes cap * tanh(s / cap). 0: it stays.")
+      .to(IN_JOB(model.layer.score_cap))
+      .on_change(Change::branch)
+      .by_family("0")
+      .from(0)
+      .also({"attn_logit_softcapping"})
+      .example("50.0");
+  layer.number("score_scale", "Factor of the product of a query and a key. 0: 1 / sqrt(head_dim).")
+      .to(IN_JOB(model.layer.score_scale))
+      .on_change(Change::branch)
+      .by_family("0")
+      .from(0)
+      .also({"attention_multiplier"})
+      .example("0.0625");
+}
+
+void declare_ffn(DeclareSection& layer) {
+  layer
+      .choice("activation", words_of<FfnActivation>(),
+              "Of the feed-forward part. `gelu` (by tanh), `gelu_erf`, `relu2` (max(x, 0) squared), `silu`; "
+              "gated, with "
+              "a gate of the same width: `swiglu`, `geglu` (by tanh), `geglu_erf`, `swiglu_clamped` "
+              "(gpt-oss: (u + 1) * "
+              "g * sigmoid(1.702 g), clamped at `activation_limit`).")
+      .to(IN_JOB(model.layer.activation))
+      .by_family("gpt2: gelu; gemma2, gemma3: geglu; else swiglu")
+      .also({"hidden_act", "hidden_activation", "activation_function"});
+  layer.number("activation_limit", "Where `swiglu_clamped` clamps.")
+      .to(IN_JOB(model.layer.activation_limit))
+      .on_change(Change::branch)
+      .by_family("7")
+      .above(0)
+      .also({"swiglu_limit"});
+  layer.boolean("mlp_bias", "The products of the feed-forward part have biases.")
+      .to(IN_JOB(model.layer.mlp_bias))
+      .by_family("gpt2: true; else false");
+}
+
+void declare_positions(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection position(table, sections, "model.position", "Positional encoding.", Change::branch);
+  position
+      .choice("type", words_of<PositionKind>(),
+              "Kind of positions: learned vectors added to the embedding, rotary ones that turn queries and "
+              "keys, or "
+              "none.")
+      .to(IN_JOB(model.position.type))
+      .on_change(Change::never)
+      .by_family("gpt2: learned; else rope");
+  const auto rotary = [&](Declare field) { return field.where_learned(WhereLearned::nothing); };
+  rotary(position.number("theta", "Base of the rotary frequencies."))
+      .to(IN_JOB(model.position.theta))
+      .above(0)
+      .fallback(10000.0)
+      .also({"rope_theta"})
+      .example("500000.0");
+  rotary(position.number(
+             "window_theta",
+             "Base of the rotary frequencies of windowed layers, which then turn without `scaling`. 0: "
+             "they turn as the others do."))
+      .to(IN_JOB(model.position.window_theta))
+      .by_family("0")
+      .from(0)
+      .also({"rope_local_base_freq"})
+      .example("10000.0");
+  rotary(position.number("rotary_fraction", "Share of a head's channels that turn: the first ones."))
+      .to(IN_JOB(model.position.rotary_fraction))
+      .by_family("1")
+      .above(0)
+      .upto(1)
+      .also({"partial_rotary_factor", "rotary_pct"});
+  rotary(position.boolean("interleaved", "Channels 2i and 2i + 1 turn together, in place of i and i + half."))
+      .to(IN_JOB(model.position.interleaved))
+      .by_family("false")
+      .also({"rope_interleaved"});
+}
+
+void declare_scaling(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection scaling(table, sections, "model.position.scaling",
+                         "How rotary positions reach beyond the lengths that a model was first trained with.",
+                         Change::branch);
+  scaling.choice("type", words_of<RopeScaling>(), "Rule: of position interpolation, of Llama 3.1, or YaRN.")
+      .to(IN_JOB(model.position.scaling.type))
+      .where_learned(WhereLearned::nothing)
+      .by_family("none")
+      .also({"rope_type"});
+  struct Number {
+    const char *name, *text, *fallback;
+    double RopeScalingSpec::*member;
+    double least;
+  };
+  const Number numbers[] = {
+      {"factor", "How many times longer sequences get.", "1", &RopeScalingSpec::factor, 1},
+      {"low_freq_factor",
+       "`llama3`: slower channels than this many turns in the original length are stretched.", "1",
+       &RopeScalingSpec::low_freq_factor, 0},
+      {"high_freq_factor", "`llama3`: faster channels than this many turns stay as they are.", "4",
+       &RopeScalingSpec::high_freq_factor, 0},
+      {"beta_fast", "`yarn`: faster channels than this many turns in the original length stay as they are.",
+       "32", &RopeScalingSpec::beta_fast, 0},
+      {"beta_slow", "`yarn`: slower channels than this many turns are stretched.", "1",
+       &RopeScalingSpec::beta_slow, 0},
+      {"attention_factor", "`yarn`: factor of cosines and sines. 0: 0.1 ln(factor) + 1.", "0",
+       &RopeScalingSpec::attention_factor, 0}};
+  for (const Number& n : numbers)
+    scaling.number(n.name, n.text)
+        .to([member = n.member](JobSpec & job) -> auto& { return job.model.position.scaling.*member; })
+        .where_learned(WhereLearned::nothing)
+        .by_family(n.fallback)
+        .from(n.least);
+  scaling
+      .integer("original_max_seq_len",
+               "The length that the model was first trained with. 0: max_seq_len / factor.")
+      .to(IN_JOB(model.position.scaling.original_max_seq_len))
+      .where_learned(WhereLearned::nothing)
+      .by_family("0")
+      .from(0)
+      .upto(1 << 24)
+      .unit(Unit::tokens)
+      .also({"original_max_position_embeddings"});
+  scaling.boolean("truncate", "`yarn`: its ramp begins and ends at whole channels.")
+      .to(IN_JOB(model.position.scaling.truncate))
+      .where_learned(WhereLearned::nothing)
+      .by_family("true");
+}
+
+void declare_ends(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection model(table, sections, "model", "", Change::branch);
+  model
+      .field(Type::text_list, "layers",
+             "Kinds of the layers, a pattern that is repeated: `full` attention or in a `window`; "
+             "`full_nope` and "
+             "`window_nope` without rotary positions. Its length must divide `model.num_layers`.",
+             words_of<LayerKind>())
+      .to(IN_JOB(model.layers))
+      .by_family("all `window` if model.layer.window is given, else all `full`")
+      .also({"layer_types", "layer_pattern"})
+      .example(R"(["window", "window", "window", "full"])");
+  model.number("embedding_scale", "Factor of the token embedding where the stream begins.")
+      .to(IN_JOB(model.embedding_scale))
+      .by_family("gemma2, gemma3: sqrt(hidden_size); else 1")
+      .above(0)
+      .also({"embedding_multiplier"});
+  model.number("logit_scale", "Factor of the logits.").to(IN_JOB(model.logit_scale)).by_family("1").above(0);
+  model.number("logit_cap", "A logit l becomes cap * tanh(l / cap). 0: it stays.")
+      .to(IN_JOB(model.logit_cap))
+      .by_family("0")
+      .from(0)
+      .also({"final_logit_softcapping"})
+      .example("30.0");
+  model
+      .number("z_loss",
+              "Adds z_loss * lse^2 to the loss of each token in training, lse the log of its sum of "
+              "exponentials, so "
+              "that logits stay small. 0: off.")
+      .to(IN_JOB(model.z_loss))
+      .by_family("0")
+      .from(0)
+      .upto(1)
+      .also({"z_loss_coefficient", "softmax_auxiliary_loss"})
+      .example("1e-4");
+}
+
+}  // namespace
+
+void declare_layer(std::vector<Field>& table, std::vector<Section>& sections) {
+  {
+    DeclareSection layer(
+        table, sections, "model.layer",
+        "What a layer computes. Each field replaces the family's, so that a new combination needs no "
+        "new program.",
+        Change::never);
+    declare_norms(layer);
+    declare_attention(layer);
+    declare_ffn(layer);
+  }
+  declare_ends(table, sections);
+  declare_positions(table, sections);
+  declare_scaling(table, sections);
+}
+
+}  // namespace trainctl::spec

@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""Writes golden training runs of the published families: the numbers that a preset of trainctl must reproduce.
+
+Each case is a tiny model of one family, built by Hugging Face transformers from a config and trained for 12 AdamW
+steps on the CPU. A case folder holds:
+
+  config.json          what transformers' save_pretrained writes (layout of transformers 5: rope_parameters)
+  config_v4.json       the same model in the layout of transformers 4, which published files have (rope_theta,
+                       rope_scaling); no file for gpt2, whose layout did not change
+  weights.safetensors  initial parameters, F32, names and shapes as save_pretrained writes them: Linear = [out, in],
+                       GPT-2's Conv1D = [in, out], no lm_head.weight where it is tied
+  tokens.bin           raw little-endian u16 stream of steps * batch * seq_len + 1 tokens, samples as in make_golden.py
+  grads.safetensors    F32 gradient of the mean loss of step 0, before clipping, per parameter
+  logits.safetensors   F32 logits [seq_len, vocab] of the first sample of step 0, before the first update
+  curve.json           per step: loss, grad_norm (before clipping), lr  (float64, printed exactly)
+
+The recipe (clipping, decay, schedule) is the one of make_golden.py with the numbers of TRAIN below, which
+train.json repeats. Weight decay applies to tensors of two dimensions; embeddings included, norms, biases and sinks not.
+
+Everything is computed in float64. transformers computes norms, softmax and rotary tables in float32 whatever the
+model's type is, so each request for float32 is answered with float64 (class Raised). Three checks run per case:
+a second implementation of the forward pass in this file, written from the formulas, gives the same logits to 1e-11
+and the loss of step 0 follows from the logits by hand; transformers without Raised gives the same logits to 1e-4;
+and config_v4.json gives a model with the same logits, bit for bit.
+
+gpt_oss is only the dense part of that family: its mixture of experts is replaced by a plain SwiGLU
+(mlp.gate_proj, up_proj, down_proj without biases), and the keys about experts are left out of its configs.
+
+Padding tokens are null in all configs: with one, transformers gives that row of the embedding no gradient.
+
+Needs: python3, numpy, PyTorch >= 2.6, transformers >= 5 (written with 5.24.0).
+Usage: make_blocks.py OUT [CASE ...]
+"""
+import json
+import math
+import pathlib
+import sys
+import tempfile
+
+import torch
+import transformers
+from torch.overrides import TorchFunctionMode
+
+from make_golden import TRAIN as GOLDEN_TRAIN
+from make_golden import lr_at, save_safetensors
+
+TRAIN = dict(GOLDEN_TRAIN, steps=12, batch=4)
+SIZE = dict(vocab_size=64, hidden_size=16, num_attention_heads=4, num_key_value_heads=2)
+LLAMA3 = dict(rope_theta=100.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=32)
+YARN = dict(rope_theta=100.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0)
+PLAIN = dict(rope_type="default")
+
+# The keys of the config class; head_dim is given where published configs of the family have it, and then differs
+# from hidden_size / num_attention_heads. Caps are small because the scores of a tiny model are.
+CASES = {
+    "llama31": dict(model_type="llama", **SIZE, head_dim=8, num_hidden_layers=2, intermediate_size=32,
+                    rms_norm_eps=1e-5, max_position_embeddings=256, rope_parameters=LLAMA3),
+    "llama32": dict(model_type="llama", **SIZE, head_dim=8, num_hidden_layers=2, intermediate_size=32,
+                    rms_norm_eps=1e-5, max_position_embeddings=1024, tie_word_embeddings=True,
+                    rope_parameters=dict(LLAMA3, factor=32.0)),
+    "qwen2": dict(model_type="qwen2", **SIZE, num_hidden_layers=3, intermediate_size=32, max_position_embeddings=64,
+                  rope_parameters=dict(PLAIN, rope_theta=1e3)),
+    "qwen3": dict(model_type="qwen3", **SIZE, head_dim=8, num_hidden_layers=3, intermediate_size=24,
+                  max_position_embeddings=64, tie_word_embeddings=True,
+                  rope_parameters=dict(PLAIN, rope_theta=1e3)),
+    "olmo2": dict(model_type="olmo2", **SIZE, num_hidden_layers=3, intermediate_size=32, rms_norm_eps=1e-6,
+                  max_position_embeddings=64, rope_parameters=dict(PLAIN, rope_theta=5e2)),
+    # hidden_size / num_attention_heads = 4, so two frequencies: the ramp of YaRN takes 0 and 1/2 on them.
+    "olmo3": dict(model_type="olmo3", **SIZE, num_hidden_layers=4, intermediate_size=16, rms_norm_eps=1e-6,
+                  sliding_window=9, max_position_embeddings=512,
+                  rope_parameters=dict(
+                      full_attention=dict(YARN, attention_factor=1.25, original_max_position_embeddings=128),
+                      sliding_attention=dict(PLAIN, rope_theta=100.0))),
+    "gemma2": dict(model_type="gemma2", **dict(SIZE, hidden_size=20), head_dim=6, num_hidden_layers=3,
+                   intermediate_size=20, sliding_window=9, query_pre_attn_scalar=10, attn_logit_softcapping=2.0,
+                   final_logit_softcapping=3.0, max_position_embeddings=64,
+                   rope_parameters=dict(PLAIN, rope_theta=1e4)),
+    # One full layer in three, where published models have one in six.
+    "gemma3_text": dict(model_type="gemma3_text", **dict(SIZE, hidden_size=20), head_dim=6, num_hidden_layers=3,
+                        intermediate_size=20, sliding_window=9, query_pre_attn_scalar=10,
+                        max_position_embeddings=256,
+                        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                        rope_parameters=dict(
+                            full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1000.0),
+                            sliding_attention=dict(PLAIN, rope_theta=50.0))),
+    "mistral": dict(model_type="mistral", **SIZE, head_dim=8, num_hidden_layers=2, intermediate_size=32,
+                    sliding_window=9, rms_norm_eps=1e-5, max_position_embeddings=64,
+                    rope_parameters=dict(PLAIN, rope_theta=1e4)),
+    "smollm3": dict(model_type="smollm3", **SIZE, num_hidden_layers=4, intermediate_size=24,
+                    max_position_embeddings=64, rope_parameters=dict(PLAIN, rope_theta=5e4)),
+    "gpt2": dict(model_type="gpt2", vocab_size=64, n_embd=16, n_head=4, n_layer=2, n_positions=40, resid_pdrop=0.0,
+                 embd_pdrop=0.0, attn_pdrop=0.0),
+    # The attention factor is the default of YaRN, 0.1 ln(factor) + 1; low and high of its ramp stay fractions.
+    "gpt_oss": dict(model_type="gpt_oss", **SIZE, head_dim=8, num_hidden_layers=2, intermediate_size=24,
+                    sliding_window=9, max_position_embeddings=256,
+                    rope_parameters=dict(YARN, rope_theta=150.0, truncate=False,
+                                         original_max_position_embeddings=64)),
+}
+EXPERT_KEYS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits",
+               "swiglu_alpha", "swiglu_limit")
+
+
+class Raised(TorchFunctionMode):
+    """Answers each request for float32 with float64."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.float:
+            return args[0].double()
+        raised = lambda x: torch.float64 if x is torch.float32 else x
+        return func(*map(raised, args), **{k: raised(v) for k, v in (kwargs or {}).items()})
+
+
+class SwiGlu(torch.nn.Module):
+    """The plain MLP in place of gpt_oss's experts; it returns no router scores."""
+
+    def __init__(self, config):
+        super().__init__()
+        d, f = config.hidden_size, config.intermediate_size
+        self.gate_proj = torch.nn.Linear(d, f, bias=False)
+        self.up_proj = torch.nn.Linear(d, f, bias=False)
+        self.down_proj = torch.nn.Linear(f, d, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)), None
+
+
+def build(config):
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    if config.model_type == "gpt_oss":
+        for layer in model.model.layers:
+            layer.mlp = SwiGlu(config)
+    return model.double().train()
+
+
+def load(keys):
+    """The config of these keys, without special tokens and without a type for the parameters."""
+    keys = json.loads(json.dumps(keys))  # a copy: the config classes change the dictionaries they are given
+    keys = {k: v for k, v in keys.items() if k not in ("dtype", "torch_dtype")}
+    return transformers.AutoConfig.for_model(**dict(keys, pad_token_id=None, bos_token_id=None, eos_token_id=None))
+
+
+def init(model, g):
+    """Scores, gates and logits of order one, so that windows, caps and rotations matter; no weight is neutral."""
+    for name, p in model.named_parameters():
+        noise = torch.randn(p.shape, generator=g)
+        if p.dim() == 1:  # norms around 1, or 0 where the weight is added to 1; biases around 0
+            value = noise if name.endswith("sinks") else p.detach().round() + 0.1 * noise
+        elif "conv1d" in type(model.get_submodule(name.rpartition(".")[0])).__name__.lower():
+            value = noise / math.sqrt(p.shape[0])
+        else:
+            value = noise / math.sqrt(p.shape[1])
+        p.data.copy_(value.float().double())
+
+
+def v4_layout(config, model_type):
+    """The config as transformers 4 wrote it."""
+    c = {k: v for k, v in config.items() if not k.startswith("_")}
+    c["torch_dtype"] = c.pop("dtype")
+    c["transformers_version"] = "4.57.3"
+    rope = c.pop("rope_parameters")
+    if model_type == "gemma3_text":
+        c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        c["sliding_window_pattern"] = 3
+        del c["layer_types"]
+    full = dict(rope.get("full_attention", rope))
+    c["rope_theta"] = full.pop("rope_theta")
+    c["rope_scaling"] = None if full == PLAIN else full
+    return dict(sorted(c.items()))
+
+
+# ---- the second implementation -------------------------------------------------------------------------------------
+
+def frequencies(rope, d):
+    """Inverse frequencies [d / 2] and the factor on cos and sin."""
+    theta, kind = rope["rope_theta"], rope["rope_type"]
+    f = [theta ** (-2 * j / d) for j in range(d // 2)]
+    factor = rope.get("factor", 1.0)
+    if kind == "linear":
+        return [x / factor for x in f], 1.0
+    if kind == "llama3":
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        rotations = [rope["original_max_position_embeddings"] * x / (2 * math.pi) for x in f]
+        keep = [min(1.0, max(0.0, (r - low) / (high - low))) for r in rotations]
+        return [x * k + x / factor * (1 - k) for x, k in zip(f, keep)], 1.0
+    if kind == "yarn":
+        length = rope["original_max_position_embeddings"]
+        at = lambda turns: d * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        low, high = at(rope["beta_fast"]), at(rope["beta_slow"])
+        if rope.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, d - 1)
+        ramp = [min(1.0, max(0.0, (j - low) / (high - low))) for j in range(d // 2)]
+        scale = rope.get("attention_factor", 0.1 * math.log(factor) + 1)
+        return [x * (1 - r) + x / factor * r for x, r in zip(f, ramp)], scale
+    return f, 1.0
+
+
+def rotate(x, rope):
+    """Half-split rotation; x [B, H, T, d]."""
+    f, scale = frequencies(rope, x.shape[3])
+    angle = torch.outer(torch.arange(x.shape[2]).double(), torch.tensor(f))
+    a, b = x.chunk(2, 3)
+    cos, sin = angle.cos() * scale, angle.sin() * scale
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], 3)
+
+
+def attend(q, k, v, scale, window, cap, sinks):
+    group, t = q.shape[1] // k.shape[1], q.shape[2]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = torch.einsum("bhid,bhjd->bhij", q, k) * scale
+    if cap:
+        s = cap * (s / cap).tanh()
+    distance = torch.arange(t)[:, None] - torch.arange(t)
+    e = torch.where((distance >= 0) & (distance < (window or t)), s, -math.inf).exp()
+    total = e.sum(3, keepdim=True)
+    if sinks is not None:
+        total = total + sinks.exp()[:, None, None]
+    return torch.einsum("bhij,bhjd->bhid", e / total, v)
+
+
+def layer_kinds(c):
+    """Per layer: (the window or None, the rotation or None)."""
+    n, kind, rope = c["num_hidden_layers"], c["model_type"], c["rope_parameters"]
+    full_every = dict(olmo3=4, gemma2=2, gemma3_text=3, gpt_oss=2, mistral=n + 1).get(kind, 1)
+    nope_every = 4 if kind == "smollm3" else n + 1
+    kinds = []
+    for i in range(n):
+        windowed = (i + 1) % full_every != 0
+        r = rope.get("sliding_attention" if windowed else "full_attention", rope)
+        kinds.append((c["sliding_window"] if windowed else None, None if (i + 1) % nope_every == 0 else r))
+    return kinds
+
+
+def forward(c, p, ids):
+    """Logits of the families with rotary positions, from the config's keys and the parameters' names."""
+    gemma = c["model_type"].startswith("gemma")
+    d, heads, groups = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
+    hd = c.get("head_dim") or d // heads
+    act = (lambda y: torch.nn.functional.gelu(y, approximate="tanh")) if gemma else torch.nn.functional.silu
+
+    def norm(y, name):
+        if name not in p:
+            return y
+        w = p[name] + (1 if gemma else 0)
+        return y / (y.square().mean(-1, keepdim=True) + c["rms_norm_eps"]).sqrt() * w
+
+    def linear(y, name):
+        return y @ p[name + ".weight"].T + p.get(name + ".bias", torch.zeros(()))
+
+    x = p["model.embed_tokens.weight"][ids] * (math.sqrt(d) if gemma else 1)
+    pre = "model.layers.0.input_layernorm.weight" in p
+    sandwich = "model.layers.0.pre_feedforward_layernorm.weight" in p
+    for i, (window, rope) in enumerate(layer_kinds(c)):
+        h = f"model.layers.{i}."
+        y = norm(x, h + "input_layernorm.weight")
+        q, k, v = (linear(y, h + f"self_attn.{n}_proj") for n in "qkv")
+        split = lambda z: z.view(*z.shape[:2], -1, hd).transpose(1, 2)
+        order = (lambda z, n: split(norm(z, n))) if c["model_type"].startswith("olmo") else \
+            (lambda z, n: norm(split(z), n))
+        q, k = order(q, h + "self_attn.q_norm.weight"), order(k, h + "self_attn.k_norm.weight")
+        if rope:
+            q, k = rotate(q, rope), rotate(k, rope)
+        o = attend(q, k, split(v), c.get("query_pre_attn_scalar", hd) ** -0.5, window,
+                   c.get("attn_logit_softcapping"), p.get(h + "self_attn.sinks"))
+        y = linear(o.transpose(1, 2).reshape(*ids.shape, heads * hd), h + "self_attn.o_proj")
+        after = h + "post_attention_layernorm.weight"
+        x = x + (norm(y, after) if sandwich or not pre else y)
+        before = h + "pre_feedforward_layernorm.weight" if sandwich else after if pre else ""
+        y = norm(x, before)
+        y = linear(act(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
+        x = x + norm(y, h + "post_feedforward_layernorm.weight")
+    assert q.shape[1] == heads and k.shape[1] == groups
+    logits = norm(x, "model.norm.weight") @ p.get("lm_head.weight", p["model.embed_tokens.weight"]).T
+    cap = c.get("final_logit_softcapping")
+    return cap * (logits / cap).tanh() if cap else logits
+
+
+def forward_gpt2(c, p, ids):
+    d, heads = c["n_embd"], c["n_head"]
+    linear = lambda y, n: y @ p[n + ".weight"] + p[n + ".bias"]
+
+    def norm(y, n):
+        y = y - y.mean(-1, keepdim=True)
+        y = y / (y.square().mean(-1, keepdim=True) + c["layer_norm_epsilon"]).sqrt()
+        return y * p[n + ".weight"] + p[n + ".bias"]
+
+    x = p["transformer.wte.weight"][ids] + p["transformer.wpe.weight"][: ids.shape[1]]
+    for i in range(c["n_layer"]):
+        h = f"transformer.h.{i}."
+        q, k, v = (z.view(*ids.shape, heads, d // heads).transpose(1, 2)
+                   for z in linear(norm(x, h + "ln_1"), h + "attn.c_attn").split(d, 2))
+        o = attend(q, k, v, (d // heads) ** -0.5, None, None, None)
+        x = x + linear(o.transpose(1, 2).reshape(x.shape), h + "attn.c_proj")
+        y = linear(norm(x, h + "ln_2"), h + "mlp.c_fc")
+        x = x + linear(torch.nn.functional.gelu(y, approximate="tanh"), h + "mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
+
+
+# ---- one case ------------------------------------------------------------------------------------------------------
+
+def write_configs(model, folder):
+    """config.json as save_pretrained writes it, and the same in the old layout; returns both as dictionaries."""
+    with tempfile.TemporaryDirectory() as t:
+        model.config.save_pretrained(t)
+        config = json.loads(pathlib.Path(t, "config.json").read_text())
+    config = {k: v for k, v in config.items() if k not in EXPERT_KEYS} | dict(dtype="float32")
+    old = None if config["model_type"] == "gpt2" else v4_layout(config, config["model_type"])
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if old:
+        (folder / "config_v4.json").write_text(json.dumps(old, indent=2) + "\n")
+    return config, old
+
+
+def check(model, config, old, ids, logits):
+    """The three comparisons of the docstring; returns the two largest differences."""
+    p = {k: v.detach() for k, v in model.named_parameters()}
+    second = (forward_gpt2 if config["model_type"] == "gpt2" else forward)(config, p, ids)
+    error = (second - logits).abs().max().item()
+    assert error < 1e-11, error
+    with torch.no_grad():
+        rounded = build(load(config))
+        rounded.load_state_dict(model.state_dict())
+        rounding = (rounded(ids).logits - logits).abs().max().item()
+        assert 0 < rounding < 1e-4 or config["model_type"] == "gpt2", rounding
+        if old:
+            again = load(old)
+            if config["model_type"] == "olmo3":  # 5.24 loses rope_theta on sliding layers; 4.57 has one for all
+                again.rope_parameters["sliding_attention"]["rope_theta"] = old["rope_theta"]
+            with Raised():
+                twin = build(again)
+                twin.load_state_dict(model.state_dict())
+                assert torch.equal(twin(ids).logits, logits)
+    return error, rounding
+
+
+def train(model, tokens, folder, logits):
+    params = [p for p in model.parameters()]
+    decay, plain = [p for p in params if p.dim() > 1], [p for p in params if p.dim() == 1]
+    opt = torch.optim.AdamW([dict(params=decay, weight_decay=TRAIN["weight_decay"]),
+                             dict(params=plain, weight_decay=0.0)], lr=TRAIN["lr"],
+                            betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
+    curve = []
+    for step in range(TRAIN["steps"]):
+        ids, target = tokens[step, :, :-1], tokens[step, :, 1:]
+        opt.zero_grad()
+        with Raised():
+            z = model(ids).logits
+            loss = torch.nn.functional.cross_entropy(z.reshape(-1, z.shape[-1]), target.reshape(-1))
+        loss.backward()
+        if step == 0:
+            by_hand = (logits.exp().sum(-1).log() - logits.gather(2, target[..., None])[..., 0]).mean()
+            assert abs(by_hand - loss.item()) < 1e-12 and torch.equal(z, logits)
+            save_safetensors(folder / "grads.safetensors",
+                             {k: v.grad.float().numpy() for k, v in model.named_parameters()})
+        norm = torch.nn.utils.clip_grad_norm_(params, TRAIN["grad_clip"])
+        for group in opt.param_groups:
+            group["lr"] = lr_at(TRAIN, step)
+        opt.step()
+        curve.append(dict(step=step, loss=loss.item(), grad_norm=norm.item(), lr=lr_at(TRAIN, step)))
+    (folder / "curve.json").write_text(json.dumps(curve, indent=1) + "\n")
+    return curve
+
+
+def run(name, out, seed):
+    folder = pathlib.Path(out, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    g = torch.Generator().manual_seed(seed)
+    with Raised():
+        model = build(load(CASES[name]))
+    init(model, g)
+    stride, count = TRAIN["seq_len"], TRAIN["steps"] * TRAIN["batch"]
+    stream = (3 * torch.randint(0, 5, (count * stride + 1,), generator=g)).cumsum(0) % 64
+    tokens = stream.unfold(0, stride + 1, stride).view(TRAIN["steps"], TRAIN["batch"], stride + 1)
+    config, old = write_configs(model, folder)
+    save_safetensors(folder / "weights.safetensors",
+                     {k: v.detach().float().numpy() for k, v in model.named_parameters()})
+    stream.numpy().astype("<u2").tofile(folder / "tokens.bin")
+    ids = tokens[0, :, :-1]
+    with torch.no_grad(), Raised():
+        logits = model(ids).logits
+    save_safetensors(folder / "logits.safetensors", dict(logits=logits[0].float().numpy()))
+    error, rounding = check(model, config, old, ids, logits)
+    curve = train(model, tokens, folder, logits)
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters, {size} bytes, "
+          f"loss {curve[0]['loss']:.4f} -> {curve[-1]['loss']:.4f}, second implementation {error:.1e}, "
+          f"transformers in float32 {rounding:.1e}")
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}")
+    out, wanted = sys.argv[1], sys.argv[2:] or list(CASES)
+    for name in wanted:
+        run(name, out, 100 + list(CASES).index(name))
+    pathlib.Path(out, "train.json").write_text(json.dumps(TRAIN, indent=1) + "\n")

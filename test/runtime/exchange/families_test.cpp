@@ -1,0 +1,166 @@
+// Goal: a folder of each family that transformers wrote is imported and exported again: the same bytes under the
+// same names, and a config.json that describes the same model; a described model that no class of transformers
+// computes is not exported, and the field is named.
+// Method: the tiny models of test/golden/blocks, in both forms of config.json; described models one by one.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <filesystem>
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/safetensors.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/exchange/export.h"
+#include "runtime/exchange/import.h"
+#include "runtime/exchange/model_config.h"
+#include "runtime/spec/fields/fields.h"
+#include "test/support/described_models.h"
+#include "test/support/temporary_folder.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+using Catch::Contains;
+
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kBlockFolders = fs::path(TRAINCTL_SOURCE_DIR) / "test/golden/blocks";
+
+/// A folder as the Hub has it.
+fs::path hub_folder_of(const TemporaryFolder& dir, const std::string& name, const char* config) {
+  const fs::path hub = fs::path(dir.path()) / name / config;
+  fs::create_directories(hub);
+  fs::copy_file(kBlockFolders / name / "weights.safetensors", hub / "model.safetensors");
+  fs::copy_file(kBlockFolders / name / config, hub / "config.json");
+  return hub;
+}
+
+Json config_in(const fs::path& folder) {
+  return parse_json(real_file_system().read_text((folder / "config.json").string()));
+}
+
+void check_same_tensors(const fs::path& a, const fs::path& b) {
+  FileSystem& files = real_file_system();
+  const auto left = ckpt::TensorFolder::open(files, a.string()), right = ckpt::TensorFolder::open(files, b.string());
+  REQUIRE(left->names() == right->names());
+  for (const std::string& name : left->names()) {
+    INFO(name);
+    CHECK(left->shape(name) == right->shape(name));
+    CHECK(left->read_f32(name) == right->read_f32(name));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every family comes back from an import and an export as it was") {
+  const TemporaryFolder dir;
+  size_t folders = 0;
+  for (const auto& entry : fs::directory_iterator(kBlockFolders))
+    for (const char* config : {"config.json", "config_v4.json"}) {
+      const std::string name = entry.path().filename();
+      if (name == "gpt_oss" || !fs::exists(entry.path() / config)) continue;  // it has no experts here
+      CAPTURE(name, config);
+      const fs::path hub = hub_folder_of(dir, name, config);
+      const std::string at = (fs::path(dir.path()) / (name + config)).string();
+      import_folder(real_file_system(), {.from = hub.string(), .out = at + ".ckpt"});
+      export_checkpoint(real_file_system(), {.checkpoint = at + ".ckpt", .out = at + ".out", .dtype = DType::f32});
+      check_same_tensors(hub, at + ".out");
+      const ModelSpec before = read_model_config(config_in(hub), "before").model;
+      CHECK(spec::model_values(read_model_config(config_in(at + ".out"), "after").model) == spec::model_values(before));
+      ++folders;
+    }
+  CHECK(folders == 21);
+}
+
+TEST_CASE("what is said in another way, or by default, is exported") {
+  const auto exported = [](Family family, void (*describe)(ModelSpec&)) {
+    ModelSpec model{.family = family,
+                    .hidden_size = 32,
+                    .num_layers = 4,
+                    .num_heads = 4,
+                    .num_kv_heads = 2,
+                    .ffn_size = 64,
+                    .vocab_size = 64,
+                    .max_seq_len = 32};
+    model = with_family_defaults(model);
+    describe(model);
+    return parse_json(model_config_json(model, DType::f32, {}));
+  };
+  const Json yarn = exported(Family::llama, [](ModelSpec& m) {
+    m.position.scaling = {.type = RopeScaling::yarn, .factor = 4};
+  });
+  CHECK(yarn["rope_scaling"]["original_max_position_embeddings"] == 8);
+  const Json gemma = exported(Family::gemma2, [](ModelSpec& m) {
+    m.layer.window = 8;
+    m.layers = {LayerKind::window, LayerKind::full, LayerKind::window, LayerKind::full};
+  });
+  CHECK(gemma["query_pre_attn_scalar"].is_number_integer());  // transformers 5 take no other
+  CHECK((gemma.contains("pad_token_id") && gemma["pad_token_id"].is_null()));
+  exported(Family::qwen3, [](ModelSpec& m) { m.layers = {LayerKind::full}; });
+  exported(Family::llama, [](ModelSpec& m) { m.layer.score_scale = 1 / std::sqrt(8.0); });
+  CHECK_THROWS_WITH(exported(Family::gemma2, [](ModelSpec& m) { m.layer.score_scale = 0.3; }),
+                    Contains("no place for `model.layer.score_scale`"));
+  CHECK_THROWS_WITH(exported(Family::olmo3,
+                             [](ModelSpec& m) {
+                               m.layer.window = 8;
+                               m.layers = {LayerKind::window, LayerKind::full};
+                               m.position.window_theta = m.position.theta;
+                               m.position.scaling = {.type = RopeScaling::yarn, .factor = 4, .truncate = false};
+                             }),
+                    Contains("no place for `model.position"));
+}
+
+TEST_CASE("a file that transformers would compute otherwise is refused") {
+  const auto refusal = [](const std::string& name, const std::string& change) -> std::string {
+    Json config = config_in(kBlockFolders / name);
+    config.merge_patch(parse_json(change));
+    try {
+      read_model_config(config, "f");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal("gemma2", R"({"sliding_window_size": 4096, "hidden_act": "gelu"})") == "");
+  CHECK_THAT(refusal("olmo3", R"({"rope_parameters": {"full_attention": {"truncate": false}}})"), Contains("truncate"));
+  CHECK_THAT(refusal("olmo3", R"({"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}})"),
+             Contains("windowed layers"));
+  CHECK_THAT(refusal("olmo3", R"({"rope_parameters": {"full_attention": null, "sliding_attention": null,
+                                                      "rope_type": "linear", "factor": 2.0}})"),
+             Contains("full_attention and sliding_attention apart"));
+  CHECK_THAT(refusal("gemma3_text", R"({"attn_logit_softcapping": 50.0})"), Contains("attn_logit_softcapping"));
+  CHECK_THAT(refusal("smollm3", R"({"use_sliding_window": true, "sliding_window": 8, "layer_types": null})"),
+             Contains("no layer_types"));
+}
+
+TEST_CASE("a described model that transformers have no class for is not exported") {
+  ModelSpec llama{.family = Family::llama,
+                  .hidden_size = 32,
+                  .num_layers = 4,
+                  .num_heads = 4,
+                  .num_kv_heads = 2,
+                  .ffn_size = 64,
+                  .vocab_size = 64,
+                  .max_seq_len = 32};
+  llama = with_family_defaults(llama);
+  REQUIRE_FALSE(model_config_json(llama, DType::f32, {}).empty());
+  const std::vector<std::string> exported = {"head_dim",     "all biases", "geglu",
+                                             "geglu_erf",    "linear scaling", "scaling of Llama 3"};
+  for (const DescribedModel& model : described_models()) {
+    CAPTURE(model.name);
+    ModelSpec described = llama;
+    model.describe(described);
+    std::string refusal;
+    try {
+      model_config_json(described, DType::f32, {});
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kData);
+      refusal = error.what();
+    }
+    if (std::find(exported.begin(), exported.end(), model.name) != exported.end())
+      CHECK(refusal == "");
+    else
+      CHECK_THAT(refusal, Contains("LlamaForCausalLM has no place for `model."));
+  }
+}

@@ -1,0 +1,87 @@
+// Models that are described field by field: each feature of a layer alone, and as many as fit together.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/spec/fields/model_spec.h"
+
+namespace trainctl::test {
+
+struct DescribedModel {
+  std::string name;
+  void (*describe)(ModelSpec&);  ///< of a tiny Llama
+};
+
+/// Everything that may stand in one layer together: no family has it.
+inline void describe_everything(ModelSpec& m) {
+  m.layer.norm_place = NormPlace::sandwich;
+  m.layer.norm_weight = NormWeight::one_plus;
+  m.layer.qkv_bias = m.layer.out_bias = m.layer.mlp_bias = true;
+  m.layer.qk_norm = QkNorm::head;
+  m.layer.window = 5;
+  m.layer.sinks = m.layer.output_gate = true;
+  m.layer.score_cap = 20;
+  m.layer.score_scale = 0.3;
+  m.layer.activation = FfnActivation::swiglu_clamped;
+  m.layers = {LayerKind::window, LayerKind::full, LayerKind::window_nope, LayerKind::full_nope};
+  m.head_dim_given = 12;
+  m.position.window_theta = 100;
+  m.position.rotary_fraction = 0.5;
+  m.position.interleaved = true;
+  m.position.scaling = {.type = RopeScaling::yarn, .factor = 4, .original_max_seq_len = 8};
+  m.embedding_scale = 3;
+  m.logit_scale = 0.7;
+  m.logit_cap = 9;
+  m.z_loss = 1e-3;
+}
+
+inline const std::vector<DescribedModel>& described_models() {
+  static const std::vector<DescribedModel> all = {
+      {"head_dim", [](ModelSpec& m) { m.head_dim_given = 6; }},
+      {"qkv_bias", [](ModelSpec& m) { m.layer.qkv_bias = true; }},
+      {"all biases", [](ModelSpec& m) { m.layer.qkv_bias = m.layer.out_bias = m.layer.mlp_bias = true; }},
+      {"layernorm", [](ModelSpec& m) { m.layer.norm = LayerNormKind::layernorm, m.layer.norm_bias = true; }},
+      {"layernorm without bias", [](ModelSpec& m) { m.layer.norm = LayerNormKind::layernorm; }},
+      {"qk norm of heads", [](ModelSpec& m) { m.layer.qk_norm = QkNorm::head; }},
+      {"qk norm of projections", [](ModelSpec& m) { m.layer.qk_norm = QkNorm::projection; }},
+      {"post norm", [](ModelSpec& m) { m.layer.norm_place = NormPlace::post; }},
+      {"sandwich norm, one plus weights",
+       [](ModelSpec& m) {
+         m.layer.norm_place = NormPlace::sandwich, m.layer.norm_weight = NormWeight::one_plus;
+       }},
+      {"windows",
+       [](ModelSpec& m) {
+         m.layer.window = 3, m.layers = {LayerKind::window, LayerKind::full};
+       }},
+      {"a window of one", [](ModelSpec& m) { m.layer.window = 1; }},
+      {"sinks", [](ModelSpec& m) { m.layer.sinks = true; }},
+      {"score cap and scale", [](ModelSpec& m) { m.layer.score_cap = 2, m.layer.score_scale = 1.5; }},
+      {"output gate", [](ModelSpec& m) { m.layer.output_gate = true; }},
+      {"no positions", [](ModelSpec& m) { m.position.type = PositionKind::none; }},
+      {"learned positions", [](ModelSpec& m) { m.position.type = PositionKind::learned; }},
+      {"some layers without positions",
+       [](ModelSpec& m) {
+         m.layers = {LayerKind::full, LayerKind::full_nope};
+       }},
+      {"part of a head turns", [](ModelSpec& m) { m.position.rotary_fraction = 0.5; }},
+      {"neighbours turn", [](ModelSpec& m) { m.position.interleaved = true; }},
+      {"linear scaling",
+       [](ModelSpec& m) { m.position.scaling = {.type = RopeScaling::linear, .factor = 4}; }},
+      {"scaling of Llama 3",
+       [](ModelSpec& m) {
+         m.position.scaling = {.type = RopeScaling::llama3, .factor = 4, .original_max_seq_len = 8};
+       }},
+      {"gelu", [](ModelSpec& m) { m.layer.activation = FfnActivation::gelu; }},
+      {"gelu_erf", [](ModelSpec& m) { m.layer.activation = FfnActivation::gelu_erf; }},
+      {"relu2", [](ModelSpec& m) { m.layer.activation = FfnActivation::relu2; }},
+      {"silu", [](ModelSpec& m) { m.layer.activation = FfnActivation::silu; }},
+      {"geglu", [](ModelSpec& m) { m.layer.activation = FfnActivation::geglu; }},
+      {"geglu_erf", [](ModelSpec& m) { m.layer.activation = FfnActivation::geglu_erf; }},
+      {"swiglu_clamped", [](ModelSpec& m) { m.layer.activation = FfnActivation::swiglu_clamped; }},
+      {"scaled ends", [](ModelSpec& m) { m.embedding_scale = 4, m.logit_scale = 0.5; }},
+      {"capped logits and z loss", [](ModelSpec& m) { m.logit_cap = 5, m.z_loss = 1e-3; }},
+      {"everything", describe_everything}};
+  return all;
+}
+
+}  // namespace trainctl::test
