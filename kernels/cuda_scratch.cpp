@@ -18,7 +18,7 @@ size_t op_scratch_bytes(const ScratchShape& s) {
 size_t optimizer_table_bytes(const ScratchShape& s) {
   if (s.optimizer_boxes == 0) return 0;
   const int64_t boxes = s.optimizer_boxes, tiles = most_tiles(s.optimizer_elements, boxes);
-  return tile_table_bytes(sizeof(AdamWBox), tiles, boxes) + tile_table_bytes(sizeof(Matrix), tiles, boxes);
+  return tile_table_bytes(sizeof(UpdateBox), tiles, boxes) + tile_table_bytes(sizeof(Matrix), tiles, boxes);
 }
 
 }  // namespace cuda

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "kernels/tensor.h"
@@ -71,8 +72,9 @@ constexpr int64_t visible_pairs(int64_t seq_len, int64_t window) {
 }
 
 /// One box of a parameter with its optimizer state. master, first_moment, second_moment: [rows * cols]
-/// contiguous f32. grad: f32, param: f32 or bf16 (the compute copy), both with their own row stride.
-struct AdamWBox {
+/// contiguous f32; null: the rule keeps none. grad: f32, param: f32 or bf16 (the compute copy), both with
+/// their own row stride.
+struct UpdateBox {
   float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;
   const float* grad = nullptr;
   int64_t grad_stride = 0;
@@ -83,6 +85,16 @@ struct AdamWBox {
 /// Factors of one AdamW step. bias_correction1 = 1 - beta1^t, bias_correction2 = 1 - beta2^t (t from 1).
 struct AdamWStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, grad_scale = 1, bias_correction1 = 1, bias_correction2 = 1;
+};
+
+/// Factors of one Lion step.
+struct LionStep {
+  float lr = 0, beta1 = 0.9f, beta2 = 0.95f, grad_scale = 1;
+};
+
+/// Factors of one step of SGD with momentum.
+struct SgdStep {
+  float lr = 0, momentum = 0.95f, grad_scale = 1;
 };
 
 /// An op and the shape that determines its cost. Products: [m, k] times [k, n]. Attention: m rows, n = query
@@ -105,6 +117,11 @@ void check_same(std::initializer_list<Matrix> matrices);
 void check_embedding(const Matrix& table, const Matrix& rows);
 void check_position(const Matrix& table, const Matrix& rows, int64_t seq_len);
 void check_norm(NormKind kind, const Matrix& x, const Matrix& y, const Matrix& weight, const Matrix& bias);
+/// The boxes of an update: m boxes of n elements together.
+OpShape shape_of_boxes(std::string_view op, std::span<const UpdateBox> boxes);
+void check_boxes(std::span<const UpdateBox> boxes);
+/// What an update reads and writes that keeps `states` numbers of each element.
+double bytes_of_boxes(std::span<const UpdateBox> boxes, int states);
 /// `v` is f32 [1, n].
 void check_f32_row(const Matrix& v, int64_t n);
 /// left [M, inner] times a weight gives out [M, out_cols]. `packed`: the weight's dtype.

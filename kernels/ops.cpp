@@ -136,18 +136,19 @@ void check_groups(const Matrix& x, int64_t group, int64_t count) {
 
 void check_gate(bool clamps, float limit) { ENSURE(!clamps || limit > 0, "a gate clamped at {}", limit); }
 
-OpShape AdamW::cost_shape() const {
-  OpShape shape{kName, int64_t(boxes.size())};
-  for (const AdamWBox& box : boxes) shape.n += box.param.count();
+OpShape shape_of_boxes(std::string_view op, std::span<const UpdateBox> boxes) {
+  OpShape shape{op, int64_t(boxes.size())};
+  for (const UpdateBox& box : boxes) shape.n += box.param.count();
   return shape;
 }
-double AdamW::bytes() const {
-  double bytes = 0;   // three reads and writes of f32, the gradient; the compute copy
-  for (const AdamWBox& box : boxes) bytes += double(box.param.count()) * 28 + bytes_of({box.param});
+double bytes_of_boxes(std::span<const UpdateBox> boxes, int states) {
+  double bytes = 0;  // the states are read and written in f32, the gradient is read; the compute copy
+  for (const UpdateBox& box : boxes)
+    bytes += double(box.param.count()) * (8 * states + 4) + bytes_of({box.param});
   return bytes;
 }
-void AdamW::check() const {
-  for (const AdamWBox& box : boxes)
+void check_boxes(std::span<const UpdateBox> boxes) {
+  for (const UpdateBox& box : boxes)
     ENSURE(is_activation(box.param.dtype) && box.grad_stride >= (box.param.rows > 1 ? box.param.cols : 0));
 }
 

@@ -32,6 +32,7 @@
 #include "kernels/loss_ops.h"
 #include "kernels/norm_ops.h"
 #include "kernels/op_arguments.h"
+#include "kernels/update_ops.h"
 
 namespace trainctl::kernels {
 
@@ -90,6 +91,20 @@ struct AddRounded {
   double bytes() const { return bytes_of({left, right, out}); }
   void check() const { check_same({left, right}), check_same_shape({left, out}); }
   void arguments(auto&& each) { each(left), each(right), each(out); }
+};
+
+/// out = alpha * x + beta * out, f32; each operation is rounded once. beta = 0: out is not read.
+struct ScaledAdd {
+  static constexpr const char* kName = "scaled_add";
+  Matrix x, out;
+  float alpha = 1, beta = 1;
+  OpShape cost_shape() const { return elements(kName, out); }
+  double bytes() const { return bytes_of({x, out}) + (beta == 0 ? 0 : bytes_of({out})); }
+  void check() const {
+    check_same({x, out});
+    ENSURE(out.dtype == DType::f32);
+  }
+  void arguments(auto&& each) { each(x), each(out); }
 };
 
 // ---- embedding --------------------------------------------------------------------------------------------
@@ -317,31 +332,7 @@ struct SinkBackward {
   }
 };
 
-// ---- optimizer --------------------------------------------------------------------------------------------
-/// For every box, with g = grad * grad_scale (f32, each operation rounded once, in this order):
-///   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
-///   w = w - lr * weight_decay * w;   w = w - lr * (m / bc1) / (sqrt(v / bc2) + eps);   param = w in param's dtype
-struct AdamW {
-  static constexpr const char* kName = "adamw";
-  std::span<const AdamWBox> boxes;
-  AdamWStep step;
-  OpShape cost_shape() const;
-  double bytes() const;
-  void check() const;
-};
-
-/// out[i] = sum over box i of x^2, in double, in an order fixed by the box's shape alone.
-///   boxes   f32 matrices
-///   out     host memory, valid after stream.synchronize(); if it is not from allocate_host, the call blocks
-struct SumSquares {
-  static constexpr const char* kName = "sum_squares";
-  std::span<const Matrix> boxes;
-  double* out = nullptr;
-  OpShape cost_shape() const;
-  double bytes() const;
-  void check() const;
-};
-
+// ---- sums -------------------------------------------------------------------------------------------------
 /// *out = sum of x[0..n) in double, in an order fixed by n and the device. out: host memory, as above.
 struct Sum {
   static constexpr const char* kName = "sum";
@@ -361,6 +352,7 @@ using Op =
                  LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight, ActivationForward,
                  ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
                  Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
-                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum>;
+                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion,
+                 Sgd, ScaledAdd>;
 
 }  // namespace trainctl::kernels

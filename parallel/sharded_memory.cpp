@@ -12,7 +12,8 @@ Matrix chunk_in(Matrix local, const FlatChunk& c) {
 
 }  // namespace
 
-ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend) : layout(std::move(l)) {
+ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend)
+    : layout(std::move(l)), owned_(layout.owned_chunks()) {
   weights_ = backend.allocate(layout.plan.weight_bytes);
   gradients_ = backend.allocate(size_t(layout.gradient_elements()) * 4);
   groups_.resize(size_t(groups()));
@@ -72,7 +73,7 @@ Matrix ShardedMemory::own_weight(int g, const FlatChunk& c) const {
 }
 
 void ShardedMemory::build_state_chunks() {
-  for (const auto& [g, c, saved_here] : layout.owned_chunks()) {
+  for (const auto& [g, c, saved_here] : owned_) {
     const GroupMemory& memory = groups_[size_t(g)];
     const int64_t at = c.offset - layout.state_begin(g);
     ShardedParams::StateChunk s{.param = c.where.param, .chunk = c.where.chunk, .box = c.where.global};
@@ -89,9 +90,13 @@ void ShardedMemory::build_state_chunks() {
     }
     s.saved_here = saved_here;
     state_chunks_.push_back(s);
-    kernels::AdamWBox box{s.floats(StateRole::master), s.floats(StateRole::first_moment),
-                          s.floats(StateRole::second_moment), s.gradient, s.gradient_stride};
-    box.weight_decay = layout.uses[size_t(c.use)].weight_decay;
+    const ParamUse& use = layout.uses[size_t(c.use)];
+    kernels::UpdateBox box{.master = s.floats(StateRole::master),
+                           .first_moment = s.floats(StateRole::first_moment),
+                           .grad = s.gradient,
+                           .grad_stride = s.gradient_stride,
+                           .weight_decay = use.weight_decay};
+    if (use.rule == UpdateRule::adamw) box.second_moment = s.floats(StateRole::second_moment);
     box.param = own_weight(g, c);
     boxes_.push_back(box);
   }

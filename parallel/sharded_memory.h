@@ -42,7 +42,7 @@ class ShardedMemory {
   /// A chunk in a gradient of its use, and in its use's compute copy.
   kernels::Matrix chunk_gradient(const FlatChunk& c, int level) const;
   kernels::Matrix chunk_weight(const FlatChunk& c) const;
-  /// The compute copy of an own chunk of group `g` that AdamW writes and that is sent to the others:
+  /// The compute copy of an own chunk of group `g` that an update writes and that is sent to the others:
   /// chunk_weight, or with ZeRO-3 memory of its own, since the place of its part is not always that part's.
   kernels::Matrix own_weight(int g, const FlatChunk& c) const;
   /// Sums of gradients in flat order from element `offset` of the group on, which must be owned (ZeRO-0:
@@ -66,9 +66,10 @@ class ShardedMemory {
   /// another.
   void* received_sums(int g) const { return groups_[size_t(g)].received->data(); }
 
-  /// The chunks whose state is here, and what AdamW updates them with; equally long.
+  /// The chunks whose state is here, what updates them, and where they lie; equally long.
   const std::vector<ShardedParams::StateChunk>& state_chunks() const { return state_chunks_; }
-  const std::vector<kernels::AdamWBox>& adamw_boxes() const { return boxes_; }
+  const std::vector<kernels::UpdateBox>& update_boxes() const { return boxes_; }
+  const std::vector<OwnedChunk>& owned_chunks() const { return owned_; }
 
  private:
   void allocate_group(int g, kernels::Backend& backend);
@@ -83,7 +84,8 @@ class ShardedMemory {
   std::unique_ptr<kernels::Buffer> weights_, gradients_, ring_, gather_ring_;
   std::vector<GroupMemory> groups_;
   std::vector<ShardedParams::StateChunk> state_chunks_;
-  std::vector<kernels::AdamWBox> boxes_;
+  std::vector<kernels::UpdateBox> boxes_;
+  const std::vector<OwnedChunk> owned_;
 };
 
 }  // namespace trainctl::parallel::sharding

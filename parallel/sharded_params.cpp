@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/gradient_reduction.h"
+#include "parallel/muon_updates.h"
 #include "parallel/param_gathers.h"
 #include "parallel/part_gathers.h"
 #include "parallel/sharded_memory.h"
@@ -33,6 +34,8 @@ struct ShardedParams::Impl {
   GradientReduction reduction;
   const std::unique_ptr<WeightGathers> gathers;
   std::unique_ptr<kernels::Buffer> squares;  // host: sum of squares of each state chunk's gradient
+  std::vector<std::vector<kernels::UpdateBox>> boxes;  // [rule]: of one element after another
+  std::unique_ptr<MuonUpdates> muon;                   // null: no matrix here has this rule
   bool summed = false;                       // no step since the gradients were summed
 
   Impl(Layout layout, const AxisGroups& g, kernels::Backend& b, kernels::Stream& s)
@@ -44,7 +47,16 @@ struct ShardedParams::Impl {
         gathering(make_lane_groups(memory.layout.plan, groups, LaneTags::gathers)),
         reduction(memory, reducing, groups, b, s),
         gathers(make_gathers(memory, gathering, b, s)),
-        squares(b.allocate_host(memory.state_chunks().size() * sizeof(double))) {}
+        squares(b.allocate_host(memory.state_chunks().size() * sizeof(double))),
+        boxes(size_t(UpdateRule::muon)) {
+    for (size_t i = 0; i < memory.owned_chunks().size(); ++i) {
+      const ParamUse& use = memory.layout.uses[size_t(memory.owned_chunks()[i].chunk.use)];
+      if (use.rule != UpdateRule::muon) boxes[size_t(use.rule)].push_back(memory.update_boxes()[i]);
+    }
+    if (memory.layout.plan.muon.matrix > 0)
+      muon = std::make_unique<MuonUpdates>(memory, groups.find(axes::tensor), b, s);
+  }
+  const std::vector<kernels::UpdateBox>& boxes_of(UpdateRule rule) const { return boxes[size_t(rule)]; }
 
   static Layout checked(Layout layout, const AxisGroups& groups) {
     for (const AxisLine& line : layout.lines) {
@@ -129,10 +141,16 @@ void ShardedParams::add_gradient_squares(ExactSum& squares) {
   for (size_t i = 0; i < boxes.size(); ++i) squares.add(sums[i]);
 }
 
-void ShardedParams::step(const kernels::AdamWStep& step) {
+void ShardedParams::step(const UpdateStep& step) {
   ENSURE(std::exchange(impl_->summed, false), "the gradients were not summed");
   ENSURE(impl_->gathers->all_awaited(), "parameters of the step before are on their way");
-  impl_->backend.run(impl_->stream, kernels::AdamW{.boxes = impl_->memory.adamw_boxes(), .step = step});
+  const auto run = [&](auto op) {
+    if (!op.boxes.empty()) impl_->backend.run(impl_->stream, op);
+  };
+  run(kernels::AdamW{.boxes = impl_->boxes_of(UpdateRule::adamw), .step = step.adamw});
+  run(kernels::Lion{.boxes = impl_->boxes_of(UpdateRule::lion), .step = step.lion});
+  run(kernels::Sgd{.boxes = impl_->boxes_of(UpdateRule::sgd), .step = step.sgd});
+  if (impl_->muon) impl_->muon->step(step.muon);
   impl_->gathers->weights_changed();
 }
 
@@ -142,7 +160,7 @@ void ShardedParams::finish_gathers() { impl_->gathers->finish(); }
 
 void ShardedParams::publish() {
   finish_gathers();
-  for (const kernels::AdamWBox& box : impl_->memory.adamw_boxes())
+  for (const kernels::UpdateBox& box : impl_->memory.update_boxes())
     impl_->backend.run(impl_->stream, kernels::Copy{
         .src = kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), .dst = box.param});
   impl_->gathers->weights_changed();

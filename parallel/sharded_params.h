@@ -16,7 +16,7 @@
 //   sum           the last buckets are waited for; the uses of a parameter are added; sums are added along
 //                 the other axes over which they are partial (GroupKey): tp under sequence parallelism, the
 //                 stages of a tied embedding
-//   step          AdamW on the rank's own chunks
+//   step          the rules on the rank's own chunks
 //   gather        the owners send the new compute copies to all ranks in buckets through the same ring,
 //                 during the next forward pass, which waits for those of a layer directly before it uses them
 //
@@ -48,6 +48,7 @@
 #include "parallel/exchange_choice.h"
 #include "parallel/group_key.h"
 #include "parallel/layout.h"
+#include "parallel/muon.h"
 #include "parallel/state_rows.h"
 
 namespace trainctl::parallel {
@@ -58,6 +59,7 @@ struct ParamUse {
   ParamLayout layout;
   DType dtype = DType::f32;       ///< dtype of the compute copy
   StateRows states = kAdamW;      ///< what the optimizer keeps of it
+  UpdateRule rule = UpdateRule::adamw;  ///< has these states
   float weight_decay = 0;
   bool joined = false;            ///< directly follows the previous use in memory, as one taller matrix
   int part = 0;                   ///< of the rank's model (parallel/step_program.h), in forward order
@@ -79,16 +81,26 @@ struct ShardingOptions {
   GroupLinks links = links_of_hosts();  ///< along an axis with lanes, by which buckets choose their exchange
   /// Transports add gradients by themselves if they can (Communicator::reduces), in their own order.
   bool fast_reduction = false;
+  MuonOptions muon = {};
+};
+
+/// The factors of one step, for parameters of each rule.
+struct UpdateStep {
+  kernels::AdamWStep adamw;
+  kernels::LionStep lion;
+  kernels::SgdStep sgd;
+  MuonStep muon;
 };
 
 /// Memory in bytes by purpose; what the plan prints and the constructor takes.
 struct ShardingBytes {
   size_t weights = 0, gradients = 0, optimizer = 0, communication = 0;
+  size_t matrix_scratch = 0;  ///< of updates of whole matrices (MuonScratch)
   // Of the optimizer's state here:
   int64_t state_boxes = 0, state_elements = 0;  ///< chunks of parameters, and their elements
   size_t saved = 0;                             ///< bytes of what checkpoints hold of it
   int64_t saved_chunks = 0;                     ///< in so many chunks
-  size_t total() const { return weights + gradients + optimizer + communication; }
+  size_t total() const { return weights + gradients + optimizer + communication + matrix_scratch; }
 };
 
 namespace sharding {
@@ -143,8 +155,9 @@ class ShardedParams {
   /// Adds the sum of squares of the gradient of each chunk that this rank counts. Of all ranks together every
   /// chunk is counted once, and its sum does not depend on the mesh. Waits for the stream.
   void add_gradient_squares(ExactSum& squares);
-  /// AdamW on the chunks whose state is on this rank. Call it after finish_reduction.
-  void step(const kernels::AdamWStep& step);
+  /// Updates the chunks whose state is on this rank. Call it after finish_reduction. Where a matrix is cut
+  /// over the tensor axis and its rule needs the whole, collective along that axis.
+  void step(const UpdateStep& step);
   /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets, as far as the ring has
   /// room; await() goes on with them. Call it once for every use after a step, first uses first. With ZeRO-3:
   /// before a part is computed, for the uses of that part; its copies stay until those of another part come to

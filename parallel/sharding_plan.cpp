@@ -186,12 +186,16 @@ bool lies_flat(const GroupPlan& group, const Plan& plan) {
 }
 
 /// The owners of the chunks: chunk by chunk, or, where an update reads a whole matrix, use by use.
-std::vector<int> owners_of(const GroupPlan& group, const std::vector<int64_t>& sizes, int ranks) {
+std::vector<int> owners_of(const GroupPlan& group, const std::vector<ParamUse>& uses,
+                           const std::vector<int64_t>& sizes, int ranks) {
   if (!group.key.states.has_matrices()) return deal_owners(sizes, ranks);
   std::vector<int64_t> of_use;  // the chunks of a use come one after another
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (i == 0 || group.chunks[i].use != group.chunks[i - 1].use) of_use.push_back(0);
-    of_use.back() += sizes[i];
+    const ParamUse& use = uses[size_t(group.chunks[i].use)];
+    const bool by_products = use.rule == UpdateRule::muon;
+    if (i == 0 || group.chunks[i].use != group.chunks[i - 1].use)
+      of_use.push_back(by_products ? muon_cost(use.layout) : 0);
+    if (!by_products) of_use.back() += sizes[i];
   }
   const std::vector<int> dealt = deal_owners(of_use, ranks);
   std::vector<int> owners;
@@ -203,10 +207,10 @@ std::vector<int> owners_of(const GroupPlan& group, const std::vector<int64_t>& s
 }
 
 /// Deals the chunks out to the ranks of the group's line, and gives them their places in flat order.
-void deal_chunks(GroupPlan& group, int ranks) {
+void deal_chunks(GroupPlan& group, const std::vector<ParamUse>& uses, int ranks) {
   std::vector<int64_t> sizes;
   for (const FlatChunk& c : group.chunks) sizes.push_back(c.where.global.count());
-  const std::vector<int> owners = owners_of(group, sizes, ranks);
+  const std::vector<int> owners = owners_of(group, uses, sizes, ranks);
   group.owner_begin.assign(size_t(ranks) + 1, 0);
   for (size_t i = 0; i < sizes.size(); ++i) group.owner_begin[size_t(owners[i]) + 1] += sizes[i];
   std::partial_sum(group.owner_begin.begin(), group.owner_begin.end(), group.owner_begin.begin());
@@ -240,7 +244,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
     group.state_of = state_of(plan, g);
     group.sums = group.key.sum_axes(lines);
     group.repeats_sums = group.key.repeats_sums(lines);
-    deal_chunks(group, plan.line_of(g).ranks);
+    deal_chunks(group, uses, plan.line_of(g).ranks);
   }
   // Only where they stay until the step: no other part takes their place, and no later time adds to them.
   const bool keeps_gradients = !plan.reduces_lanes || (plan.reductions == 1 && !options.shares_gradients);
@@ -254,6 +258,8 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   }
   plan_buckets(plan, options);
   plan.gather_ring = gather_ring(plan, options);
+  for (const ParamUse& use : uses)
+    if (use.rule == UpdateRule::muon) plan.muon.add(use.layout);
   return plan;
 }
 
@@ -318,7 +324,7 @@ Share share_of(const Layout& layout) {
 ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const AxisLines& lines,
                        const Share& share) {
   ShardingBytes bytes{plan.weight_bytes, size_t(share.gradient_elements) * 4, 0,
-                      share.ring.bytes() + plan.gather_ring.bytes()};
+                      share.ring.bytes() + plan.gather_ring.bytes(), plan.muon.bytes()};
   for (int g = 0; g < int(plan.groups.size()); ++g) {
     const GroupBytes group =
         group_bytes(plan, g, options, lines, {.own = share.elements[size_t(g)], .levels = own_levels(plan)});

@@ -112,6 +112,7 @@ struct Plan {
   std::vector<GroupPlan> groups;   ///< in the order of their keys
   size_t weight_bytes = 0;         ///< of two parts where they take turns
   GatherRing gather_ring;
+  MuonScratch muon;
   /// From ZeRO-2 on, of more than one rank: the lanes of one time are reduced as soon as they are complete.
   bool reduces_lanes = false;
   int reductions = 1;  ///< of a step: one, or one for each time

@@ -73,8 +73,21 @@ inline size_t StateRows::saved_bytes_per_element() const {
   return bytes;
 }
 
+/// By which rule a parameter is updated: kernels/ops.h, and parallel/muon.h for muon.
+enum class UpdateRule : uint8_t { adamw, lion, sgd, muon };
+
 inline constexpr StateRow kAdamW[] = {{StateRole::master, "master weights"},
                                       {StateRole::first_moment, "first moments"},
                                       {StateRole::second_moment, "second moments"}};
+inline constexpr StateRow kOneMoment[] = {{StateRole::master, "master weights"},
+                                          {StateRole::first_moment, "first moments"}};
+inline constexpr StateRow kMuon[] = {
+    {StateRole::master, "master weights"},
+    {StateRole::first_moment, "momentum of matrices", DType::f32, StateUnit::matrix}};
+
+inline StateRows rows_of(UpdateRule rule) {
+  if (rule == UpdateRule::adamw) return kAdamW;
+  return rule == UpdateRule::muon ? StateRows(kMuon) : StateRows(kOneMoment);
+}
 
 }  // namespace trainctl::parallel

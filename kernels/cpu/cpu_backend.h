@@ -44,6 +44,7 @@ class CpuBackend final : public HostDevice {
   void compute(const Add& op);
   void compute(const TreeSum& op);
   void compute(const AddRounded& op);
+  void compute(const ScaledAdd& op);
   void compute(const EmbeddingForward& op);
   void compute(const EmbeddingBackward& op);
   void compute(const AddPosition& op);
@@ -74,6 +75,8 @@ class CpuBackend final : public HostDevice {
   void compute(const CrossEntropyCombine& op);
   void compute(const CrossEntropyBackward& op);
   void compute(const AdamW& op);
+  void compute(const Lion& op);
+  void compute(const Sgd& op);
   void compute(const SumSquares& op);
   void compute(const Sum& op);
   template <typename O>
@@ -82,6 +85,10 @@ class CpuBackend final : public HostDevice {
     compute(op.product());
     compute(op.activation());
   }
+
+  /// Calls kernel(tile) for tiles of the boxes, on the pool. Only optimizer.cpp defines it.
+  template <typename Kernel>
+  void update(std::span<const UpdateBox> boxes, Kernel kernel);
 
   /// Calls body(first row, rows) for blocks of `block` rows, on the pool.
   template <typename Body>

@@ -22,5 +22,6 @@ void CpuBackend::compute(const TreeSum& op) {
 }
 
 void CpuBackend::compute(const AddRounded& op) { over_elements(op, kernels_.add_rounded); }
+void CpuBackend::compute(const ScaledAdd& op) { over_elements(op, kernels_.scaled_add); }
 
 }  // namespace trainctl::kernels::cpu

@@ -36,7 +36,7 @@ void CpuBackend::compute(const EmbeddingBackward& op) {
       const int64_t id = op.ids[m] - op.vocab_begin;
       if (id >= 0 && id < op.dtable.rows) {
         const Add row{part(op.dout, m, 1, col, cols), part(op.dtable, id, 1, col, cols)};
-        op.scale == 1 ? kernels_.add(row) : kernels_.scaled_add(row, op.scale);
+        op.scale == 1 ? kernels_.add(row) : kernels_.add_times(row, op.scale);
       }
     }
   });

@@ -32,28 +32,39 @@ std::vector<BoxTile>& cleared_tiles() {
 
 }  // namespace
 
-void CpuBackend::compute(const AdamW& op) {
+template <typename Kernel>
+void CpuBackend::update(std::span<const UpdateBox> boxes, Kernel kernel) {
   std::vector<BoxTile>& tiles = cleared_tiles();
-  for (size_t i = 0; i < op.boxes.size(); ++i) {
-    const Matrix& param = op.boxes[i].param;
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const Matrix& param = boxes[i].param;
     cut(i, param.rows, param.cols, tiles);
   }
   pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
     const BoxTile& tile = tiles[size_t(task)];
-    const AdamWBox& box = op.boxes[tile.box];
-    AdamWBox own = box;
+    const UpdateBox& box = boxes[tile.box];
+    UpdateBox own = box;
     // State rows are contiguous, so a tile of several rows must be as wide as the box.
     const bool whole_rows = tile.cols == box.param.cols;
     for (int64_t r = tile.row; r < tile.row + tile.rows; r += whole_rows ? tile.rows : 1) {
       const int64_t state = r * box.param.cols + tile.col;
       own.master = box.master + state;
       own.first_moment = box.first_moment + state;
-      own.second_moment = box.second_moment + state;
+      if (box.second_moment) own.second_moment = box.second_moment + state;
       own.grad = box.grad + r * box.grad_stride + tile.col;
       own.param = part(box.param, r, whole_rows ? tile.rows : 1, tile.col, tile.cols);
-      kernels_.adamw(own, op.step);
+      kernel(own);
     }
   });
+}
+
+void CpuBackend::compute(const AdamW& op) {
+  update(op.boxes, [&](const UpdateBox& tile) { kernels_.adamw(tile, op.step); });
+}
+void CpuBackend::compute(const Lion& op) {
+  update(op.boxes, [&](const UpdateBox& tile) { kernels_.lion(tile, op.step); });
+}
+void CpuBackend::compute(const Sgd& op) {
+  update(op.boxes, [&](const UpdateBox& tile) { kernels_.sgd(tile, op.step); });
 }
 
 void CpuBackend::compute(const SumSquares& op) {

@@ -98,13 +98,18 @@ void CudaBackend::compute(Stream& stream, const AddPositionBackward& op) {
 
 // ---- optimizer ----------------------------------------------------------------------------------------------------------------------
 
-void CudaBackend::compute(Stream& stream, const AdamW& op) {
+template <typename O, typename Kernel>
+void CudaBackend::update(Stream& stream, const O& op, Kernel kernel) {
   if (op.boxes.empty()) return;
-  give_with_scratch(stream, "adamw", 0, [&](const Queue& queue, void*) {
+  give_with_scratch(stream, O::kName, 0, [&](const Queue& queue, void*) {
     const TileTable& table = tables_.of(static_cast<CudaStream&>(stream), op.boxes);
-    cuda::adamw(queue, static_cast<const AdamWBox*>(table.boxes), table.tiles, table.tile_count, op.step);
+    kernel(queue, static_cast<const UpdateBox*>(table.boxes), table.tiles, table.tile_count, op.step);
   });
 }
+
+void CudaBackend::compute(Stream& stream, const AdamW& op) { update(stream, op, cuda::adamw); }
+void CudaBackend::compute(Stream& stream, const Lion& op) { update(stream, op, cuda::lion); }
+void CudaBackend::compute(Stream& stream, const Sgd& op) { update(stream, op, cuda::sgd); }
 
 void CudaBackend::compute(Stream& stream, const SumSquares& op) {
   if (op.boxes.empty()) return;

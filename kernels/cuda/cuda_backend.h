@@ -70,8 +70,14 @@ class CudaBackend final : public Backend {
   void compute(Stream&, const LinearGeluBackwardInput& op);
   void compute(Stream&, const LinearBackwardWeight& op);
   void compute(Stream&, const AdamW& op);
+  void compute(Stream&, const Lion& op);
+  void compute(Stream&, const Sgd& op);
   void compute(Stream&, const SumSquares& op);
   void compute(Stream&, const Sum& op);
+
+  /// An op on boxes and their tiles.
+  template <typename O, typename Kernel>
+  void update(Stream&, const O& op, Kernel kernel);
 
   /// Calls body(queue), which enqueues the work of `op` on the stream.
   template <typename Body>

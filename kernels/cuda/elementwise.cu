@@ -49,6 +49,23 @@ struct AddRoundedElement {
   }
 };
 
+/// kReads: `out` is an input, too.
+template <bool kReads>
+struct ScaledAddElement {
+  using In = float;
+  using Out = float;
+  static constexpr int kInputs = kReads ? 2 : 1, kOutputs = 1;
+  static constexpr bool kMovesBits = false;
+  View<const float> in[kInputs];
+  View<float> out[1];
+  float alpha, beta;
+
+  __device__ void operator()(const float (&x)[kInputs], float (&y)[1]) const {
+    y[0] = __fmul_rn(alpha, x[0]);
+    if constexpr (kReads) y[0] = __fadd_rn(y[0], __fmul_rn(beta, x[1]));
+  }
+};
+
 /// The inputs of a tree sum, as a kernel parameter.
 template <int kMost>
 struct Inputs {
@@ -196,6 +213,15 @@ void enqueue(const Queue& queue, const AddRounded& op) {
       for_each_element(queue, "add_rounded", element, {op.left, op.right, op.out});
     });
   });
+}
+
+void enqueue(const Queue& queue, const ScaledAdd& op) {
+  const View<const float> x = view_of<const float>(op.x), sum = view_of<const float>(op.out);
+  const View<float> out = view_of<float>(op.out);
+  if (op.beta == 0)
+    for_each_element(queue, "scaled_add", ScaledAddElement<false>{{x}, {out}, op.alpha, 0}, {op.x, op.out});
+  else
+    for_each_element(queue, "scaled_add", ScaledAddElement<true>{{x, sum}, {out}, op.alpha, op.beta}, {op.x, op.out});
 }
 
 void enqueue(const Queue& queue, const TreeSum& op) {

@@ -23,6 +23,7 @@ void enqueue(const Queue&, const Add&);
 constexpr int kMostTreeInputs = 2048;
 void enqueue(const Queue&, const TreeSum&);
 void enqueue(const Queue&, const AddRounded&);
+void enqueue(const Queue&, const ScaledAdd&);
 
 // embedding.cu
 void enqueue(const Queue&, const EmbeddingForward&);
@@ -87,7 +88,12 @@ struct Tile {
 };
 /// The tiles of the boxes, in order. They depend only on the sizes of the boxes. Pure.
 std::vector<Tile> tiles_of(std::span<const Matrix> boxes);
-void adamw(const Queue&, const AdamWBox* device_boxes, const Tile* device_tiles, int64_t tiles, const AdamWStep& step);
+void adamw(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles,
+           const AdamWStep& step);
+void lion(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles,
+          const LionStep& step);
+void sgd(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles,
+         const SgdStep& step);
 /// out[i] (device) = sum of squares of box i in double. partial: [tiles] doubles. first_tile: [boxes + 1]
 /// indices into the tiles.
 void sum_squares(const Queue&, const Matrix* device_boxes, int64_t boxes, const Tile* device_tiles, int64_t tiles,

@@ -1,4 +1,4 @@
-// AdamW and the sums of the step, over tiles of all boxes at once: one block a tile.
+// The updates of parameters and the sums of the step, over tiles of all boxes at once: one block a tile.
 #include <algorithm>
 #include <climits>
 
@@ -36,7 +36,7 @@ __device__ inline Weight adamw_of(Weight x, float grad, float decay, const AdamW
 /// A tile in packs of N neighbours in a row; the tile's width is a multiple of N and every pack is aligned
 /// to its size.
 template <int N, typename T>
-__device__ inline void adamw_tile(const AdamWBox& box, const Tile& tile, const AdamWStep& step) {
+__device__ inline void adamw_tile(const UpdateBox& box, const Tile& tile, const AdamWStep& step) {
   using Floats = Pack<float, N>;
   const int64_t cols = box.param.cols, grad_stride = box.grad_stride, param_stride = box.param.stride;
   float* const master = box.master + tile.row * cols + tile.col;
@@ -70,7 +70,7 @@ __device__ inline void adamw_tile(const AdamWBox& box, const Tile& tile, const A
 }
 
 template <typename T>
-__device__ inline void adamw_box_tile(const AdamWBox& box, const Tile& tile, const AdamWStep& step) {
+__device__ inline void adamw_box_tile(const UpdateBox& box, const Tile& tile, const AdamWStep& step) {
   const bool one_row = box.param.rows == 1;
   const bool whole = tile.cols % kGroup == 0 && tile.col % kGroup == 0 &&
                      (one_row || (box.param.cols % kGroup == 0 && box.grad_stride % kGroup == 0 && box.param.stride % kGroup == 0));
@@ -82,13 +82,88 @@ __device__ inline void adamw_box_tile(const AdamWBox& box, const Tile& tile, con
   }
 }
 
-__global__ void __launch_bounds__(kThreads) adamw_kernel(const AdamWBox* boxes, const Tile* tiles, AdamWStep step) {
+__global__ void __launch_bounds__(kThreads) adamw_kernel(const UpdateBox* boxes, const Tile* tiles, AdamWStep step) {
   const Tile tile = tiles[blockIdx.x];
-  const AdamWBox box = boxes[tile.box];
+  const UpdateBox box = boxes[tile.box];
   if (box.param.dtype == DType::f32) {
     adamw_box_tile<float>(box, tile, step);
   } else {
     adamw_box_tile<bf16_t>(box, tile, step);
+  }
+}
+
+// ---- rules with one moment ------------------------------------------------------------------------------------------------------
+// As above: each operation is rounded once. A rule changes the master weight and the moment of one element.
+
+struct LionRule {
+  LionStep step;
+  __device__ void operator()(float& w, float& m, float grad, float decay) const {
+    const float g = __fmul_rn(grad, step.grad_scale);
+    const float direction = __fadd_rn(__fmul_rn(step.beta1, m), __fmul_rn(__fsub_rn(1.0f, step.beta1), g));
+    const float u = direction > 0.0f ? 1.0f : direction < 0.0f ? -1.0f : 0.0f;
+    w = __fsub_rn(w, __fmul_rn(decay, w));
+    w = __fsub_rn(w, __fmul_rn(step.lr, u));
+    m = __fadd_rn(__fmul_rn(step.beta2, m), __fmul_rn(__fsub_rn(1.0f, step.beta2), g));
+  }
+};
+
+struct SgdRule {
+  SgdStep step;
+  __device__ void operator()(float& w, float& m, float grad, float decay) const {
+    m = __fadd_rn(__fmul_rn(step.momentum, m), __fmul_rn(grad, step.grad_scale));
+    w = __fsub_rn(w, __fmul_rn(decay, w));
+    w = __fsub_rn(w, __fmul_rn(step.lr, m));
+  }
+};
+
+/// As adamw_tile.
+template <int N, typename T, typename Rule>
+__device__ inline void one_moment_tile(const UpdateBox& box, const Tile& tile, const Rule& rule) {
+  using Floats = Pack<float, N>;
+  const int64_t cols = box.param.cols, grad_stride = box.grad_stride, param_stride = box.param.stride;
+  float* const master = box.master + tile.row * cols + tile.col;
+  float* const moment = box.first_moment + tile.row * cols + tile.col;
+  const float* const grad = box.grad + tile.row * grad_stride + tile.col;
+  T* const param = static_cast<T*>(box.param.data) + tile.row * param_stride + tile.col;
+  const float decay = __fmul_rn(rule.step.lr, box.weight_decay);
+  const int packs_per_row = tile.cols / N, packs = tile.rows * packs_per_row;
+  for (int i = int(threadIdx.x); i < packs; i += kThreads) {
+    const int64_t r = i / packs_per_row, c = int64_t(i % packs_per_row) * N;
+    const int64_t at = r * cols + c;
+    const Floats g = *reinterpret_cast<const Floats*>(grad + r * grad_stride + c);
+    Floats w = *reinterpret_cast<const Floats*>(master + at);
+    Floats m = *reinterpret_cast<const Floats*>(moment + at);
+#pragma unroll
+    for (int k = 0; k < N; ++k) rule(w.v[k], m.v[k], g.v[k], decay);
+    *reinterpret_cast<Floats*>(master + at) = w;
+    *reinterpret_cast<Floats*>(moment + at) = m;
+    Pack<T, N> p;
+    p.set(w.v);
+    *reinterpret_cast<Pack<T, N>*>(param + r * param_stride + c) = p;
+  }
+}
+
+template <typename T, typename Rule>
+__device__ inline void one_moment_box_tile(const UpdateBox& box, const Tile& tile, const Rule& rule) {
+  const bool one_row = box.param.rows == 1;
+  const bool whole = tile.cols % kGroup == 0 && tile.col % kGroup == 0 &&
+                     (one_row || (box.param.cols % kGroup == 0 && box.grad_stride % kGroup == 0 && box.param.stride % kGroup == 0));
+  if (whole && stands_on(box.master, 16) && stands_on(box.first_moment, 16) && stands_on(box.grad, 16) &&
+      stands_on(box.param.data, kGroup * int(sizeof(T)))) {
+    one_moment_tile<kGroup, T>(box, tile, rule);
+  } else {
+    one_moment_tile<1, T>(box, tile, rule);
+  }
+}
+
+template <typename Rule>
+__global__ void __launch_bounds__(kThreads) one_moment_kernel(const UpdateBox* boxes, const Tile* tiles, Rule rule) {
+  const Tile tile = tiles[blockIdx.x];
+  const UpdateBox box = boxes[tile.box];
+  if (box.param.dtype == DType::f32) {
+    one_moment_box_tile<float>(box, tile, rule);
+  } else {
+    one_moment_box_tile<bf16_t>(box, tile, rule);
   }
 }
 
@@ -167,9 +242,19 @@ std::vector<Tile> tiles_of(std::span<const Matrix> boxes) {
   return tiles;
 }
 
-void adamw(const Queue& queue, const AdamWBox* device_boxes, const Tile* device_tiles, int64_t tiles, const AdamWStep& step) {
+void adamw(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, const AdamWStep& step) {
   ENSURE(tiles <= INT_MAX);
   launch(queue, "adamw", adamw_kernel, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, step);
+}
+
+void lion(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, const LionStep& step) {
+  ENSURE(tiles <= INT_MAX);
+  launch(queue, "lion", one_moment_kernel<LionRule>, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, LionRule{step});
+}
+
+void sgd(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, const SgdStep& step) {
+  ENSURE(tiles <= INT_MAX);
+  launch(queue, "sgd", one_moment_kernel<SgdRule>, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, SgdRule{step});
 }
 
 void sum_squares(const Queue& queue, const Matrix* device_boxes, int64_t boxes, const Tile* device_tiles, int64_t tiles,

@@ -19,10 +19,10 @@ void append(std::vector<int64_t>& content, const Matrix& m) {
 
 }  // namespace
 
-const TileTable& TileTables::of(CudaStream& stream, std::span<const AdamWBox> boxes) {
-  content_.assign({int64_t(sizeof(AdamWBox))});
+const TileTable& TileTables::of(CudaStream& stream, std::span<const UpdateBox> boxes) {
+  content_.assign({int64_t(sizeof(UpdateBox))});
   shapes_.clear();
-  for (const AdamWBox& b : boxes) {
+  for (const UpdateBox& b : boxes) {
     append(content_, b.param);
     int32_t decay = 0;
     std::memcpy(&decay, &b.weight_decay, sizeof(decay));

@@ -14,7 +14,7 @@ namespace trainctl::kernels::cuda {
 
 /// The device addresses of the tables of one list of boxes.
 struct TileTable {
-  const void* boxes = nullptr;            ///< AdamWBox or Matrix
+  const void* boxes = nullptr;  ///< UpdateBox or Matrix
   const Tile* tiles = nullptr;
   int64_t tile_count = 0;
   const int64_t* first_tile = nullptr;    ///< [boxes + 1]
@@ -24,7 +24,7 @@ class TileTables {
  public:
   explicit TileTables(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-  const TileTable& of(CudaStream& stream, std::span<const AdamWBox> boxes);
+  const TileTable& of(CudaStream& stream, std::span<const UpdateBox> boxes);
   const TileTable& of(CudaStream& stream, std::span<const Matrix> boxes);
   /// Allocates `bytes` of device memory for later tables. A table that does not fit gets its own allocation.
   void reserve(size_t bytes);

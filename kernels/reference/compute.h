@@ -36,6 +36,7 @@ void compute(const Copy& op);
 void compute(const Add& op);
 void compute(const TreeSum& op);
 void compute(const AddRounded& op);
+void compute(const ScaledAdd& op);
 void compute(const EmbeddingForward& op);
 void compute(const EmbeddingBackward& op);
 void compute(const AddPosition& op);
@@ -66,6 +67,8 @@ void compute(const CrossEntropyStats& op);
 void compute(const CrossEntropyCombine& op);
 void compute(const CrossEntropyBackward& op);
 void compute(const AdamW& op);
+void compute(const Lion& op);
+void compute(const Sgd& op);
 void compute(const SumSquares& op);
 void compute(const Sum& op);
 /// Ops that a device may fuse.

@@ -49,4 +49,13 @@ void compute(const AddRounded& op) {
   }
 }
 
+void compute(const ScaledAdd& op) {
+  for (int64_t r = 0; r < op.out.rows; ++r) {
+    for (int64_t c = 0; c < op.out.cols; ++c) {
+      const float scaled = op.alpha * get(op.x, r, c);
+      put(op.out, r, c, op.beta == 0 ? scaled : scaled + op.beta * get(op.out, r, c));
+    }
+  }
+}
+
 }  // namespace trainctl::kernels::reference

@@ -49,9 +49,21 @@ class TableBuilder {
       if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.layers.size()));
     }
     p.decay = decays(d.role);
+    p.rule = rule_of(d.role);
+    p.states = parallel::rows_of(p.rule);
     if (!table_.params.empty())
       p.first_tensor = table_.params.back().first_tensor + table_.params.back().states.saved();
     table_.params.push_back(std::move(p));
+  }
+
+  parallel::UpdateRule rule_of(ParamRole role) const {
+    switch (optimizer_.type) {
+      case OptimizerType::adamw: return parallel::UpdateRule::adamw;
+      case OptimizerType::lion: return parallel::UpdateRule::lion;
+      case OptimizerType::sgd: return parallel::UpdateRule::sgd;
+      case OptimizerType::muon: break;
+    }
+    return role == ParamRole::matrix ? parallel::UpdateRule::muon : parallel::UpdateRule::adamw;
   }
 
   bool decays(ParamRole role) const {

@@ -23,7 +23,8 @@ struct Param {
   bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
   bool joined = false, partial = false;  ///< as in ParamDeclaration
-  parallel::StateRows states = parallel::kAdamW;
+  parallel::UpdateRule rule = parallel::UpdateRule::adamw;
+  parallel::StateRows states = parallel::kAdamW;  ///< of the rule
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
 
   bool is_vector() const { return layout.cols == 1 && role != ParamRole::matrix; }

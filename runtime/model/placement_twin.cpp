@@ -99,6 +99,10 @@ class PlacementBackend final : public kernels::Backend {
     p_.set(op.out, alike("a sum", p_.of(op.left), p_.of(op.right)));
   }
 
+  void place(const kernels::ScaledAdd& op) {
+    p_.set(op.out, op.beta == 0 ? p_.of(op.x) : alike("a sum", p_.of(op.x), p_.of(op.out)));
+  }
+
   void place(const kernels::EmbeddingForward& op) {
     p_.set(op.out, p_.of(op.table) == cut_rows ? partial : p_.at(op.ids));
   }
@@ -245,6 +249,8 @@ class PlacementBackend final : public kernels::Backend {
   }
 
   void place(const kernels::AdamW&) const {}
+  void place(const kernels::Lion&) const {}
+  void place(const kernels::Sgd&) const {}
   void place(const kernels::SumSquares&) const {}
   void place(const kernels::Sum& op) const { nonlinear("the sum of losses", p_.at(op.x)); }
 

@@ -47,6 +47,7 @@ class UseBuilder {
         p.sublayer < 0 ? model_.precision : model_.layers[size_t(p.layer)]->precision;
     use.dtype = matrix ? precision.matrices : precision.vectors;
     use.states = p.states;
+    use.rule = p.rule;
     use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
@@ -212,7 +213,8 @@ parallel::ShardingOptions sharding_options(const JobSpec& job) {
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
           .reduction_dtype = job.parallelism.reduction_dtype,
           .exchange = job.parallelism.reduction_algorithm,
-          .fast_reduction = job.parallelism.reduction == GradientSums::fast};
+          .fast_reduction = job.parallelism.reduction == GradientSums::fast,
+          .muon = {.steps = job.optimizer.muon.steps, .scale = job.optimizer.muon.scale}};
 }
 
 }  // namespace trainctl

@@ -172,8 +172,7 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
                        [&](const auto& t) { return t.role == role; });
   };
   text += fmt::format("includes   weights {} optimizer {} lr {} data position {} seed {}{}\n",
-                      mark(has_role(ckpt::Role::master)),
-                      mark(has_role(ckpt::Role::first_moment) && has_role(ckpt::Role::second_moment)),
+                      mark(has_role(ckpt::Role::master)), mark(has_role(ckpt::Role::first_moment)),
                       mark(extra.contains("lr")), mark(extra.contains("samples")), state.seed,
                       has_role(ckpt::Role::gradient) ? " gradients ✓" : "");
   text += fmt::format("identity   state {} · spec {}\n", checkpoint.root_hash().substr(0, 16), state.spec_hash);

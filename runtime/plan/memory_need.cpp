@@ -24,7 +24,7 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
                             m.sharding.optimizer,
                             m.sharding.communication,
                             m.stage.activations,
-                            m.stage.scratch(),
+                            m.stage.scratch() + m.sharding.matrix_scratch,
                             m.data,
                             m.copies_count ? m.copies : 0,
                             m.workspace,

@@ -56,6 +56,27 @@ std::string gathers_note(const PlanReport& r) {
       memory_text(resharded.traffic.data), memory_text(two.traffic.data), weights(two));
 }
 
+/// What the updates of whole matrices multiply.
+std::string muon_note(const PlanReport& r) {
+  double flops = 0;
+  const ParamTable table = parameter_table(r.job.model, r.job.optimizer);
+  for (const Param& p : table.params) {
+    if (p.rule != parallel::UpdateRule::muon) continue;
+    for (const int64_t rows : parallel::muon_sections(p.layout)) {
+      const double n = double(rows), m = double(p.layout.cols), side = std::min(n, m);
+      flops += r.job.optimizer.muon.steps * 2 * (2 * n * m * side + side * side * side);
+    }
+  }
+  const double share = 100 * flops / r.plan.flops_per_step_causal;
+  return fmt::format(
+      "muon multiplies {}FLOP a step in f32 to update the matrices, {:.{}f} % of the model's; "
+      "{}",
+      short_number(flops), share, share < 10 ? 1 : 0,
+      r.job.parallelism.zero_stage == 0
+          ? "with zero_stage 0 every data-parallel rank does all of it for its stage"
+          : "the matrices of a stage are dealt out to its data-parallel ranks");
+}
+
 /// What reducing each lane costs, and why it may save nothing.
 std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
   std::vector<std::string> notes;
@@ -103,6 +124,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
   if (shards_weights(r.job)) notes.push_back(gathers_note(r));
+  if (r.job.optimizer.type == OptimizerType::muon) notes.push_back(muon_note(r));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)
     notes.push_back(

@@ -100,6 +100,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   }
   add("buckets under way", params.ring.bytes());
   add("buckets of weights under way", params.plan.gather_ring.bytes());
+  add("updates of whole matrices", m.sharding.matrix_scratch);
   add("activations", m.stage.activations);
   add("one micro-batch at a time", m.stage.shared);
   add("sums of tensor parallelism", m.stage.tensor_sums);

@@ -74,6 +74,15 @@ struct Term {
 const char* copies_text(const PlanReport& r) {
   return r.job.checkpoint.memory == MemoryCopies::one ? "a copy" : "two copies";
 }
+const char* optimizer_text(OptimizerType type) {
+  switch (type) {
+    case OptimizerType::adamw: return "optimizer (master, two moments)";
+    case OptimizerType::muon: return "optimizer (master, momentum, moments)";
+    case OptimizerType::lion:
+    case OptimizerType::sgd: break;
+  }
+  return "optimizer (master, one moment)";
+}
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
   const int sums = reduces_each_lane(r.job) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
@@ -88,9 +97,9 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
        : in_turn ? "gradients (f32, of two parts at a time)"
                  : "gradients (f32)",
        "gradients", m.sharding.gradients},
-      {"optimizer (master, two moments)", "optimizer", m.sharding.optimizer},
+      {optimizer_text(r.job.optimizer.type), "optimizer", m.sharding.optimizer},
       {"activations in flight", "activations", m.stage.activations},
-      {"scratch", "scratch", m.stage.scratch()},
+      {"scratch", "scratch", m.stage.scratch() + m.sharding.matrix_scratch},
       {"communication", "communication", m.sharding.communication},
       {gpu ? "tokens" : "data read ahead", "data", m.data},
       {"workspace of products and kernels", "workspace", m.workspace},

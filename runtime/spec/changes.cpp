@@ -41,6 +41,8 @@ Diagnostic refusal(const ParsedJob& now, const FieldChange& change, const std::s
   return diagnostic;
 }
 
+constexpr const char* kOtherMoments =
+    "keep it, or export the weights and begin a new run with model.init.from";
 constexpr const char* kAnotherShape =
     "no checkpoint of the run fits a model of another shape: launch a new run without --from";
 
@@ -74,7 +76,8 @@ std::vector<Diagnostic> refused_on_resume(const ParsedJob& before, const ParsedJ
   for (const FieldChange& change : changed_fields(before, now))
     if (change.change >= Change::branch)
       refused.push_back(refusal(now, change, "E0602", fmt::format("`{}` is fixed for the life of a run", change.path),
-                                change.change == Change::never ? kAnotherShape
+                                change.change == Change::never && change.part == SpecPart::optimizer ? kOtherMoments
+                                : change.change == Change::never ? kAnotherShape
                                                                : "a new run may begin from a checkpoint with it: " + command));
   return refused;
 }
@@ -98,9 +101,12 @@ std::vector<Diagnostic> refused_other_lanes(const ParsedJob& before, const Parse
 std::vector<Diagnostic> refused_on_branch(const ParsedJob& before, const ParsedJob& now) {
   std::vector<Diagnostic> refused;
   for (const FieldChange& change : changed_fields(before, now))
-    if (change.change == Change::never)
+    if (change.change == Change::never && change.part == SpecPart::model)
       refused.push_back(refusal(now, change, "E0603",
                                 fmt::format("`{}` is part of the model's shape, which a checkpoint fixes", change.path), kAnotherShape));
+    else if (change.change == Change::never)
+      refused.push_back(refusal(now, change, "E0603",
+                                fmt::format("`{}` decides what the moments of a checkpoint mean", change.path), kOtherMoments));
   return refused;
 }
 

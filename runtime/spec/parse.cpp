@@ -43,11 +43,16 @@ std::string giver_in_resolution(const Resolution& r, const std::string& path) {
   return path;
 }
 
+/// Whether the resolved spec of `job` has no line of the field.
+bool is_left_out(const Field& field, const JobSpec& job) {
+  return field.left_out_as_default && json_of(field.get(job)) == json_of(*field.fallback);
+}
+
 /// Every effective value, in the order of the table.
 std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
-    if (!field.in_resolved || field.set_in_source) continue;
+    if (!field.in_resolved || field.set_in_source || is_left_out(field, r.job)) continue;
     if (field.where_learned == spec::WhereLearned::nothing && !r.job.model.is_rotary()) continue;
     if (field.type == spec::Type::source_list) {
       const std::vector<DataSource>& sources = r.job.data.*field.sources;
@@ -102,6 +107,7 @@ std::vector<std::pair<std::string, std::string>> fixed_values(const JobSpec& job
   for (const Field& field : spec::fields()) {
     if (field.by_family && field.get(job) == field.get(preset)) continue;
     if (field.change < Change::branch || !field.in_resolved || field.set_in_source) continue;
+    if (is_left_out(field, job)) continue;
     if (field.type != spec::Type::source_list) {
       values.emplace_back(field.path, json_of(field.get(job)));
       continue;

@@ -15,8 +15,10 @@ namespace {
 
 /// The optimizer's factors for a step after which the parameters have changed `updates` times: a skipped
 /// step changes no moment, and does not count for the bias correction.
-kernels::AdamWStep adamw_step(const OptimizerSpec& optimizer, double lr, int64_t updates, double grad_norm) {
-  kernels::AdamWStep a;
+parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int64_t updates,
+                                 double grad_norm) {
+  parallel::UpdateStep step;
+  kernels::AdamWStep& a = step.adamw;
   a.lr = float(lr);
   a.beta1 = float(optimizer.beta1);
   a.beta2 = float(optimizer.beta2);
@@ -24,7 +26,10 @@ kernels::AdamWStep adamw_step(const OptimizerSpec& optimizer, double lr, int64_t
   if (optimizer.grad_clip > 0) a.grad_scale = float(std::min(1.0, optimizer.grad_clip / (grad_norm + 1e-6)));
   a.bias_correction1 = float(1.0 - std::pow(optimizer.beta1, double(updates)));
   a.bias_correction2 = float(1.0 - std::pow(optimizer.beta2, double(updates)));
-  return a;
+  step.lion = {.lr = a.lr, .beta1 = a.beta1, .beta2 = a.beta2, .grad_scale = a.grad_scale};
+  step.sgd = {.lr = a.lr, .momentum = float(optimizer.momentum), .grad_scale = a.grad_scale};
+  step.muon = {.lr = a.lr, .momentum = float(optimizer.momentum), .grad_scale = a.grad_scale};
+  return step;
 }
 
 }  // namespace
@@ -77,7 +82,7 @@ StepFate StepEnd::apply_or_skip(const StepLine& line, TrainingState& state) {
   const double lr = learning_rate(schedule_, step);
   if (fate == StepFate::apply) {
     saver_.state_changes();
-    rank_.params->step(adamw_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm));
+    rank_.params->step(update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm));
     bad_steps = after_step(bad_steps, fate);
     state.last_loss = line.loss;
     return fate;

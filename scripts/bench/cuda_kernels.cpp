@@ -391,7 +391,7 @@ class Bench {
 
   void optimizer(const Model& model) {
     Memory memory(backend_, *stream_);
-    std::vector<AdamWBox> boxes;
+    std::vector<UpdateBox> boxes;
     std::vector<Matrix> gradients;
     double count = 0;
     const auto parameter = [&](int64_t rows, int64_t cols) {

@@ -205,7 +205,8 @@ class Bench {
     const Matrix master = buffer("master", DType::f32, n, kC), first = buffer("first", DType::f32, n, kC);
     const Matrix second = buffer("second", DType::f32, n, kC), grad = buffer("grad", DType::f32, n, kC);
     const Matrix param = buffer("param", dtype_, n, kC);
-    const AdamWBox box[] = {{master.as<float>(), first.as<float>(), second.as<float>(), grad.as<float>(), kC, param, 0.1f}};
+    const UpdateBox box[] = {
+        {master.as<float>(), first.as<float>(), second.as<float>(), grad.as<float>(), kC, param, 0.1f}};
     const double count = double(n * kC);
     time("adamw", 1, 0, count * (28 + double(size_of(dtype_))), AdamW{.boxes = box, .step = {.lr = 1e-4f}});
     double squares = 0;

@@ -73,7 +73,8 @@ class EveryOp {
                                       .weight = bias.columns(0, C / H),
                                       .dx = z,
                                       .dweight = row(10).columns(0, C / H)});
-    const AdamWBox boxes[] = {{f32(16), f32(17), f32(18), f32(5), C, w, 0.1f}, {f32(19), f32(20), f32(21), f32(5), C, w, 0.1f}};
+    const UpdateBox boxes[] = {{f32(16), f32(17), f32(18), f32(5), C, w, 0.1f},
+                               {f32(19), f32(20), f32(21), f32(5), C, w, 0.1f}};
     backend_.run(s, AdamW{.boxes = boxes, .step = {.lr = 1e-3f}});
     const Matrix grads[] = {grad, matrix(at(22), DType::f32, C, C)};
     double sums[2], sum;

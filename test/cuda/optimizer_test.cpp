@@ -25,7 +25,7 @@ struct Box {
   Storage grad = {}, param = {};
 
   Window state_window(size_t i) const { return {shift[i], rows * cols, 0}; }
-  AdamWBox view(const std::vector<Matrix>& s, const Matrix& g, const Matrix& p) const {
+  UpdateBox view(const std::vector<Matrix>& s, const Matrix& g, const Matrix& p) const {
     return {s[0].as<float>() + shift[0], s[1].as<float>() + shift[1], s[2].as<float>() + shift[2],
             grad_window(g).as<const float>(), g.stride, param_window(p), weight_decay};
   }
@@ -94,25 +94,29 @@ TEST_CASE("tiles cover every element of every box once and are of about one size
   CHECK(next == tiles.size());
 }
 
-TEST_CASE("adamw of many boxes in one launch has the reference's bits") {
+namespace {
+
+/// O: a rule's op. launch: its kernel.
+template <typename O>
+void check_many_boxes(const decltype(O::step)& step, auto launch) {
   const std::vector<Box> boxes = make_boxes();
   std::vector<Box> expected = boxes;
-  std::vector<AdamWBox> host;
+  std::vector<UpdateBox> host;
   for (Box& b : expected) host.push_back(b.view(views(b.state), b.grad, b.param));
-  reference().run(*reference().create_stream(), AdamW{.boxes = host, .step = kStep});
+  reference().run(*reference().create_stream(), O{.boxes = host, .step = step});
 
   const std::vector<cuda::Tile> tiles = tiles_for(boxes);
   each_order(1, [&](const cuda::Queue& queue) {
     OnDevice device(queue);
     std::vector<std::vector<Matrix>> states;
     std::vector<Matrix> params;
-    std::vector<AdamWBox> on_device;
+    std::vector<UpdateBox> on_device;
     for (const Box& b : boxes) {
       states.push_back({device.copy_of(b.state[0]), device.copy_of(b.state[1]), device.copy_of(b.state[2])});
       params.push_back(device.copy_of(b.param));
       on_device.push_back(b.view(states.back(), device.copy_of(b.grad), params.back()));
     }
-    cuda::adamw(queue, device.copy_of(on_device), device.copy_of(tiles), int64_t(tiles.size()), kStep);
+    launch(queue, device.copy_of(on_device), device.copy_of(tiles), int64_t(tiles.size()), step);
     for (size_t i = 0; i < boxes.size(); ++i) {
       const Box& b = boxes[i];
       INFO("box " << i << " [" << b.rows << ", " << b.cols << "] " << name_of(b.param_type));
@@ -129,6 +133,14 @@ TEST_CASE("adamw of many boxes in one launch has the reference's bits") {
   });
 }
 
+}  // namespace
+
+TEST_CASE("a rule's update of many boxes in one launch has the reference's bits") {
+  check_many_boxes<AdamW>(kStep, cuda::adamw);
+  check_many_boxes<Lion>({.lr = 3e-4f, .beta1 = 0.9f, .beta2 = 0.97f, .grad_scale = 0.37f}, cuda::lion);
+  check_many_boxes<Sgd>({.lr = 3e-4f, .momentum = 0.9f, .grad_scale = 0.37f}, cuda::sgd);
+}
+
 TEST_CASE("adamw of extreme numbers has the reference's bits") {
   // Denormals, zeros and large gradients: nothing may be flushed or fused.
   const int64_t n = 64;
@@ -143,13 +155,15 @@ TEST_CASE("adamw of extreme numbers has the reference's bits") {
   }
   std::vector<Storage> expected = state;
   Storage expected_param = param;
-  const AdamWBox host[] = {{expected[0].f32(), expected[1].f32(), expected[2].f32(), grad.f32(), n, expected_param, 0.1f}};
+  const UpdateBox host[] = {
+      {expected[0].f32(), expected[1].f32(), expected[2].f32(), grad.f32(), n, expected_param, 0.1f}};
   reference().run(*reference().create_stream(), AdamW{.boxes = host, .step = kStep});
   each_order(0, [&](const cuda::Queue& queue) {
     OnDevice device(queue);
     const Matrix w = device.copy_of(state[0]), m = device.copy_of(state[1]), v = device.copy_of(state[2]);
     const Matrix g = device.copy_of(grad), p = device.copy_of(param);
-    const std::vector<AdamWBox> boxes = {{w.as<float>(), m.as<float>(), v.as<float>(), g.as<float>(), n, p, 0.1f}};
+    const std::vector<UpdateBox> boxes = {
+        {w.as<float>(), m.as<float>(), v.as<float>(), g.as<float>(), n, p, 0.1f}};
     const std::vector<Matrix> params = {p};
     const std::vector<cuda::Tile> tiles = cuda::tiles_of(params);
     cuda::adamw(queue, device.copy_of(boxes), device.copy_of(tiles), int64_t(tiles.size()), kStep);

@@ -1,5 +1,5 @@
-// Goal: AdamW is the same IEEE operations for every element, wherever a shard begins; norms are summed by shape alone.
-// Method: bit equality with the reference, and of a box cut in two with the whole box.
+// Goal: each rule of updates is the same IEEE operations for every element, wherever a shard begins; norms are summed by shape
+// alone. Method: bit equality with the reference, and of a box cut in two with the whole box; the formulas in double precision.
 #include "support.h"
 
 namespace trainctl::kernels::test {
@@ -8,7 +8,7 @@ namespace {
 const AdamWStep kStep{.lr = 3e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 0.37f,
                       .bias_correction1 = 0.271f, .bias_correction2 = 0.142625f};
 
-AdamWBox box_of(const std::vector<Storage>& state, const Storage& grad, int64_t first, int64_t rows) {
+UpdateBox box_of(const std::vector<Storage>& state, const Storage& grad, int64_t first, int64_t rows) {
   const Matrix param = state[3]->row_range(first, rows);
   const int64_t at = first * state[3]->cols;
   return {state[0].f32() + at, state[1].f32() + at, state[2].f32() + at, grad.f32() + first * grad->stride,
@@ -33,7 +33,7 @@ TEST_CASE("adamw equals the reference bit for bit") {
       const std::vector<Storage> state = random_state(random, dtype, rows, cols);
       const Storage grad = random.normal(DType::f32, rows, cols, 3);
       compare(state, {0, 0, 0, 0}, [&](Backend& b, Stream& s, auto& o) {
-        const AdamWBox boxes[] = {box_of(o, grad, 0, rows)};
+        const UpdateBox boxes[] = {box_of(o, grad, 0, rows)};
         b.run(s, AdamW{.boxes = boxes, .step = kStep});
       });
     }
@@ -48,11 +48,11 @@ TEST_CASE("adamw of a box cut in two equals adamw of the whole") {
   for (const Candidate& c : candidates()) {
     const auto s = c.backend->create_stream();
     std::vector<Storage> whole = state;
-    const AdamWBox one[] = {box_of(whole, grad, 0, rows)};
+    const UpdateBox one[] = {box_of(whole, grad, 0, rows)};
     c.backend->run(*s, AdamW{.boxes = one, .step = kStep});
     for (int64_t cut = 1; cut < rows; cut += 5) {
       std::vector<Storage> halves = state;
-      const AdamWBox two[] = {box_of(halves, grad, 0, cut), box_of(halves, grad, cut, rows - cut)};
+      const UpdateBox two[] = {box_of(halves, grad, 0, cut), box_of(halves, grad, cut, rows - cut)};
       c.backend->run(*s, AdamW{.boxes = two, .step = kStep});
       for (size_t i = 0; i < 4; ++i) {
         CHECK(halves[i].content() == whole[i].content());
@@ -97,6 +97,116 @@ TEST_CASE("sum_squares and sum agree with the reference, whatever the stride") {
       CHECK(first == by_candidate);
     }
   }
+}
+
+namespace {
+
+struct OneMoment {
+  std::vector<double> w, m;
+};
+
+/// One step of each rule in double precision.
+void lion_in_double(OneMoment& x, const Storage& grad, const LionStep& s, double decay) {
+  for (size_t i = 0; i < x.w.size(); ++i) {
+    const double g =
+        double(grad.get(int64_t(i) / grad->cols, int64_t(i) % grad->cols)) * double(s.grad_scale);
+    const double direction = double(s.beta1) * x.m[i] + (1 - double(s.beta1)) * g;
+    x.w[i] -= double(s.lr) * decay * x.w[i];
+    x.w[i] -= double(s.lr) * (direction > 0 ? 1 : -1);
+    x.m[i] = double(s.beta2) * x.m[i] + (1 - double(s.beta2)) * g;
+  }
+}
+void sgd_in_double(OneMoment& x, const Storage& grad, const SgdStep& s, double decay) {
+  for (size_t i = 0; i < x.w.size(); ++i) {
+    const double g =
+        double(grad.get(int64_t(i) / grad->cols, int64_t(i) % grad->cols)) * double(s.grad_scale);
+    x.m[i] = double(s.momentum) * x.m[i] + g;
+    x.w[i] -= double(s.lr) * decay * x.w[i];
+    x.w[i] -= double(s.lr) * x.m[i];
+  }
+}
+
+const LionStep kLionStep{.lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.97f, .grad_scale = 0.37f};
+const SgdStep kSgdStep{.lr = 3e-3f, .momentum = 0.9f, .grad_scale = 0.37f};
+
+UpdateBox one_moment_box(const std::vector<Storage>& state, const Storage& grad) {
+  return {.master = state[0].f32(),
+          .first_moment = state[1].f32(),
+          .grad = grad.f32(),
+          .grad_stride = grad->stride,
+          .param = state[2],
+          .weight_decay = 0.1f};
+}
+
+}  // namespace
+
+TEST_CASE("lion and sgd equal the reference bit for bit") {
+  Random random(55);
+  for (DType dtype : kActivationTypes) {
+    for (auto [rows, cols] : {std::pair{1, 1}, {3, 17}, {70, 40}, {1, 40001}, {3, 20001}}) {
+      std::vector<Storage> state = {random.normal(DType::f32, rows, cols),
+                                    random.normal(DType::f32, rows, cols), Storage(dtype, rows, cols, 5)};
+      state[2].fill(kPoison);
+      Storage grad = random.normal(DType::f32, rows, cols, 3);
+      state[1].set(0, 0, 0), grad.set(0, 0, 0);  // no direction
+      compare(state, {0, 0, 0}, [&](Backend& b, Stream& s, auto& o) {
+        const UpdateBox boxes[] = {one_moment_box(o, grad)};
+        b.run(s, Lion{.boxes = boxes, .step = kLionStep});
+      });
+      compare(state, {0, 0, 0}, [&](Backend& b, Stream& s, auto& o) {
+        const UpdateBox boxes[] = {one_moment_box(o, grad)};
+        b.run(s, Sgd{.boxes = boxes, .step = kSgdStep});
+      });
+    }
+  }
+}
+
+TEST_CASE("lion and sgd are their formulas over several steps") {
+  Random random(56);
+  const int64_t rows = 11, cols = 13;
+  for (const bool lion : {true, false}) {
+    std::vector<Storage> state = {random.normal(DType::f32, rows, cols),
+                                  random.normal(DType::f32, rows, cols), Storage(DType::f32, rows, cols, 2)};
+    OneMoment expected;
+    for (int64_t i = 0; i < rows * cols; ++i)
+      expected.w.push_back(state[0].f32()[i]), expected.m.push_back(state[1].f32()[i]);
+    const auto s = reference().create_stream();
+    for (int step = 0; step < 4; ++step) {
+      const Storage grad = random.normal(DType::f32, rows, cols, 1);
+      const UpdateBox boxes[] = {one_moment_box(state, grad)};
+      if (lion) {
+        reference().run(*s, Lion{.boxes = boxes, .step = kLionStep});
+        lion_in_double(expected, grad, kLionStep, double(boxes[0].weight_decay));
+      } else {
+        reference().run(*s, Sgd{.boxes = boxes, .step = kSgdStep});
+        sgd_in_double(expected, grad, kSgdStep, double(boxes[0].weight_decay));
+      }
+    }
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      CHECK(std::abs(state[0].f32()[i] - expected.w[size_t(i)]) < tolerance::kOpF32);
+      CHECK(std::abs(state[1].f32()[i] - expected.m[size_t(i)]) < tolerance::kOpF32);
+      CHECK(state[2].get(i / cols, i % cols) == state[0].f32()[i]);
+    }
+  }
+}
+
+TEST_CASE("scaled_add equals the reference bit for bit, and reads no output that it overwrites") {
+  Random random(57);
+  for (auto [rows, cols] : {std::pair{1, 1}, {3, 17}, {70, 40}, {2, 40001}})
+    for (const float beta : {0.0f, 1.0f, -0.7f}) {
+      const Storage x = random.normal(DType::f32, rows, cols, 3);
+      std::vector<Storage> out = {random.normal(DType::f32, rows, cols, 1)};
+      if (beta == 0) out[0].fill(NAN);
+      compare(out, {0}, [&](Backend& b, Stream& s, auto& o) {
+        b.run(s, ScaledAdd{.x = x, .out = o[0], .alpha = 1.3f, .beta = beta});
+      });
+      const auto s = reference().create_stream();
+      std::vector<Storage> once = out;
+      reference().run(*s, ScaledAdd{.x = x, .out = once[0], .alpha = 1.3f, .beta = beta});
+      const double old = beta == 0 ? 0 : double(out[0].get(0, 0));
+      CHECK(double(once[0].get(0, 0)) ==
+            Approx(double(1.3f) * double(x.get(0, 0)) + double(beta) * old).margin(tolerance::kOpF32));
+    }
 }
 
 }  // namespace trainctl::kernels::test

@@ -171,9 +171,13 @@ class HostFacing final : public HostDevice {
     device_->run(*stream_, op);
     on.bring_back();
   }
-  void mirror(AdamW op) {
+  void mirror(const AdamW& op) { mirror_update(op); }
+  void mirror(const Lion& op) { mirror_update(op); }
+  void mirror(const Sgd& op) { mirror_update(op); }
+  template <typename O>
+  void mirror_update(O op) {
     std::vector<Range> ranges;
-    for (const AdamWBox& b : op.boxes) {
+    for (const UpdateBox& b : op.boxes) {
       const Matrix grad{const_cast<float*>(b.grad), DType::f32, b.param.rows, b.param.cols, b.grad_stride};
       for (float* state : {b.master, b.first_moment, b.second_moment})
         ranges.push_back({state, size_t(b.param.count()) * 4});
@@ -181,8 +185,8 @@ class HostFacing final : public HostDevice {
       ranges.push_back(b.param);
     }
     Mirror on(*device_, *stream_, memory_, std::move(ranges));
-    std::vector<AdamWBox> there;
-    for (const AdamWBox& b : op.boxes)
+    std::vector<UpdateBox> there;
+    for (const UpdateBox& b : op.boxes)
       there.push_back({on(b.master), on(b.first_moment), on(b.second_moment), on(b.grad), b.grad_stride,
                        on(b.param), b.weight_decay});
     op.boxes = there;

@@ -36,6 +36,9 @@ inline constexpr double kFiniteDifference = 2e-3;
 /// No limit: for an output that is checked in another way.
 inline constexpr double kUnchecked = 1e30;
 
+/// Three updates by Muon in f32 against double: a rounding of 6e-8 in a small singular value grows by up to 3.4^5 = 485 in a step.
+inline constexpr double kMuon = 1e-3;
+
 // ---- the loss curve of a run
 /// f32 on the CPU against PyTorch, or against another tensor-parallel width: sums of f32 in another order, over 20 steps.
 inline constexpr double kLossF32 = 2e-4;
@@ -46,6 +49,9 @@ inline constexpr double kLossFewSteps = 1e-4;
 /// bf16 keeps 8 bits of each number: the relative rounding of a logit is 2^-9, about 0.01 of a loss near 5; averaged over 256 targets
 /// and 20 steps of drift the curves stay within 0.02.
 inline constexpr double kLossBf16 = 0.02;
+/// f32 with Muon against another tensor-parallel width, over 20 steps: the first five Newton-Schulz steps multiply a small singular value,
+/// and the rounding in it, by up to 3.4^5 = 485.
+inline constexpr double kLossMuonTensor = 2e-2;
 /// The gradient norm of a run in f32, relative: a sum over all gradients, which differ by kGradient and drift over 20 steps.
 inline constexpr double kGradNorm = 2e-3;
 /// The gradients of the first step in f32 against PyTorch, relative, the worst tensor.

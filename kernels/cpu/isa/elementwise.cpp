@@ -54,7 +54,7 @@ void scaled_copy(const Copy& op, float scale) {
   });
 }
 
-void scaled_add(const Add& op, float scale) {
+void add_times(const Add& op, float scale) {
   with_type(op.src.dtype, [&](auto s) {
     with_type(op.dst.dtype, [&](auto d) {
       for (int64_t r = 0; r < op.src.rows; ++r) {
@@ -111,6 +111,20 @@ void add_rounded(const AddRounded& op) {
       }
     });
   });
+}
+
+void scaled_add(const ScaledAdd& op) {
+  for (int64_t r = 0; r < op.out.rows; ++r) {
+    const float* x = row<float>(op.x, r);
+    float* out = row<float>(op.out, r);
+    if (op.beta == 0)
+      for_lanes(op.out.cols,
+                [&](int64_t c, auto lanes) { store(out + c, load(x + c, lanes) * op.alpha, lanes); });
+    else
+      for_lanes(op.out.cols, [&](int64_t c, auto lanes) {
+        store(out + c, load(x + c, lanes) * op.alpha + load(out + c, lanes) * op.beta, lanes);
+      });
+  }
 }
 
 }  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

@@ -28,7 +28,7 @@ TRAINCTL_INLINE void add_squares(V v, Sums& sums) {
 }
 }  // namespace
 
-void adamw(const AdamWBox& box, const AdamWStep& s) {
+void adamw(const UpdateBox& box, const AdamWStep& s) {
   const float one_less_beta1 = 1.0f - s.beta1, one_less_beta2 = 1.0f - s.beta2, decay = s.lr * box.weight_decay;
   with_type(box.param.dtype, [&](auto t) {
     using T = decltype(t);
@@ -46,6 +46,52 @@ void adamw(const AdamWBox& box, const AdamWStep& s) {
         w = w - (m / s.bias_correction1) * s.lr / (square_root(v / s.bias_correction2) + s.eps);
         store(first + c, m, lanes);
         store(second + c, v, lanes);
+        store(master + c, w, lanes);
+        store(param + c, w, lanes);
+      });
+    }
+  });
+}
+
+void lion(const UpdateBox& box, const LionStep& s) {
+  const float one_less_beta1 = 1.0f - s.beta1, one_less_beta2 = 1.0f - s.beta2,
+              decay = s.lr * box.weight_decay;
+  const V zero = splat(0.0f), one = splat(1.0f);
+  with_type(box.param.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t r = 0; r < box.param.rows; ++r) {
+      const float* grad = box.grad + r * box.grad_stride;
+      float *master = box.master + r * box.param.cols, *moment = box.first_moment + r * box.param.cols;
+      T* param = row<T>(box.param, r);
+      for_lanes(box.param.cols, [&](int64_t c, auto lanes) {
+        const V g = load(grad + c, lanes) * s.grad_scale, m = load(moment + c, lanes);
+        const V direction = m * s.beta1 + g * one_less_beta1;
+        const V u = select(direction > zero, one, select(direction < zero, -one, zero));
+        V w = load(master + c, lanes);
+        w = w - w * decay;
+        w = w - u * s.lr;
+        store(moment + c, m * s.beta2 + g * one_less_beta2, lanes);
+        store(master + c, w, lanes);
+        store(param + c, w, lanes);
+      });
+    }
+  });
+}
+
+void sgd(const UpdateBox& box, const SgdStep& s) {
+  const float decay = s.lr * box.weight_decay;
+  with_type(box.param.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t r = 0; r < box.param.rows; ++r) {
+      const float* grad = box.grad + r * box.grad_stride;
+      float *master = box.master + r * box.param.cols, *moment = box.first_moment + r * box.param.cols;
+      T* param = row<T>(box.param, r);
+      for_lanes(box.param.cols, [&](int64_t c, auto lanes) {
+        const V m = load(moment + c, lanes) * s.momentum + load(grad + c, lanes) * s.grad_scale;
+        V w = load(master + c, lanes);
+        w = w - w * decay;
+        w = w - m * s.lr;
+        store(moment + c, m, lanes);
         store(master + c, w, lanes);
         store(param + c, w, lanes);
       });

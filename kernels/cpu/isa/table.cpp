@@ -5,9 +5,10 @@ namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 void copy(const Copy& op);
 void add(const Add& op);
 void scaled_copy(const Copy& op, float scale);
-void scaled_add(const Add& op, float scale);
+void add_times(const Add& op, float scale);
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
 void add_rounded(const AddRounded& op);
+void scaled_add(const ScaledAdd& op);
 void norm_forward(const NormForward& op);
 void norm_apply(const NormApply& op);
 void norm_backward(const NormBackward& op);
@@ -30,16 +31,19 @@ size_t attention_scratch_floats(const AttentionShape&, bool backward);
 void form_logits(const FormLogits& op);
 void cross_entropy_stats(const CrossEntropyStats& op);
 void cross_entropy_backward(const CrossEntropyBackward& op);
-void adamw(const AdamWBox& box, const AdamWStep& step);
+void adamw(const UpdateBox& box, const AdamWStep& step);
+void lion(const UpdateBox& box, const LionStep& step);
+void sgd(const UpdateBox& box, const SgdStep& step);
 double sum_squares(const Matrix& x);
 
 const KernelTable kTable = {
     .copy = copy,
     .add = add,
     .scaled_copy = scaled_copy,
-    .scaled_add = scaled_add,
+    .add_times = add_times,
     .tree_sum = tree_sum,
     .add_rounded = add_rounded,
+    .scaled_add = scaled_add,
     .norm_forward = norm_forward,
     .norm_apply = norm_apply,
     .norm_backward = norm_backward,
@@ -63,6 +67,8 @@ const KernelTable kTable = {
     .cross_entropy_stats = cross_entropy_stats,
     .cross_entropy_backward = cross_entropy_backward,
     .adamw = adamw,
+    .lion = lion,
+    .sgd = sgd,
     .sum_squares = sum_squares,
 };
 

@@ -20,10 +20,11 @@ struct KernelTable {
   void (*add)(const Add&);  ///< any two activation dtypes; sum in f32, rounded once
   /// dst = scale * src, dst += scale * src; any two activation dtypes, in f32, rounded once to dst's.
   void (*scaled_copy)(const Copy&, float scale);
-  void (*scaled_add)(const Add&, float scale);
+  void (*add_times)(const Add&, float scale);
   /// Computes out[begin, begin + n) of the balanced tree sum.
   void (*tree_sum)(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
   void (*add_rounded)(const AddRounded&);
+  void (*scaled_add)(const ScaledAdd&);
   void (*norm_forward)(const NormForward&);
   void (*norm_apply)(const NormApply&);
   /// Overwrites dweight and dbias, which are not empty, with the sums over the rows of x.
@@ -51,7 +52,9 @@ struct KernelTable {
   void (*form_logits)(const FormLogits&);
   void (*cross_entropy_stats)(const CrossEntropyStats&);
   void (*cross_entropy_backward)(const CrossEntropyBackward&);
-  void (*adamw)(const AdamWBox& box, const AdamWStep& step);
+  void (*adamw)(const UpdateBox& box, const AdamWStep& step);
+  void (*lion)(const UpdateBox& box, const LionStep& step);
+  void (*sgd)(const UpdateBox& box, const SgdStep& step);
   double (*sum_squares)(const Matrix& x);
 };
 

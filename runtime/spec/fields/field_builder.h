@@ -148,6 +148,7 @@ class Declare {
   Declare& decided_at_birth() { return self().decided_at_birth = true, *this; }
   Declare& hint(std::string text) { return self().hint = std::move(text), *this; }
   Declare& not_listed() { return self().listed = false, *this; }
+  Declare& left_out_as_default() { return self().left_out_as_default = true, *this; }
   Declare& not_resolved() { return self().in_resolved = false, *this; }
   Declare& also(std::vector<std::string> names) { return self().other_names = std::move(names), *this; }
   Declare& example(std::string json) { return self().example = std::move(json), *this; }

@@ -67,6 +67,8 @@ struct Field {
   bool by_family = false;
   bool decided_at_birth = false;         ///< the resolved spec has a number in place of `auto`
   bool listed = true;  ///< false: it has its page, but no list shows it: nobody needs to choose it
+  /// It came after runs without it: the resolved spec and its hash leave it out where it has its default.
+  bool left_out_as_default = false;
   bool in_resolved = true;               ///< false: the resolved spec has another field with its meaning
   std::vector<std::string> other_names;  ///< other common names, for suggestions
   std::string example;                   ///< JSON text

@@ -13,6 +13,7 @@
 #include "parallel/exchange_choice.h"
 #include "parallel/lanes.h"
 #include "parallel/mesh.h"
+#include "parallel/muon.h"
 #include "parallel/pipeline.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/words.h"
@@ -91,9 +92,24 @@ struct Words<DecayKind> {
   static constexpr std::string_view list[] = {"norm", "bias", "embedding"};
 };
 
+/// adamw, lion, sgd: of every parameter. muon: of the layers' matrices; the others have AdamW.
+enum class OptimizerType { adamw, muon, lion, sgd };
+template <>
+struct Words<OptimizerType> {
+  static constexpr std::string_view list[] = {"adamw", "muon", "lion", "sgd"};
+};
+
+struct MuonSpec {
+  int steps = 5;
+  parallel::MuonScale scale = parallel::MuonScale::match_rms;
+};
+
 struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;   // grad_clip 0: off
   std::vector<DecayKind> decay_exclude;
+  OptimizerType type = OptimizerType::adamw;
+  double momentum = 0.95;  // of muon and sgd
+  MuonSpec muon;
 };
 
 struct ScheduleSpec {

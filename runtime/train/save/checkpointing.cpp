@@ -128,12 +128,25 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   upload.finish();
 }
 
+namespace {
+
+bool has_master(const ckpt::Checkpoint& checkpoint, const std::string& name) {
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [&](const ckpt::Tensor& t) { return t.name == name && t.role == ckpt::Role::master; });
+}
+
+}  // namespace
+
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
   const auto wanted = checkpoint_tensors(table);
   for (const ckpt::Tensor& t : wanted) {
     const auto& have = checkpoint.tensors();
     const auto it = std::find_if(have.begin(), have.end(),
                                  [&](const ckpt::Tensor& h) { return h.name == t.name && h.role == t.role; });
+    if (it == have.end() && t.role != ckpt::Role::master && has_master(checkpoint, t.name))
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("{} has no {} of `{}`: another optimizer.type computed it; use that type",
+                              checkpoint.path(), ckpt::name_of(t.role), t.name));
     if (it == have.end())
       throw Error(ErrorCode::kCheckpoint, fmt::format("{} has no tensor `{}` ({}): it is a checkpoint of another model",
                                                       checkpoint.path(), t.name, ckpt::name_of(t.role)));

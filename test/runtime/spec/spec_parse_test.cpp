@@ -374,19 +374,21 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
       parse(kMinimal, {"parallelism.data=4", "parallelism.lanes=4", "model.preset=llama-tiny"});
   const std::vector<std::pair<Change, std::vector<std::string>>> cases = {
       {Change::free,
-       {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=gpipe", "memory.activation_recompute=full",
-        "memory.activation_recompute=3", "parallelism.stage_layers=[4]",
+       {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=gpipe",
+        "memory.activation_recompute=full", "memory.activation_recompute=3", "parallelism.stage_layers=[4]",
         "checkpoint.every_steps=5", "observability.run_dir=x", "launcher.slots=9", "eval.every_steps=0",
-        "fault_tolerance.max_restarts=0", "data.train.0.path=moved.idx", "parallelism.zero_stage=0", "name=other"}},
+        "fault_tolerance.max_restarts=0", "data.train.0.path=moved.idx", "parallelism.zero_stage=0",
+        "name=other"}},
       {Change::numerics,
        {"parallelism.tensor=2", "parallelism.lanes=8", "batch.micro_sequences=2", "schedule.total_steps=10",
         "schedule.total_tokens=2B", "schedule.type=wsd", "schedule.min_lr=1e-5", "optimizer.grad_clip=0.5",
         "parallelism.reduction=fast", "checkpoint.chunk_mib=4", "device=cpu"}},
       {Change::branch,
        {"schedule.lr=1e-4", "seed=1", "data.shuffle_seed=1", "precision.compute=bf16", "optimizer.beta1=0.8",
-        "data.train.0.weight=2", "data.train.1.path=b", "batch.global_sequences=64", "schedule.warmup_steps=3",
+        "optimizer.muon.scale=spectral", "data.train.0.weight=2",
+        "data.train.1.path=b", "batch.global_sequences=64", "schedule.warmup_steps=3",
         "model.position.theta=20000"}},
-      {Change::never, {"model.num_layers=2", "model.vocab_size=500"}}};
+      {Change::never, {"model.num_layers=2", "model.vocab_size=500", "optimizer.type=lion"}}};
   for (const auto& [change, overrides] : cases)
     for (const std::string& override : overrides) {
       CAPTURE(override, name_of(change));
@@ -401,6 +403,23 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
   // Positions are learned one by one in gpt2 only.
   const ParsedJob gpt2 = parse(kMinimal, {"model.preset=gpt2-tiny"});
   CHECK(most_serious(changed_fields(gpt2, parse(gpt2.resolved_json, {"model.max_seq_len=64"}))) == Change::never);
+}
+
+TEST_CASE("a field that runs of the past lack is left out of the spec where it has its default", "[spec]") {
+  const ParsedJob plain = parse(kMinimal),
+                  given = parse(kMinimal, {"optimizer.type=adamw", "optimizer.muon.steps=5"});
+  for (const char* word : {"\"type\": \"adamw\"", "momentum", "muon"})
+    CHECK(plain.resolved_json.find(word) == std::string::npos);
+  CHECK(given.resolved_json == plain.resolved_json);
+  CHECK(given.hash == plain.hash);
+  const ParsedJob muon = parse(kMinimal, {"optimizer.type=muon", "optimizer.muon.steps=10"});
+  const ParsedJob again = parse(muon.resolved_json);
+  CHECK(muon.hash != plain.hash);
+  CHECK(again.hash == muon.hash);
+  CHECK(again.job.optimizer.type == OptimizerType::muon);
+  CHECK(again.job.optimizer.muon.steps == 10);
+  // Back to the default: the run has the field, the new spec leaves it out.
+  CHECK(refused_on_resume(muon, plain, "").size() == 2);
 }
 
 TEST_CASE("a refused change is located, and the command that makes it is named", "[spec]") {

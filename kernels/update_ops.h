@@ -1,0 +1,59 @@
+// The ops of an update, on lists of boxes (ops.h says what every op has): the rules by which an optimizer
+// changes parameters, and the sums of squares that a step needs before.
+#pragma once
+#include <span>
+
+#include "kernels/op_arguments.h"
+
+namespace trainctl::kernels {
+
+/// For every box, with g = grad * grad_scale (f32, each operation rounded once, in this order):
+///   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
+///   w = w - lr * weight_decay * w;   w = w - lr * (m / bc1) / (sqrt(v / bc2) + eps);   param = w in param's dtype
+struct AdamW {
+  static constexpr const char* kName = "adamw";
+  std::span<const UpdateBox> boxes;
+  AdamWStep step;
+  OpShape cost_shape() const { return shape_of_boxes(kName, boxes); }
+  double bytes() const { return bytes_of_boxes(boxes, 3); }
+  void check() const { check_boxes(boxes); }
+};
+
+/// For every box, with g = grad * grad_scale (f32, each operation rounded once, in this order):
+///   u = sign(beta1 m + (1 - beta1) g);   m = beta2 m + (1 - beta2) g
+///   w = w - lr * weight_decay * w;   w = w - lr * u;   param = w in param's dtype
+/// sign(0) = 0. Source: Lion, arXiv:2302.06675, algorithm 2.
+struct Lion {
+  static constexpr const char* kName = "lion";
+  std::span<const UpdateBox> boxes;
+  LionStep step;
+  OpShape cost_shape() const { return shape_of_boxes(kName, boxes); }
+  double bytes() const { return bytes_of_boxes(boxes, 2); }
+  void check() const { check_boxes(boxes); }
+};
+
+/// For every box, with g = grad * grad_scale (f32, each operation rounded once, in this order):
+///   m = momentum * m + g
+///   w = w - lr * weight_decay * w;   w = w - lr * m;   param = w in param's dtype
+struct Sgd {
+  static constexpr const char* kName = "sgd";
+  std::span<const UpdateBox> boxes;
+  SgdStep step;
+  OpShape cost_shape() const { return shape_of_boxes(kName, boxes); }
+  double bytes() const { return bytes_of_boxes(boxes, 2); }
+  void check() const { check_boxes(boxes); }
+};
+
+/// out[i] = sum over box i of x^2, in double, in an order fixed by the box's shape alone.
+///   boxes   f32 matrices
+///   out     host memory, valid after stream.synchronize(); if it is not from allocate_host, the call blocks
+struct SumSquares {
+  static constexpr const char* kName = "sum_squares";
+  std::span<const Matrix> boxes;
+  double* out = nullptr;
+  OpShape cost_shape() const;
+  double bytes() const;
+  void check() const;
+};
+
+}  // namespace trainctl::kernels

@@ -1,0 +1,40 @@
+#include "parallel/muon.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trainctl::parallel {
+
+MuonFactors muon_factors(int step) {
+  if (step < 5) return {3.4445f, -4.7750f, 2.0315f};
+  return {1.875f, -1.25f, 0.375f};
+}
+
+std::vector<int64_t> muon_sections(const ParamLayout& param) {
+  return param.sections.empty() ? std::vector{param.rows} : param.sections;
+}
+
+double muon_scale(MuonScale scale, int64_t rows, int64_t cols) {
+  const double n = double(rows), m = double(cols);
+  return scale == MuonScale::match_rms ? 0.2 * std::sqrt(std::max(n, m)) : std::sqrt(std::max(1.0, n / m));
+}
+
+int64_t muon_cost(const ParamLayout& param) {
+  int64_t cost = 0;
+  for (const int64_t rows : muon_sections(param)) cost += rows * param.cols * std::min(rows, param.cols);
+  return cost;
+}
+
+void MuonScratch::add(const ParamLayout& param) {
+  constexpr int64_t kAligned = 64 / sizeof(float);  // the second of two begins on 64 bytes, too
+  const auto aligned = [](int64_t n) { return (n + kAligned - 1) / kAligned * kAligned; };
+  matrix = std::max(matrix, aligned(param.rows * param.cols));
+  for (const int64_t rows : muon_sections(param)) {
+    const int64_t side = std::min(rows, param.cols);
+    gram = std::max(gram, aligned(side * side));
+  }
+}
+
+size_t MuonScratch::bytes() const { return 2 * size_t(matrix + gram) * sizeof(float); }
+
+}  // namespace trainctl::parallel
