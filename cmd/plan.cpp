@@ -13,6 +13,7 @@
 #include "runtime/plan/report.h"
 #include "runtime/supervise/decide/placement.h"
 #include "runtime/supervise/nodes/run_nodes.h"
+#include "runtime/supervise/start/start.h"
 #include "runtime/train/save/save_forecast.h"
 
 namespace trainctl::cmd {
@@ -166,8 +167,9 @@ void print_next(const PlanOptions& options, const PlanReport& report) {
 }
 
 int plan(const PlanOptions& options, const Context& context) {
-  const std::optional<ParsedJob> parsed = load_job(options.job, context);
+  std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
+  parsed = with_documents(*parsed);
   if (options.timeline) return timeline(options, parsed->job, context);
   const std::optional<double> mfu =
       options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;

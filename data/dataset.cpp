@@ -37,17 +37,26 @@ class MixedDataset final : public Dataset {
     for (const SourceOptions& source : options_.sources) {
       sources_.push_back(std::make_unique<FileSource>(source));
       check(*sources_.back(), name_of(source));
+      if (options_.documents)
+        if (const Problem problem = lacks_documents(name_of(source), sources_.back()->format());
+            problem.exists())
+          throw Error(ErrorCode::kData, problem.text());
       samples_.push_back((sources_.back()->token_count() - 1) / uint64_t(options_.seq_len));
     }
   }
 
-  void sample(uint64_t index, std::span<int32_t> out) const override {
+  void sample(uint64_t index, std::span<int32_t> out, std::span<int32_t> document_start) const override {
     ENSURE(out.size() == size_t(options_.seq_len) + 1, "{} tokens for sequences of {}", out.size(), options_.seq_len);
     const Mixture::Pick pick = mixture_.pick(index);
     const size_t s = size_t(pick.source);
     const SampleAddress at = address_in(pick, samples_[s], options_.shuffle, options_.seed);
     const uint64_t offset = at.sample * uint64_t(options_.seq_len);
     sources_[s]->read(offset, out);
+    if (!document_start.empty()) {
+      ENSURE(options_.documents && document_start.size() == out.size(), "{} of {} tokens",
+             document_start.size(), out.size());
+      sources_[s]->document_starts(offset, document_start);
+    }
     // A sample is read once an epoch. If pages stayed mapped, all data of a long run would count as its
     // memory.
     sources_[s]->drop_pages(offset, out.size());

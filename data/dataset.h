@@ -55,6 +55,7 @@ struct DatasetOptions {
   int64_t vocab_size = 0;
   bool shuffle = true;
   uint64_t seed = 0;
+  bool documents = false;  ///< samples come with their documents: every source must have boundaries
 };
 
 /// A mixture of sources as an endless sequence of samples. Thread-safe. A sample costs O(number of sources)
@@ -66,7 +67,11 @@ class Dataset {
   /// [s*G, (s+1)*G).
   ///   out   seq_len + 1 tokens
   /// Error(kData) with source, file, position and value if a token id is >= vocab_size.
-  virtual void sample(uint64_t index, std::span<int32_t> out) const = 0;
+  void sample(uint64_t index, std::span<int32_t> out) const { sample(index, out, {}); }
+  /// With DatasetOptions::documents, also:
+  ///   document_start   seq_len + 1, or empty: of each token the first one, counted from the beginning of the
+  ///                    sample, that is of the same document
+  virtual void sample(uint64_t index, std::span<int32_t> out, std::span<int32_t> document_start) const = 0;
   /// The number of samples of all sources in one epoch. A validation pass without shuffle reads indices
   /// 0..n-1.
   virtual uint64_t samples_per_epoch() const = 0;
@@ -81,6 +86,12 @@ class Dataset {
   virtual std::string ends_json() const = 0;
   /// Error(kData): a file that was read since the last call was written to or shortened meanwhile.
   virtual void require_unchanged() const = 0;
+};
+
+/// Samples one after another, each of seq_len + 1.
+struct SampleBatch {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> document_starts;  ///< as of Dataset::sample; empty without documents
 };
 
 /// Opens every source and checks it without a full scan. Checks token ids in up to 1 M tokens per source.
@@ -106,8 +117,9 @@ class Prefetcher {
   /// `depth`: the largest number of batches that are read ahead. The dataset must outlive this object.
   ///   on_read   called on the thread that reads, behind each batch, with the monotonic times between which
   ///             it was read; may be empty
+  ///   documents   batches have document_starts
   Prefetcher(const Dataset& dataset, int64_t seq_len, int depth,
-             std::function<void(double begin_s, double end_s)> on_read = {});
+             std::function<void(double begin_s, double end_s)> on_read = {}, bool documents = false);
   ~Prefetcher();   ///< does not wait for batches that were not read
   /// Requests the samples with these global indices as a batch [indices.size()][seq_len + 1].
   void request(std::vector<uint64_t> indices);
@@ -115,7 +127,7 @@ class Prefetcher {
   /// that of Dataset::require_unchanged: a batch that it returns has the bytes of the files as they were
   /// opened.
   /// `waited_s`: set to the time blocked, in seconds.
-  std::vector<int32_t> next(double* waited_s);
+  SampleBatch next(double* waited_s);
 
  private:
   struct State;

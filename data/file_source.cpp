@@ -30,6 +30,14 @@ void hash_file(Xxh3Stream& hash, const MappedFile& file, uint64_t end_bytes) {
 
 }  // namespace
 
+Problem lacks_documents(const std::string& name, Format format) {
+  if (has_documents(format)) return Problem::none();
+  return Problem(fmt::format(
+      "data source {} ({}) does not say where documents begin, which data.documents = \"mask\" needs; "
+      "tokenize it again as a Megatron set (`trainctl data tokenize`), or set data.documents = \"ignore\"",
+      name, name_of(format)));
+}
+
 std::string fingerprint_of(FileSystem& fs, Format format, const std::vector<std::string>& paths) {
   Xxh3Stream hash;
   const std::string name = name_of(format);
@@ -91,13 +99,34 @@ void FileSource::read(uint64_t offset, std::span<int32_t> out) const {
   }
 }
 
+void FileSource::document_starts(uint64_t offset, std::span<int32_t> out) const {
+  ENSURE(has_documents() && !out.empty() && offset <= token_count() && out.size() <= token_count() - offset,
+         "documents of tokens [{}, +{}) of {}", offset, out.size(), token_count());
+  documents_read_.store(true, std::memory_order_relaxed);
+  std::fill(out.begin(), out.end(), 0);
+  const uint64_t end = offset + out.size();
+  for (size_t f = file_of(offset); f < files_.size() && starts_[f] < end; ++f) {
+    const uint64_t first = std::max(offset, starts_[f]) - starts_[f],
+                   last = std::min(end, starts_[f + 1]) - starts_[f];
+    for_each_document_begin(files_[f], first, last, [&](uint64_t token) {
+      const uint64_t at = starts_[f] + token - offset;
+      out[at] = int32_t(at);
+    });
+    files_[f].index_map->drop_pages();
+  }
+  for (size_t i = 1; i < out.size(); ++i) out[i] = std::max(out[i], out[i - 1]);
+}
+
 void FileSource::drop_pages(uint64_t offset, uint64_t tokens) const {
   for (size_t f = file_of(offset); f < files_.size() && starts_[f] < offset + tokens; ++f) files_[f].tokens_map.drop_pages();
 }
 
 void FileSource::require_unchanged() const {
   for (size_t f = 0; f < files_.size(); ++f)
-    if (was_read_[f].exchange(false, std::memory_order_relaxed)) files_[f].tokens_map.require_unchanged();
+    if (was_read_[f].exchange(false, std::memory_order_relaxed)) {
+      files_[f].tokens_map.require_unchanged();
+      if (documents_read_.load(std::memory_order_relaxed)) files_[f].index_map->require_unchanged();
+    }
 }
 
 std::string FileSource::ends() const {

@@ -5,6 +5,7 @@
 
 #include "data/token_file.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 
 namespace trainctl::data {
 
@@ -16,6 +17,10 @@ struct ResolvedSource {
 /// Finds the files and the format from names and first bytes. Error(kData) says what was tried.
 ResolvedSource resolve(const SourceOptions& options);
 const char* name_of(Format format);
+/// Whether files of this format have the boundaries of documents.
+inline bool has_documents(Format format) { return format == Format::megatron; }
+/// Why documents of a source cannot be masked; none where its format has their boundaries.
+Problem lacks_documents(const std::string& name, Format format);
 
 /// What FileSource::fingerprint() is for a source of one token set: of its files, the index first.
 std::string fingerprint_of(FileSystem& fs, Format format, const std::vector<std::string>& paths);
@@ -29,6 +34,11 @@ class FileSource final : public TokenSource {
   uint64_t document_count() const override;
   int token_bytes() const override;
   void read(uint64_t offset, std::span<int32_t> out) const override;
+  /// Whether its files have document boundaries. The documents of one file are not those of the next.
+  bool has_documents() const { return data::has_documents(format_); }
+  /// Of tokens [offset, offset + out.size()): the first of them, counted from `offset`, that is of the same
+  /// document.
+  void document_starts(uint64_t offset, std::span<int32_t> out) const;
   std::string fingerprint() const override;
   std::vector<std::string> files() const override;
   const char* format_name() const override { return data::name_of(format_); }
@@ -52,6 +62,7 @@ class FileSource final : public TokenSource {
   Format format_;
   std::vector<TokenFile> files_;
   mutable std::vector<std::atomic<bool>> was_read_;  ///< [files] since require_unchanged
+  mutable std::atomic<bool> documents_read_ = false;  ///< ever: the indexes are read, too
   std::vector<uint64_t> starts_;  ///< [files + 1] first token of each file, then the total
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;

@@ -4,6 +4,8 @@
 //   9   u64      version, 1            26  u64  D, documents + 1     34 + 4S       i64[S]  byte offset in the .bin
 //   17  u8       code of the dtype                                   34 + 12S      i64[D]  first sequence of each document
 //                                                                    34 + 12S + 8D i8[S]   modes, only in multimodal sets
+#include <algorithm>
+
 #include "data/token_file.h"
 #include "runtime/base/error.h"
 
@@ -67,14 +69,32 @@ void check_documents(const MappedFile& index, HeaderCounts n) {
                                               n.sequences));
 }
 
-/// Fills segments and token_count, and checks every length and pointer against the size of the .bin.
+/// The index of documents, behind the arrays of sequences.
+struct DocumentIndex {
+  std::span<const std::byte> bytes;
+  uint64_t sequences;
+  uint64_t first_sequence(uint64_t document) const {
+    return load<uint64_t>(bytes, kMegatronHeaderBytes + 12 * sequences + 8 * document);
+  }
+  uint64_t length(uint64_t document) const {
+    uint64_t tokens = 0;
+    for (uint64_t s = first_sequence(document), end = first_sequence(document + 1); s < end; ++s)
+      tokens += uint64_t(load<int32_t>(bytes, kMegatronHeaderBytes + 4 * s));
+    return tokens;
+  }
+};
+
+/// Fills segments, token_count and document_marks, and checks every length and pointer against the size of the .bin.
 void scan_sequences(TokenFile& file, HeaderCounts n, const std::function<void(uint64_t bytes)>& on_checked) {
   constexpr uint64_t kSequencesPerReport = 1 << 20, kBytesPerSequence = 12;
   const MappedFile& index = *file.index_map;
   const auto bytes = index.bytes();
   const uint64_t width = uint64_t(size_of(file.element)), bin_size = file.tokens_map.size();
-  uint64_t next_byte = 0;
+  const DocumentIndex documents{bytes, n.sequences};
+  uint64_t next_byte = 0, document = 0;
   for (uint64_t i = 0; i < n.sequences; ++i) {
+    for (; document + 1 < n.documents && documents.first_sequence(document) == i; ++document)
+      if (document % kDocumentsPerMark == 0) file.document_marks.push_back(file.token_count);
     const uint64_t length_at = kMegatronHeaderBytes + 4 * i, pointer_at = kMegatronHeaderBytes + 4 * n.sequences + 8 * i;
     const auto length = load<int32_t>(bytes, length_at);
     const auto pointer = load<int64_t>(bytes, pointer_at);
@@ -92,6 +112,8 @@ void scan_sequences(TokenFile& file, HeaderCounts n, const std::function<void(ui
     file.token_count += uint64_t(length);
     if (on_checked && (i + 1) % kSequencesPerReport == 0) on_checked(kSequencesPerReport * kBytesPerSequence);
   }
+  for (; document + 1 < n.documents; ++document)  // without tokens, at the end
+    if (document % kDocumentsPerMark == 0) file.document_marks.push_back(file.token_count);
   // Writers store sequences without gaps from byte 0; only then do trailing bytes mean that the two files
   // do not belong together.
   const bool contiguous = file.segments.size() <= 1 && (file.segments.empty() || file.segments[0].byte_offset == 0);
@@ -121,17 +143,25 @@ TokenFile open_megatron(const std::string& prefix, const std::function<void(uint
 std::vector<uint64_t> document_lengths(const TokenFile& file, uint64_t limit) {
   ENSURE(file.index_map.has_value(), "{} has no index", file.path());
   const auto bytes = file.index_map->bytes();
-  const auto sequences = load<uint64_t>(bytes, 18);
-  const uint64_t base = kMegatronHeaderBytes + 12 * sequences;
+  const DocumentIndex documents{bytes, load<uint64_t>(bytes, 18)};
   std::vector<uint64_t> lengths;
-  for (uint64_t d = 0; d < file.document_count && d < limit; ++d) {
-    const auto first = load<int64_t>(bytes, base + 8 * d), last = load<int64_t>(bytes, base + 8 * (d + 1));
-    uint64_t length = 0;
-    for (int64_t s = first; s < last; ++s)
-      length += uint64_t(load<int32_t>(bytes, kMegatronHeaderBytes + 4 * uint64_t(s)));
-    lengths.push_back(length);
-  }
+  for (uint64_t d = 0; d < file.document_count && d < limit; ++d) lengths.push_back(documents.length(d));
   return lengths;
+}
+
+void for_each_document_begin(const TokenFile& file, uint64_t begin, uint64_t end,
+                             const std::function<void(uint64_t token)>& each) {
+  ENSURE(file.index_map.has_value(), "{} has no index", file.path());
+  const auto bytes = file.index_map->bytes();
+  const DocumentIndex documents{bytes, load<uint64_t>(bytes, 18)};
+  const std::vector<uint64_t>& marks = file.document_marks;
+  const auto behind = std::lower_bound(marks.begin(), marks.end(), begin);
+  const uint64_t mark = behind == marks.begin() ? 0 : uint64_t(behind - marks.begin()) - 1;
+  uint64_t document = mark * kDocumentsPerMark, token = marks.empty() ? 0 : marks[mark];
+  for (; document < file.document_count && token < end; ++document) {
+    if (token >= begin) each(token);
+    token += documents.length(document);
+  }
 }
 
 }  // namespace trainctl::data

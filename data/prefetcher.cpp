@@ -12,13 +12,14 @@ namespace trainctl::data {
 
 struct Prefetcher::State {
   struct Batch {
-    std::vector<int32_t> tokens;
+    SampleBatch samples;
     std::exception_ptr failure;
   };
 
   const Dataset& dataset;
   const size_t width;  // tokens of a sample
   const size_t depth;
+  const bool documents;
   const std::function<void(double, double)> on_read;
   std::mutex mutex;
   std::condition_variable changed;
@@ -28,8 +29,10 @@ struct Prefetcher::State {
   bool stop = false;
   std::thread thread;      // last: it uses the members above
 
-  State(const Dataset& d, size_t w, size_t n, std::function<void(double, double)> read)
-      : dataset(d), width(w), depth(n), on_read(std::move(read)), thread([this] { work(); }) {}
+  State(const Dataset& d, size_t w, size_t n, bool with_documents, std::function<void(double, double)> read)
+      : dataset(d), width(w), depth(n), documents(with_documents), on_read(std::move(read)), thread([this] {
+          work();
+        }) {}
 
   void work() {
     std::unique_lock lock(mutex);
@@ -51,9 +54,13 @@ struct Prefetcher::State {
   Batch read(const std::vector<uint64_t>& indices) {
     Batch batch;
     try {
-      batch.tokens.resize(indices.size() * width);
+      SampleBatch& samples = batch.samples;
+      samples.tokens.resize(indices.size() * width);
+      if (documents) samples.document_starts.resize(samples.tokens.size());
       for (size_t i = 0; i < indices.size() && !stopping(); ++i)
-        dataset.sample(indices[i], std::span(batch.tokens).subspan(i * width, width));
+        dataset.sample(
+            indices[i], std::span(samples.tokens).subspan(i * width, width),
+            std::span(samples.document_starts).subspan(documents ? i * width : 0, documents ? width : 0));
       dataset.require_unchanged();
     } catch (...) {
       batch.failure = std::current_exception();
@@ -68,9 +75,10 @@ struct Prefetcher::State {
 };
 
 Prefetcher::Prefetcher(const Dataset& dataset, int64_t seq_len, int depth,
-                       std::function<void(double, double)> on_read) {
+                       std::function<void(double, double)> on_read, bool documents) {
   ENSURE(seq_len > 0 && depth > 0, "seq_len {}, depth {}", seq_len, depth);
-  state_ = std::make_unique<State>(dataset, size_t(seq_len) + 1, size_t(depth), std::move(on_read));
+  state_ =
+      std::make_unique<State>(dataset, size_t(seq_len) + 1, size_t(depth), documents, std::move(on_read));
 }
 
 Prefetcher::~Prefetcher() {
@@ -91,7 +99,7 @@ void Prefetcher::request(std::vector<uint64_t> indices) {
   state_->changed.notify_all();
 }
 
-std::vector<int32_t> Prefetcher::next(double* waited_s) {
+SampleBatch Prefetcher::next(double* waited_s) {
   const double start_s = real_clock().monotonic_s();
   std::unique_lock lock(state_->mutex);
   ENSURE(state_->outstanding > 0, "a batch was awaited that was not requested");
@@ -103,7 +111,7 @@ std::vector<int32_t> Prefetcher::next(double* waited_s) {
   state_->changed.notify_all();
   if (waited_s != nullptr) *waited_s = real_clock().monotonic_s() - start_s;
   if (batch.failure) std::rethrow_exception(batch.failure);
-  return std::move(batch.tokens);
+  return std::move(batch.samples);
 }
 
 }  // namespace trainctl::data

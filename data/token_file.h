@@ -40,6 +40,8 @@ class TokenFile {
   uint64_t document_count = 0;         ///< 0: unknown
   /// Ascending by first_token; several only if sequences are out of order.
   std::vector<Segment> segments;
+  /// Megatron: the first token of every kDocumentsPerMark-th document.
+  std::vector<uint64_t> document_marks;
 
   const std::string& path() const { return tokens_map.path(); }
   /// Reads tokens [offset, offset + out.size()), which must exist. An id that does not fit int32 becomes
@@ -56,6 +58,12 @@ class TokenFile {
 TokenFile open_megatron(const std::string& prefix, const std::function<void(uint64_t bytes)>& on_checked = {});
 /// The lengths, in tokens, of the first `limit` documents of a file from open_megatron.
 std::vector<uint64_t> document_lengths(const TokenFile& file, uint64_t limit);
+/// Between two marks the lengths in the index are added up: a mark costs memory, a document between marks time.
+inline constexpr uint64_t kDocumentsPerMark = 256;
+/// Calls each(token) for the tokens of [begin, end) with which a document of a file from open_megatron begins,
+/// ascending. Documents without tokens repeat the token of the next one.
+void for_each_document_begin(const TokenFile& file, uint64_t begin, uint64_t end,
+                             const std::function<void(uint64_t token)>& each);
 /// Opens an llm.c shard. Error(kData).
 TokenFile open_llmc(const std::string& path);
 /// Opens a file of tokens without a header (nanoGPT). `dtype`: u16, u32 or i32. Error(kData).

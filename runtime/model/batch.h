@@ -10,24 +10,52 @@
 
 namespace trainctl {
 
-enum class BatchField : uint8_t { tokens, targets };
+enum class BatchField : uint8_t { tokens, targets, document_start, positions };
+/// Who reads a row: the stage with the embedding, the one with the head, or all stages, of jobs that mask
+/// documents only.
+enum class ReadBy : uint8_t { first, last, all_of_documents };
+
+/// What a row is made of: a token more than the sequence.
+struct SampleTokens {
+  std::span<const int32_t> tokens;
+  /// As of data::Dataset::sample; empty where documents are ignored.
+  std::span<const int32_t> document_start = {};
+  bool counts_boundaries = false;  ///< data.count_boundary_targets
+  /// Whether the target of token t counts: it is of the same document.
+  bool counts(size_t t) const {
+    return document_start.empty() || counts_boundaries || document_start[t + 1] != int32_t(t + 1);
+  }
+};
 
 /// One array, with an element for each token.
 struct BatchRow {
   BatchField field;
   DType dtype;
-  bool on_first, on_last;  ///< read by the stage with the embedding; by the one with the head
-  /// Writes its elements of one sample, which has a token more than the sequence.
-  void (*fill)(std::span<const int32_t> sample, void* out);
+  ReadBy read_by;
+  /// Writes its elements of one sample.
+  void (*fill)(const SampleTokens& sample, int32_t* out);
 };
-inline constexpr BatchRow kBatchRows[] = {
-    {BatchField::tokens, DType::i32, true, false,
-     [](std::span<const int32_t> sample, void* out) {
-       std::copy(sample.begin(), sample.end() - 1, static_cast<int32_t*>(out));
-     }},
-    {BatchField::targets, DType::i32, false, true, [](std::span<const int32_t> sample, void* out) {
-       std::copy(sample.begin() + 1, sample.end(), static_cast<int32_t*>(out));
-     }}};
+/// A target below 0 has no loss. document_start and positions: of each token the first one of the sequence that
+/// is of its document, and how many are between.
+inline constexpr BatchRow kBatchRows[] = {{BatchField::tokens, DType::i32, ReadBy::first,
+                                           [](const SampleTokens& sample, int32_t* out) {
+                                             std::copy(sample.tokens.begin(), sample.tokens.end() - 1, out);
+                                           }},
+                                          {BatchField::targets, DType::i32, ReadBy::last,
+                                           [](const SampleTokens& sample, int32_t* out) {
+                                             for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
+                                               out[t] = sample.counts(t) ? sample.tokens[t + 1] : -1;
+                                           }},
+                                          {BatchField::document_start, DType::i32, ReadBy::all_of_documents,
+                                           [](const SampleTokens& sample, int32_t* out) {
+                                             std::copy(sample.document_start.begin(),
+                                                       sample.document_start.end() - 1, out);
+                                           }},
+                                          {BatchField::positions, DType::i32, ReadBy::all_of_documents,
+                                           [](const SampleTokens& sample, int32_t* out) {
+                                             for (size_t t = 0; t + 1 < sample.document_start.size(); ++t)
+                                               out[t] = int32_t(t) - sample.document_start[t];
+                                           }}};
 
 /// A value for each field.
 template <typename T>
@@ -43,7 +71,15 @@ class PerField {
 /// The rows that a rank reads.
 struct BatchRows {
   bool first = false, last = false;  ///< it has the first virtual stage; the last
-  bool has(const BatchRow& row) const { return (first && row.on_first) || (last && row.on_last); }
+  bool documents = false;            ///< the job masks documents
+  bool has(const BatchRow& row) const {
+    switch (row.read_by) {
+      case ReadBy::first: return first;
+      case ReadBy::last: return last;
+      case ReadBy::all_of_documents: return documents;
+    }
+    return false;
+  }
   bool empty() const { return bytes_per_token() == 0; }
   size_t bytes_per_token() const {
     size_t bytes = 0;
@@ -62,9 +98,11 @@ struct MicroBatch {
 };
 
 /// Sets all rows to one array of i32, which is so long: for passes whose values do not matter, and for
-/// generation.
-inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids) {
-  for (const BatchRow& row : kBatchRows) mb.arrays[row.field] = ids;
+/// generation. documents: also those of jobs that mask documents.
+inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids, bool documents = false) {
+  const BatchRows rows{.first = true, .last = true, .documents = documents};
+  for (const BatchRow& row : kBatchRows)
+    if (rows.has(row)) mb.arrays[row.field] = ids;
   return mb;
 }
 

@@ -32,6 +32,7 @@ class TwinStage {
         tp_(make(placements_, along, *tensor_, *backend_, *stream_, job.parallelism.sequence_parallel)),
         params_(uses.uses, grids_of(uses), sharding_of(job), {*alone_, *tensor_, nullptr}, *backend_,
                 *stream_),
+        masks_documents_(job.data.masks_documents()),
         options_{.slots = std::vector<int>(uses.virtual_stages.size(), 1),
                  .split_backward = splits_backward(job)},
         model_(uses, options_, params_, *tp_, *backend_, *stream_),
@@ -52,7 +53,7 @@ class TwinStage {
       for (int part = 0; part < model_.parts(c); ++part) model_.take_weights(c, part);
     for (const bool first : {true, false}) {
       const auto* const ids = static_cast<const int32_t*>(ids_->data());
-      const MicroBatch mb = with_ids({.first_of_lane = first, .last_of_lane = !first}, ids);
+      const MicroBatch mb = with_ids({.first_of_lane = first, .last_of_lane = !first}, ids, masks_documents_);
       for (int c = 0; c < int(uses_.virtual_stages.size()); ++c) forward(c, mb);
       for (int c = int(uses_.virtual_stages.size()); c-- > 0;) backward(c, mb);
     }
@@ -144,6 +145,7 @@ class TwinStage {
   const std::unique_ptr<parallel::Communicator> tensor_;
   const std::unique_ptr<parallel::TensorParallel> tp_;
   parallel::ShardedParams params_;
+  const bool masks_documents_;
   const StageModel::Options options_;
   StageModel model_;
   const std::unique_ptr<kernels::Buffer> ids_;

@@ -211,6 +211,7 @@ class PlacementBackend final : public kernels::Backend {
   }
   void place(const kernels::AttentionForward& op) {
     const Placement heads = attention(op.q, op.k, op.v);
+    positioned(op.q, op.shape.mask.first_key);
     if (op.shape.mask.sinks) added("an attention's sinks", p_.at(op.shape.mask.sinks), heads, p_.rank());
     p_.set(op.out, heads);
     p_.set(kernels::matrix(op.lse, DType::f32, op.out.rows, 1), heads);
@@ -219,6 +220,7 @@ class PlacementBackend final : public kernels::Backend {
     Placement heads = alike("attention's output and its sums", p_.of(op.out), p_.at(op.lse));
     heads = alike("attention's heads and the gradient of its output", attention(op.q, op.k, op.v),
                   alike("attention", heads, p_.of(op.dout)));
+    positioned(op.q, op.shape.mask.first_key);
     for (const Matrix& d : {op.dq, op.dk, op.dv}) p_.set(d, heads);
   }
   void place(const kernels::SinkBackward& op) {

@@ -114,10 +114,17 @@ struct StageModel::Impl {
 
   // ---- forward ----------------------------------------------------------------------------------------
 
+  /// What follows computes with the documents of this micro-batch.
+  void see_documents(const MicroBatch& mb) {
+    context.first_key = mb.ids(BatchField::document_start);
+    context.positions = mb.ids(BatchField::positions);
+  }
+
   void forward(int c, int index, const MicroBatch& mb, bool train, double* loss, int only) {
     const kernels::Range range(backend, "F", mb.index, c);
     const VirtualStageUses& virtual_stage = uses_of(c);
     Slot& s = slot(c, index);
+    see_documents(mb);
     for_parts(c, only, false, [&](const StagePart& part) {
       switch (part.kind) {
         case StagePart::embedding: embed(virtual_stage, s, mb.ids(BatchField::tokens)); break;
@@ -140,7 +147,13 @@ struct StageModel::Impl {
     if (virtual_stage.position >= 0)
       backend.run(stream, kernels::AddPosition{.table = params.weight(virtual_stage.position),
                                                .first_row = tp.first_local_row(shape.rows),
-                                               .seq_len = shape.seq_len, .x = x});
+                                               .seq_len = shape.seq_len,
+                                               .x = x,
+                                               .positions = positions_from(tp.first_local_row(shape.rows))});
+  }
+
+  const int32_t* positions_from(int64_t row) const {
+    return context.positions ? context.positions + row : nullptr;
   }
 
   void layer_forward(int c, size_t l, Slot& s) {
@@ -200,12 +213,14 @@ struct StageModel::Impl {
       stats = m.all_stats;
     }
     const float z_loss = train ? uses.ends.z_loss : 0;
-    backend.run(stream, kernels::CrossEntropyCombine{.stats = stats,
-                                                     .parts = tp.size(),
-                                                     .m = shape.rows,
-                                                     .lse = m.lse,
-                                                     .loss = m.loss,
-                                                     .z_loss = z_loss});
+    backend.run(stream, kernels::CrossEntropyCombine{
+                            .stats = stats,
+                            .parts = tp.size(),
+                            .m = shape.rows,
+                            .lse = m.lse,
+                            .loss = m.loss,
+                            .targets = mb.ids(BatchField::document_start) ? targets : nullptr,
+                            .z_loss = z_loss});
     backend.run(stream, kernels::Sum{.x = m.loss, .n = shape.rows, .out = loss});
     if (!train) return;
     backend.run(stream, kernels::CrossEntropyBackward{.logits = logits,
@@ -233,6 +248,7 @@ struct StageModel::Impl {
     const char* const name = input_half && weight_half ? "B+W" : input_half ? "B" : "W";
     const kernels::Range range(backend, name, mb.index, c);
     Slot& s = slot(c, index);
+    see_documents(mb);
     for_parts(c, only, true, [&](const StagePart& part) {
       if (input_half) input_gradient(c, part, s, mb);
       if (weight_half) weight_gradient(c, part, s, mb);
@@ -327,8 +343,11 @@ struct StageModel::Impl {
                                            .scale = uses.ends.embedding_scale});
     if (virtual_stage.position < 0) return;
     if (mb.first_of_lane) params.zero_gradient(virtual_stage.position, mb.lane);
-    backend.run(stream, kernels::AddPositionBackward{.dx = dx, .seq_len = shape.seq_len,
-        .dtable = params.gradient(virtual_stage.position, mb.lane)});
+    backend.run(stream,
+                kernels::AddPositionBackward{.dx = dx,
+                                             .seq_len = shape.seq_len,
+                                             .dtable = params.gradient(virtual_stage.position, mb.lane),
+                                             .positions = positions_from(0)});
   }
 };
 

@@ -39,7 +39,9 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
                   .groups = rank_groups(job.mesh(), job.parallelism.virtual_stages, tables.params.tied, at),
                   .uses = stage_uses(tables, job, at),
                   .sharding = sharding_options(job),
-                  .batch = {.first = at.pp == 0, .last = at.pp == job.parallelism.pipeline - 1},
+                  .batch = {.first = at.pp == 0,
+                            .last = at.pp == job.parallelism.pipeline - 1,
+                            .documents = job.data.masks_documents()},
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
   parts.lines = lines_of(parts.groups);
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.data > 1;

@@ -75,10 +75,11 @@ std::vector<Diagnostic> refused_on_resume(const ParsedJob& before, const ParsedJ
   std::vector<Diagnostic> refused;
   for (const FieldChange& change : changed_fields(before, now))
     if (change.change >= Change::branch)
-      refused.push_back(refusal(now, change, "E0602", fmt::format("`{}` is fixed for the life of a run", change.path),
-                                change.change == Change::never && change.part == SpecPart::optimizer ? kOtherMoments
-                                : change.change == Change::never ? kAnotherShape
-                                                               : "a new run may begin from a checkpoint with it: " + command));
+      refused.push_back(refusal(
+          now, change, "E0602", fmt::format("`{}` is fixed for the life of a run", change.path),
+          change.change == Change::never && change.part == SpecPart::optimizer ? kOtherMoments
+          : change.change == Change::never                                     ? kAnotherShape
+                                           : "a new run may begin from a checkpoint with it: " + command));
   return refused;
 }
 
@@ -105,8 +106,9 @@ std::vector<Diagnostic> refused_on_branch(const ParsedJob& before, const ParsedJ
       refused.push_back(refusal(now, change, "E0603",
                                 fmt::format("`{}` is part of the model's shape, which a checkpoint fixes", change.path), kAnotherShape));
     else if (change.change == Change::never)
-      refused.push_back(refusal(now, change, "E0603",
-                                fmt::format("`{}` decides what the moments of a checkpoint mean", change.path), kOtherMoments));
+      refused.push_back(refusal(
+          now, change, "E0603",
+          fmt::format("`{}` decides what the moments of a checkpoint mean", change.path), kOtherMoments));
   return refused;
 }
 

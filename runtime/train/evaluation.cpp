@@ -12,13 +12,23 @@ namespace {
 /// A trace shows these of an evaluation; the others are alike.
 constexpr int64_t kTracedMicroBatches = 8;
 
+struct EvaluationSums {
+  ExactSum loss;
+  int64_t targets = 0;  // that count
+  void add(const EvaluationSums& other) {
+    loss.add(other.loss);
+    targets += other.targets;
+  }
+};
+
 }  // namespace
 
 Evaluation::Evaluation(const JobSpec& job)
     : spec_(job.eval),
       micro_sequences_(job.batch.micro_sequences),
       seq_len_(job.data.seq_len),
-      last_step_(job.schedule.total_steps) {}
+      last_step_(job.schedule.total_steps),
+      masks_documents_(job.data.masks_documents()) {}
 
 int64_t Evaluation::sequences(int64_t available) const {
   if (spec_.max_sequences > 0) available = std::min(available, spec_.max_sequences);
@@ -32,7 +42,7 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
   // Any share will do: the sum is exact.
   const int64_t all_mb = sequences / micro, begin = rank.at.dp * all_mb / rank.mesh.dp,
                 end = (rank.at.dp + 1) * all_mb / rank.mesh.dp;
-  ExactSum sum;
+  EvaluationSums sums;
   const size_t t = size_t(seq_len_);
   // Equally often on all ranks, which gather weights from each other: some compute a micro-batch that is
   // another's.
@@ -45,25 +55,31 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
     Span of_micro_batch = named_span(spans, SpanKind::part, "evaluate", -1);
     of_micro_batch.micro_batch = int32_t(turn);
     const RecordSpan span(spans, of_micro_batch);
-    std::vector<int32_t> samples(size_t(micro) * (t + 1));
+    data::SampleBatch samples{.tokens = std::vector<int32_t>(size_t(micro) * (t + 1)), .document_starts = {}};
+    if (masks_documents_) samples.document_starts.resize(samples.tokens.size());
+    const auto of = [&](std::vector<int32_t>& row, int64_t s) {
+      return row.empty() ? std::span<int32_t>() : std::span(row).subspan(size_t(s) * (t + 1), t + 1);
+    };
     MicroBatch mb;
     if (rank.tokens) {
       for (int64_t s = 0; s < micro; ++s)
-        validation.sample(uint64_t(index * micro + s),
-                          std::span(samples).subspan(size_t(s) * (t + 1), t + 1));
+        validation.sample(uint64_t(index * micro + s), of(samples.tokens, s), of(samples.document_starts, s));
       rank.tokens->upload(samples, *rank.stream);
       mb.arrays = rank.tokens->arrays(0);
     }
     executor.evaluate(mb, rank.loss_sums());
     rank.stream->synchronize();
     rank.comms.check();
-    if (rank.owns_losses() && begin + turn < end) sum.add(*rank.loss_sums());
+    if (rank.owns_losses() && begin + turn < end) {
+      sums.loss.add(*rank.loss_sums());
+      sums.targets += rank.tokens->counted_targets();
+    }
     activity.progress(uint64_t(turn + 1), uint64_t(turns), false);
   }
   if (rank.tokens) validation.require_unchanged();
   activity.record_details(true);
-  rank.comms.sum(sum);
-  return sum.value() / double(sequences * seq_len_);
+  rank.comms.sum(sums);
+  return sums.loss.value() / double(sums.targets);
 }
 
 bool Evaluation::follows(int64_t step) const {

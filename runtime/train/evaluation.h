@@ -19,13 +19,14 @@ class Evaluation {
   int64_t sequences(int64_t available) const;
   /// Error(kData) if the validation data do not have a micro-batch.
   void check_size(const data::Dataset& validation) const;
-  /// Mean loss per token. Collective; the same value on every rank.
+  /// Mean loss per target that counts; not a number without any. Collective; the same value on every rank.
   double loss(data::Dataset& validation, RankResources& rank, Executor& executor,
               RankActivity& activity) const;
 
  private:
   const EvalSpec spec_;
   const int64_t micro_sequences_, seq_len_, last_step_;
+  const bool masks_documents_;
 };
 
 }  // namespace trainctl

@@ -62,7 +62,8 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   activity.progress(2, 3, false);
   losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
   if (!plan.batch.empty())
-    tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, job_.data.seq_len, backend);
+    tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, job_.data.seq_len,
+                                         job_.data.count_boundary_targets, backend);
   saving_stream = backend.create_stream();
   staging = std::make_unique<StateStaging>(backend, *saving_stream,
                                            staging_bytes(plan.memory.sharding.saved, most_staging_bytes));

@@ -15,15 +15,17 @@ namespace {
 
 /// The optimizer's factors for a step after which the parameters have changed `updates` times: a skipped
 /// step changes no moment, and does not count for the bias correction.
-parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int64_t updates,
-                                 double grad_norm) {
+///   of_tokens   StepScalars::of_tokens: gradients are means over the tokens of the step
+parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int64_t updates, double grad_norm,
+                                 double of_tokens) {
   parallel::UpdateStep step;
   kernels::AdamWStep& a = step.adamw;
   a.lr = float(lr);
   a.beta1 = float(optimizer.beta1);
   a.beta2 = float(optimizer.beta2);
   a.eps = float(optimizer.eps);
-  if (optimizer.grad_clip > 0) a.grad_scale = float(std::min(1.0, optimizer.grad_clip / (grad_norm + 1e-6)));
+  const double clip = optimizer.grad_clip > 0 ? std::min(1.0, optimizer.grad_clip / (grad_norm + 1e-6)) : 1.0;
+  a.grad_scale = float(clip * of_tokens);
   a.bias_correction1 = float(1.0 - std::pow(optimizer.beta1, double(updates)));
   a.bias_correction2 = float(1.0 - std::pow(optimizer.beta2, double(updates)));
   step.lion = {.lr = a.lr, .beta1 = a.beta1, .beta2 = a.beta2, .grad_scale = a.grad_scale};
@@ -50,6 +52,7 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   if (rank_.owns_losses())
     for (int i = 0; i < rank_.plan.program.shape.pipeline.micro_batches; ++i)
       sums.loss.add(rank_.loss_sums()[i]);
+  if (rank_.owns_losses()) sums.targets = rank_.tokens->counted_targets();
   rank_.comms.check();
   sums.stop = control_.stop_level() != StopLevel::none;
   sums.saves = saver_.under_way();
@@ -62,8 +65,10 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
         begun[i] < 0 || std::find(whole.begin(), whole.end(), begun[i]) == whole.end();
   rank_.comms.sum(sums);
   StepScalars s;
-  s.line.loss = sums.loss.value() / double(tokens_per_step_);
-  s.line.grad_norm = std::sqrt(sums.squares.value());
+  s.targets = sums.targets;
+  s.line.loss = sums.loss.value() / double(s.targets);
+  s.of_tokens = double(tokens_per_step_) / double(s.targets);
+  s.line.grad_norm = std::sqrt(sums.squares.value()) * s.of_tokens;
   s.stop = sums.stop;
   s.saves = sums.saves;
   s.due = sums.due;
@@ -75,14 +80,21 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   return s;
 }
 
-StepFate StepEnd::apply_or_skip(const StepLine& line, TrainingState& state) {
+StepFate StepEnd::apply_or_skip(const StepScalars& scalars, TrainingState& state) {
+  const StepLine& line = scalars.line;
   BadSteps& bad_steps = state.bad_steps;
   const int64_t step = state.step;
+  if (scalars.targets == 0) {
+    ++bad_steps.total;  // nothing is wrong: it does not count towards the end of the run
+    report_skip(bad_steps, step, "no target of the step counts (data.documents = mask)");
+    return StepFate::skip;
+  }
   const StepFate fate = fate_of_step(line.loss, line.grad_norm, bad_steps, skip_bad_steps_);
   const double lr = learning_rate(schedule_, step);
   if (fate == StepFate::apply) {
     saver_.state_changes();
-    rank_.params->step(update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm));
+    rank_.params->step(
+        update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm, scalars.of_tokens));
     bad_steps = after_step(bad_steps, fate);
     state.last_loss = line.loss;
     return fate;
@@ -96,13 +108,17 @@ StepFate StepEnd::apply_or_skip(const StepLine& line, TrainingState& state) {
                             what, step + 1, lr, bad_steps.in_a_row, bad_steps.in_a_row == 1 ? "" : "s",
                             skip_bad_steps_, step - bad_steps.in_a_row));
   bad_steps = after_step(bad_steps, fate);
-  if (rank_.world.rank() == 0)
-    control_.event(EventKind::step_skipped, dump_json(Json{{"step", step + 1},
-                                                           {"reason", what},
-                                                           {"lr", lr},
-                                                           {"in_a_row", bad_steps.in_a_row},
-                                                           {"total", bad_steps.total}}));
+  report_skip(bad_steps, step, what);
   return fate;
+}
+
+void StepEnd::report_skip(const BadSteps& bad_steps, int64_t step, const std::string& why) {
+  if (rank_.world.rank() != 0) return;
+  control_.event(EventKind::step_skipped, dump_json(Json{{"step", step + 1},
+                                                         {"reason", why},
+                                                         {"lr", learning_rate(schedule_, step)},
+                                                         {"in_a_row", bad_steps.in_a_row},
+                                                         {"total", bad_steps.total}}));
 }
 
 }  // namespace trainctl

@@ -17,6 +17,9 @@ namespace trainctl {
 /// Equal on every rank.
 struct StepScalars {
   StepLine line;        ///< has loss, grad_norm, staged_step and partner_step
+  int64_t targets = 0;  ///< that count in the step
+  double of_tokens =
+      1;  ///< tokens of the step over those: what is a mean over tokens times this is one over them
   bool stop = false;    ///< a stop was requested
   SavesUnderWay saves;  ///< of any rank
   SaveSet due;          ///< where to save after this step, as rank 0 decides
@@ -32,6 +35,7 @@ struct OwnScalars {
 /// What ranks contribute to the StepScalars, as a value that is sent.
 struct StepSums {
   ExactSum loss, squares;
+  int64_t targets = 0;  // that count
   SaveSet due;  // not empty on rank 0 alone
   bool stop = false, not_copied = false;
   SavesUnderWay saves;
@@ -40,6 +44,7 @@ struct StepSums {
   void add(const StepSums& other) {
     loss.add(other.loss);
     squares.add(other.squares);
+    targets += other.targets;
     due.add(other.due);
     stop |= other.stop;
     saves.add(other.saves);
@@ -59,12 +64,14 @@ class StepEnd {
   /// 600 bytes in a number of messages that grows with the logarithm of the number of ranks. Waits for the
   /// end of the backward pass. Collective.
   StepScalars exchange(const OwnScalars& own);
-  /// Updates the parameters, or skips a step whose loss or gradient norm is not finite; counts it in
-  /// `state`. `line`: of StepScalars. Throws Error(kDiverged) after too many. The same on every rank; rank
+  /// Updates the parameters, or skips a step whose loss or gradient norm is not finite, or that has no target
+  /// that counts; counts it in `state`. Throws Error(kDiverged) after too many. The same on every rank; rank
   /// 0 sends the event "step_skipped".
-  StepFate apply_or_skip(const StepLine& line, TrainingState& state);
+  StepFate apply_or_skip(const StepScalars& scalars, TrainingState& state);
 
  private:
+  void report_skip(const BadSteps& bad_steps, int64_t step, const std::string& why);
+
   RankResources& rank_;
   Control& control_;
   Saver& saver_;

@@ -7,10 +7,22 @@
 
 namespace trainctl {
 
-TokenFeed::TokenFeed(const BatchRows& rows, int64_t sequences, int64_t seq_len, kernels::Backend& backend)
+namespace {
+
+int64_t counted(const SampleTokens& sample) {
+  int64_t n = 0;
+  for (size_t t = 0; t + 1 < sample.tokens.size(); ++t) n += sample.counts(t);
+  return n;
+}
+
+}  // namespace
+
+TokenFeed::TokenFeed(const BatchRows& rows, int64_t sequences, int64_t seq_len, bool counts_boundaries,
+                     kernels::Backend& backend)
     : rows_(rows),
       sequences_(sequences),
       seq_len_(seq_len),
+      counts_boundaries_(counts_boundaries),
       backend_(backend),
       copies_(backend.create_stream()) {
   const size_t bytes = token_bytes(rows, sequences, seq_len) / 2;
@@ -29,17 +41,27 @@ void TokenFeed::for_each_row(Each each) const {
       each(row, std::exchange(begin, begin + size_t(sequences_ * seq_len_) * size_of(row.dtype)));
 }
 
-void TokenFeed::upload(std::span<const int32_t> samples, kernels::Stream& stream) {
-  const size_t t = size_t(seq_len_), n = samples.size() / (t + 1);
-  ENSURE(n <= size_t(sequences_) && n * (t + 1) == samples.size(), "{} tokens for {} sequences of {}", samples.size(), sequences_,
-         seq_len_);
+void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream) {
+  const size_t t = size_t(seq_len_), tokens = samples.tokens.size(), n = tokens / (t + 1);
+  ENSURE(n <= size_t(sequences_) && n * (t + 1) == tokens, "{} tokens for {} sequences of {}", tokens,
+         sequences_, seq_len_);
+  ENSURE(samples.document_starts.size() == (rows_.documents ? tokens : 0), "documents of {} tokens of {}",
+         samples.document_starts.size(), tokens);
+  const auto sample = [&](size_t i) {
+    SampleTokens of{.tokens = std::span(samples.tokens).subspan(i * (t + 1), t + 1),
+                    .counts_boundaries = counts_boundaries_};
+    if (rows_.documents) of.document_start = std::span(samples.document_starts).subspan(i * (t + 1), t + 1);
+    return of;
+  };
+  counted_targets_ = 0;
+  for (size_t i = 0; i < n; ++i) counted_targets_ += counted(sample(i));
   newest_ = 1 - newest_;
   Half& half = halves_[newest_];
   half.copied->synchronize();   // the host memory is being read until then
   for_each_row([&](const BatchRow& row, size_t begin) {
     for (size_t i = 0; i < n; ++i)
-      row.fill(samples.subspan(i * (t + 1), t + 1),
-               static_cast<char*>(half.host->data()) + begin + i * t * size_of(row.dtype));
+      row.fill(sample(i), reinterpret_cast<int32_t*>(static_cast<char*>(half.host->data()) + begin +
+                                                     i * t * size_of(row.dtype)));
   });
   backend_.copy_to_device(*copies_, half.device->data(), half.host->data(), half.host->bytes());
   copies_->record(*half.copied);

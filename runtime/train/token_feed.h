@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "data/dataset.h"
 #include "kernels/backend.h"
 #include "runtime/model/batch.h"
 #include "runtime/plan/rank_sizes.h"
@@ -15,12 +16,16 @@ class TokenFeed {
  public:
   /// Allocates two buffers for the rows of `sequences` sequences of `seq_len` tokens: one in use, one being
   /// filled.
-  TokenFeed(const BatchRows& rows, int64_t sequences, int64_t seq_len, kernels::Backend& backend);
+  ///   counts_boundaries   data.count_boundary_targets
+  TokenFeed(const BatchRows& rows, int64_t sequences, int64_t seq_len, bool counts_boundaries,
+            kernels::Backend& backend);
 
   /// Uploads samples: at most `sequences` sequences of seq_len + 1 tokens. Work enqueued on `stream` from now
   /// on sees them. They stay valid until the call after the next one; before that call, the work of `stream`
   /// that uses them must be done.
-  void upload(std::span<const int32_t> samples, kernels::Stream& stream);
+  void upload(const data::SampleBatch& samples, kernels::Stream& stream);
+  /// Targets of the newest upload that count, whether or not this rank reads targets.
+  int64_t counted_targets() const { return counted_targets_; }
   /// The arrays of the newest upload from sequence `index` on, in device memory.
   PerField<const void*> arrays(int64_t index) const;
 
@@ -35,6 +40,8 @@ class TokenFeed {
 
   const BatchRows rows_;
   int64_t sequences_, seq_len_;
+  const bool counts_boundaries_;
+  int64_t counted_targets_ = 0;
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> copies_;
   Half halves_[2];

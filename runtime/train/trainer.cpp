@@ -99,6 +99,7 @@ data::DatasetOptions dataset_options(const DataSpec& spec, int64_t vocab_size, b
   o.vocab_size = vocab_size;
   o.shuffle = validation ? false : spec.shuffle;
   o.seed = spec.shuffle_seed;
+  o.documents = spec.masks_documents();
   return o;
 }
 
@@ -144,7 +145,8 @@ struct Trainer::Impl {
     require_data_of_run();
     prefetcher = std::make_unique<data::Prefetcher>(
         *dataset, job.data.seq_len, job.data.prefetch_batches,
-        [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
+        [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); },
+        job.data.masks_documents());
     rank.build(options.most_staging_bytes, activity);
     spans->reserve(rank.plan.spans);
     tracer = std::make_unique<StepTracer>(recording(), spans, control, fs);
@@ -315,11 +317,12 @@ struct Trainer::Impl {
 
   /// The executor's step: the gradients are summed. Returns whether the weights changed.
   bool update() {
-    if (now.step == 0 && !options.gradients_dir.empty())
-      save_gradients(world, fs, options.gradients_dir, description(), rank.tables.params, rank.state());
     exchange();
+    if (now.step == 0 && !options.gradients_dir.empty())
+      save_gradients(world, fs, options.gradients_dir, description(), rank.tables.params, rank.state(),
+                     scalars.of_tokens);
     const RecordSpan phase = activity.during(RunPhase::optimizer, now.step + 1);
-    fate = step_end->apply_or_skip(scalars.line, now);
+    fate = step_end->apply_or_skip(scalars, now);
     return fate == StepFate::apply;
   }
 

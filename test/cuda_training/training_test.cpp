@@ -9,6 +9,7 @@
 #include "runtime/plan/plan.h"
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/token_sets.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
@@ -91,9 +92,12 @@ const Variant kVariants[] = {
      }},
 };
 
-void check_same_bits(Family family, DType compute, int tp, int every) {
+enum class Samples { texts, documents };
+
+void check_same_bits(Family family, DType compute, int tp, int every, Samples samples = Samples::texts) {
   const TemporaryFolder dir;
   JobSpec base = tiny_job(family, dir.path());
+  if (samples == Samples::documents) train_on(base, dir.path(), many_documents(12));
   base.compute = compute;
   base.parallelism.tensor = tp;
   base.parallelism.lanes = 2;
@@ -139,7 +143,9 @@ TEST_CASE("golden curves in f32 and bf16 on TP2 PP2 DP2 that share one GPU", "[g
 }
 
 TEST_CASE("same bits on every mesh of one GPU: gpt2 bf16", "[bits]") { check_same_bits(Family::gpt2, DType::bf16, 1, 1); }
-TEST_CASE("same bits on every mesh of one GPU: llama f32", "[bits]") { check_same_bits(Family::llama, DType::f32, 1, 2); }
+TEST_CASE("same bits on every mesh of one GPU: llama f32, documents kept apart", "[bits]") {
+  check_same_bits(Family::llama, DType::f32, 1, 2, Samples::documents);
+}
 TEST_CASE("same bits on every mesh of one GPU: llama bf16, tp 2, sequence parallel", "[bits]") {
   check_same_bits(Family::llama, DType::bf16, 2, 3);
 }

@@ -273,7 +273,7 @@ TEST_CASE("the prefetcher returns batches in order, rethrows, and stops while fu
   prefetcher.request({1, 124'000});
   for (uint64_t s = 0; s < 6; ++s) {
     double waited = -1;
-    const auto batch = prefetcher.next(&waited);
+    const auto batch = prefetcher.next(&waited).tokens;
     CHECK(waited >= 0);
     REQUIRE(batch.size() == 33);
     for (const uint64_t row : {0, 1, 2})

@@ -169,6 +169,7 @@ class Attention : public Sublayer {
   }
   kernels::AttentionShape masked(const LayerContext& c) const {
     kernels::AttentionShape shape = shape_;
+    shape.mask.first_key = c.first_key;
     if (sinks_ >= 0) shape.mask.sinks = c.params.weight(sinks_).as<float>();
     return shape;
   }
@@ -187,7 +188,8 @@ class Attention : public Sublayer {
                                             .cos_sin = c.cos_sin(*plan_.rotary),
                                             .inverse = backward,
                                             .rotary_dim = plan_.rotary->channels,
-                                            .interleaved = plan_.rotary->interleaved});
+                                            .interleaved = plan_.rotary->interleaved,
+                                            .positions = c.positions});
   }
 
   const AttentionPlan& plan_;

@@ -112,6 +112,10 @@ struct LayerContext {
   parallel::TensorParallel& tp;
   LayerScratch& scratch;
   bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
+  /// Of the micro-batch under way, i32 [M] each; null where documents are ignored: the first token that a
+  /// token sees, and its position.
+  const int32_t* first_key = nullptr;
+  const int32_t* positions = nullptr;
   /// The tables of the model's rotary positions.
   std::vector<std::pair<Rotary, const float*>> rotary_tables = {};
   const float* cos_sin(const Rotary& rotary) const;

@@ -264,6 +264,23 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(data.shuffle_seed))
       .from(0)
       .fallback(int64_t{1234});
+  data.choice("documents", words_of<Documents>(),
+              "Whether the documents in a sample are kept apart. `mask`: attention stays inside a document, "
+              "positions begin again with it, and the first token of a document is no target "
+              "(`data.count_boundary_targets`); the loss is the mean over the targets that count, of the "
+              "whole step. Every source must know its documents (Megatron sets do). `ignore`: a sample is "
+              "one text. `auto`: `mask` where every source knows its documents; a run keeps what it began "
+              "with.")
+      .to(IN_JOB(data.documents))
+      .fallback(std::string("auto"))
+      .also({"document_mask", "reset_attention_mask", "packing"})
+      .left_out_as_default();
+  data.boolean("count_boundary_targets",
+               "With `documents: mask`, whether the first token of a document counts as the target of the "
+               "token before it.")
+      .to(IN_JOB(data.count_boundary_targets))
+      .fallback(false)
+      .left_out_as_default();
   data.integer("prefetch_batches", "Steps whose samples each rank reads ahead.")
       .to(IN_JOB(data.prefetch_batches))
       .from(1)

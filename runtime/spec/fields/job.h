@@ -27,6 +27,13 @@ template <>
 struct Words<DeviceChoice> {
   static constexpr std::string_view list[] = {"auto", "cpu", "cuda"};
 };
+/// Whether attention, positions and targets stay inside a document. `automatic` is decided once, when the run is
+/// launched; where it was not, they do not.
+enum class Documents { automatic, ignore, mask };
+template <>
+struct Words<Documents> {
+  static constexpr std::string_view list[] = {"auto", "ignore", "mask"};
+};
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class BatchLrRule { none, linear, square_root };
 enum class TokenFormat { automatic, megatron, llmc, raw };
@@ -51,7 +58,10 @@ struct DataSpec {
   int64_t seq_len = 0;                         // 0 in the file: model.max_seq_len
   bool shuffle = true;
   uint64_t shuffle_seed = 1234;
+  Documents documents = Documents::automatic;
+  bool count_boundary_targets = false;
   int prefetch_batches = 4;
+  bool masks_documents() const { return documents == Documents::mask; }
 };
 
 struct BatchSpec {

@@ -258,6 +258,11 @@ const std::vector<CodePage> kOperation = {
      R"("train": [{"path": "data/cut-off.idx"}])",
      "Do what the message says; `trainctl data verify` reads every byte, `trainctl data tokenize` makes it "
      "again."},
+    {"E0511", "A source without documents",
+     "With data.documents \"mask\" attention, positions and targets stay inside a document. Only Megatron "
+     "sets (.bin and .idx) say where documents begin; llm.c shards and raw files do not.",
+     R"("documents": "mask", "train": [{"path": "raw.bin", "format": "raw", "dtype": "uint16"}])",
+     "Tokenize the text again with `trainctl data tokenize`, or set documents to \"ignore\"."},
     {"E0601", "An automatic and a given interval",
      "With checkpoint.interval \"auto\" the run decides after how many steps it saves, from what a save "
      "costs and how often the run fails. every_steps contradicts that.",

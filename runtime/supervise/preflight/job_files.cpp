@@ -53,7 +53,13 @@ void look_at_sources(const ParsedJob& job, FileSystem& fs, bool validation, std:
       dataset_options(job.job.data, job.job.model.vocab_size, validation).sources;
   for (size_t i = 0; i < sources.size(); ++i) {
     try {
-      for (const std::string& path : data::resolve(sources[i]).paths) look_at_sidecar(job, fs, path, found);
+      const data::ResolvedSource source = data::resolve(sources[i]);
+      for (const std::string& path : source.paths) look_at_sidecar(job, fs, path, found);
+      if (job.job.data.masks_documents() && !data::has_documents(source.format))
+        found.push_back(diagnostic_at(
+            job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i), "E0511",
+            data::lacks_documents(sources[i].name.empty() ? sources[i].path : sources[i].name, source.format)
+                .text()));
     } catch (const Error& error) {
       found.push_back(diagnostic_at(job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i),
                                     "E0504", error.what()));
@@ -101,6 +107,18 @@ std::string tokenize_command(const DataSpec& data, int64_t vocab_size, FileSyste
   if (!data.val.empty() && without_extension(data.val.front().path) == prefix + "-val")
     line += " --split 98:2";
   return line;
+}
+
+bool sources_have_documents(const DataSpec& data) {
+  for (const bool validation : {false, true})
+    for (const data::SourceOptions& source : dataset_options(data, 1, validation).sources) {
+      try {
+        if (!data::has_documents(data::resolve(source).format)) return false;
+      } catch (const Error&) {
+        return false;  // reported where the data are opened
+      }
+    }
+  return true;
 }
 
 std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool weights) {

@@ -38,7 +38,7 @@ void refuse_foreign_checkpoints(FileSystem& fs, const std::string& directory) {
 }
 
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
-  const ParsedJob decided = with_device(request.job, device_of_run(request.job.job, fs));
+  const ParsedJob decided = with_documents(with_device(request.job, device_of_run(request.job.job, fs)));
   const ParsedJob parsed = request.from ? with_batch_lr_rule(*request.from, decided) : decided;
   const JobSpec& job = parsed.job;
   const RunNodes nodes = nodes_of(job, fs);
@@ -187,11 +187,12 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
       parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
   if (!before.ok()) before = job;
   // What `auto` came to when the run was launched stays.
-  const bool decided =
-      request.job.job.device != DeviceChoice::automatic || before.job.device == DeviceChoice::automatic;
-  const ParsedJob now = decided ? job
-                                : with_decided(job, {fmt::format("device={}", word_of(before.job.device))},
-                                               "auto, decided at launch");
+  std::vector<std::string> stays;
+  if (request.job.job.device == DeviceChoice::automatic && before.job.device != DeviceChoice::automatic)
+    stays.push_back(fmt::format("device={}", word_of(before.job.device)));
+  if (job.job.data.documents == Documents::automatic && before.job.data.documents != Documents::automatic)
+    stays.push_back(fmt::format("data.documents={}", word_of(before.job.data.documents)));
+  const ParsedJob now = stays.empty() ? job : with_decided(job, stays, "auto, decided at launch");
   const std::string differences = differences_of(before, now);
   const auto known = status_of_run(fs, run);
   if (!differences.empty() && known && known->status.state == RunState::finished)
@@ -236,6 +237,8 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
                        .command = request.command};
   ckpt::sweep_memory(clock.unix_s());
   SupervisePlan plan;
+  // Behind the hash, which is that of the job as it was given.
+  job = with_documents(job);
   const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
     // Before the folder is made: a refused launch leaves none.
     const std::string store = store_of_run(job.job.checkpoint, id);

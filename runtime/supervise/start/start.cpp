@@ -15,6 +15,7 @@
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/supervise/nodes/own_address.h"
+#include "runtime/supervise/preflight/job_files.h"
 
 namespace trainctl {
 namespace {
@@ -160,6 +161,13 @@ DeviceKind device_of_run(const JobSpec& job, FileSystem& fs) {
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {
   if (job.job.device != DeviceChoice::automatic) return job;
   return with_decided(job, {fmt::format("device={}", name_of(kind))}, "auto, decided at launch");
+}
+
+ParsedJob with_documents(const ParsedJob& job) {
+  const DataSpec& data = job.job.data;
+  if (data.documents != Documents::automatic) return job;
+  const Documents documents = sources_have_documents(data) ? Documents::mask : Documents::ignore;
+  return with_decided(job, {fmt::format("data.documents={}", word_of(documents))}, "auto, decided at launch");
 }
 
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id) {

@@ -189,8 +189,9 @@ std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const Ran
 
 namespace {
 
-/// The gradients of this rank's chunks, copied into `storage`; `tensors` is gradient_tensors(table).
-std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::vector<std::vector<float>>& storage) {
+/// The gradients of this rank's chunks times `factor`, copied into `storage`; `tensors` is gradient_tensors(table).
+std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, double factor,
+                                                 std::vector<std::vector<float>>& storage) {
   std::vector<ckpt::ChunkData> data;
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     if (!c.saved_here) continue;
@@ -202,18 +203,21 @@ std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, std::ve
     data.push_back({c.param, c.box, storage.back().data()});
   }
   state.stream.synchronize();
+  for (std::vector<float>& values : storage)
+    for (float& value : values) value = float(value * factor);
   return data;
 }
 
 }  // namespace
 
-void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::string& directory, const ckpt::StateInfo& description,
-                    const ParamTable& table, const RankState& state) {
+void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::string& directory,
+                    const ckpt::StateInfo& description, const ParamTable& table, const RankState& state,
+                    double factor) {
   const std::vector<ckpt::Tensor> tensors = gradient_tensors(table);
   if (world.rank() == 0) ckpt::prepare_saving(fs, directory, description);
   parallel::barrier(world, 8);
   std::vector<std::vector<float>> storage;
-  const auto chunks = gradient_chunk_data(state, storage);
+  const auto chunks = gradient_chunk_data(state, factor, storage);
   const std::string text = ckpt::write_shard(fs, ckpt::saving_directory(directory, description),
                                              ckpt::shard_file_name(world.rank(), world.size()), description, tensors, chunks)
                                .to_json();

@@ -35,9 +35,10 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
 /// The chunks that this rank saves, in the memory of its device. Pass them to write_shard with a DeviceChunks
 /// and checkpoint_tensors(table).
 std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const RankState& state);
-/// Saves the gradients of all ranks below `directory`, in the format of a checkpoint. Collective over
-/// `world`.
-void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::string& directory, const ckpt::StateInfo& description,
-                    const ParamTable& table, const RankState& state);
+/// Saves the gradients of all ranks, times `factor`, below `directory`, in the format of a checkpoint.
+/// Collective over `world`.
+void save_gradients(parallel::Communicator& world, FileSystem& fs, const std::string& directory,
+                    const ckpt::StateInfo& description, const ParamTable& table, const RankState& state,
+                    double factor);
 
 }  // namespace trainctl

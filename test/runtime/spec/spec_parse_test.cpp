@@ -138,6 +138,19 @@ TEST_CASE("the job of a run is not judged by the slots of the machine that reads
               .ok() == is_of_run);
 }
 
+TEST_CASE("a job without data.documents, as older runs have it, does not mask them", "[spec]") {
+  for (const bool is_of_run : {false, true}) {
+    const ParsedJob old = parse_job(
+        {.text = kMinimal, .file = "job.json", .overrides = {}, .environment = {}, .is_of_run = is_of_run});
+    CHECK(old.job.data.documents == Documents::automatic);
+    CHECK_FALSE(old.job.data.masks_documents());
+  }
+  const ParsedJob masked = with_decided(parse(kMinimal), {"data.documents=mask"}, "auto, decided at launch");
+  CHECK(masked.job.data.masks_documents());
+  CHECK_FALSE(masked.job.data.count_boundary_targets);
+  CHECK(masked.hash != parse(kMinimal).hash);  // fixed for the life of a run
+}
+
 TEST_CASE("stronger layers win, and say so", "[spec]") {
   const TemporaryFolder temporary;
   const std::string& folder = temporary.path();
@@ -385,9 +398,8 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
         "parallelism.reduction=fast", "checkpoint.chunk_mib=4", "device=cpu"}},
       {Change::branch,
        {"schedule.lr=1e-4", "seed=1", "data.shuffle_seed=1", "precision.compute=bf16", "optimizer.beta1=0.8",
-        "optimizer.muon.scale=spectral", "data.train.0.weight=2",
-        "data.train.1.path=b", "batch.global_sequences=64", "schedule.warmup_steps=3",
-        "model.position.theta=20000"}},
+        "optimizer.muon.scale=spectral", "data.train.0.weight=2", "data.train.1.path=b",
+        "batch.global_sequences=64", "schedule.warmup_steps=3", "model.position.theta=20000"}},
       {Change::never, {"model.num_layers=2", "model.vocab_size=500", "optimizer.type=lion"}}};
   for (const auto& [change, overrides] : cases)
     for (const std::string& override : overrides) {
