@@ -6,7 +6,9 @@
 #include "cmd/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/exchange/model_config.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/preflight/job_files.h"
 
@@ -121,9 +123,26 @@ bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Cont
   return missing.empty();
 }
 
+/// Weights alone do not say what is computed from them.
+void note_other_model(const ModelSpec& model, const Context& context) {
+  const std::string file = model.init_from + "/config.json";
+  if (context.json || model.init_from.empty() || !real_file_system().exists(file)) return;
+  try {
+    const Json config = try_parse_json(real_file_system().read_text(file));
+    if (config.is_discarded()) throw Error(ErrorCode::kData, file + " is not JSON");
+    for (const ModelDifference& d : model_differences(model, read_model_config(config, file).model))
+      fmt::print(stderr,
+                 "note: {} is {}, but {} says {}: the model computes something else from its weights\n",
+                 d.field, d.here, file, d.there);
+  } catch (const Error& error) {
+    fmt::print(stderr, "note: whether this job is the model of its weights is unknown: {}\n", error.what());
+  }
+}
+
 int check_start(const ParsedJob& job, const JobArguments& arguments, StartsAt place, const Context& context) {
   if (arguments.no_data) return kExitDone;  // it is for another machine
   if (!files_exist(job, arguments, context)) return exit_status(ErrorCode::kData);
+  note_other_model(job.job.model, context);
   std::vector<Diagnostic> diagnostics;
   const std::vector<StartProblem> problems = start_problems(job, real_file_system(), place);
   for (const StartProblem& problem : problems) diagnostics.push_back(problem.diagnostic);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/limits.h"
 #include "kernels/ops.h"
 
 namespace trainctl::kernels::cuda {
@@ -61,7 +62,7 @@ void enqueue(const Queue&, const Rope&);
 
 // attention.cu, attention_backward.cu: tensor cores for bf16 with head dimensions 64 and 128; plain kernels
 // for everything else up to kMostHeadDim. Tiles: attention_tiles.h.
-constexpr int64_t kMostHeadDim = kMostPlainDim;
+static_assert(kMostHeadDim == kMostPlainDim);
 void enqueue(const Queue&, const AttentionForward&);
 void enqueue(const Queue&, const AttentionBackward&, void* scratch);
 inline size_t scratch_bytes(const AttentionBackward& op) { return attention_backward_scratch(op.shape); }

@@ -209,6 +209,25 @@ class ModelReader {
   const ConfigReader r_;
 };
 
+/// The fields with different values, first those that `here` says.
+std::vector<ModelDifference> differing_fields(const ModelSpec& here, const ModelSpec& there) {
+  const std::string silent = "what its family says";
+  using Values = std::vector<std::pair<std::string, std::string>>;
+  const Values own = spec::model_values(here), other = spec::model_values(there);
+  const auto value_in = [&](const Values& values, const std::string& field) {
+    const auto found =
+        std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.first == field; });
+    return found == values.end() ? silent : found->second;
+  };
+  std::vector<ModelDifference> found;
+  for (const auto& [field, value] : own)
+    if (const std::string theirs = value_in(other, field); field != "model.z_loss" && theirs != value)
+      found.push_back({field, value, theirs});
+  for (const auto& [field, value] : other)
+    if (value_in(own, field) == silent) found.push_back({field, silent, value});
+  return found;
+}
+
 /// The first field whose value a file of this family cannot say; "" if there is none.
 std::string unsaid_field(const ModelSpec& model, const OrderedJson& config) {
   ModelSpec read;
@@ -218,16 +237,8 @@ std::string unsaid_field(const ModelSpec& model, const OrderedJson& config) {
     return "model.position";  // the part whose values are refused when they are read, too
   }
   if (read.max_seq_len == model.max_seq_len && compute_the_same(model_plan(read), model_plan(model))) return "";
-  const auto said = spec::model_values(read), wanted = spec::model_values(model);
-  for (const auto& [field, value] : wanted) {
-    const auto is_this = [&, &name = field](const auto& other) { return other.first == name; };
-    const auto found = std::find_if(said.begin(), said.end(), is_this);
-    if (field != "model.z_loss" && (found == said.end() || found->second != value)) return field;
-  }
-  for (const auto& [field, value] : said)
-    if (std::none_of(wanted.begin(), wanted.end(), [&, &name = field](const auto& w) { return w.first == name; }))
-      return field;
-  return "model.layer";
+  const std::vector<ModelDifference> differences = differing_fields(model, read);
+  return differences.empty() ? "model.layer" : differences.front().field;
 }
 
 }  // namespace
@@ -266,6 +277,13 @@ std::string generation_config_json(std::optional<int32_t> end_of_text) {
 
 ReadConfig read_model_config(const Json& config, const std::string& file) {
   return ModelReader(config, file).read();
+}
+
+std::vector<ModelDifference> model_differences(const ModelSpec& here, const ModelSpec& there) {
+  if (compute_the_same(model_plan(here), model_plan(there))) return {};
+  std::vector<ModelDifference> found = differing_fields(here, there);
+  std::erase_if(found, [](const ModelDifference& d) { return d.field == "model.max_seq_len"; });
+  return found;
 }
 
 }  // namespace trainctl

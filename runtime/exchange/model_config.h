@@ -26,4 +26,11 @@ struct ReadConfig {
 /// messages. The numbers' ranges are left to the checks of the job spec.
 ReadConfig read_model_config(const Json& config, const std::string& file);
 
+/// A field of a model, and its value there and in a config.json, as JSON.
+struct ModelDifference {
+  std::string field, here, there;
+};
+/// Where the two compute something else from the same weights; empty: nowhere.
+std::vector<ModelDifference> model_differences(const ModelSpec& here, const ModelSpec& there);
+
 }  // namespace trainctl

@@ -69,6 +69,11 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
 
     // The import is where model.init.from begins.
     launch(dir, "init", 4, {"-s", "model.init.from=out"});
+    const std::string other = "but " + (dir / "out") + "/config.json says";
+    CHECK_THAT(done(dir, {"validate", "job.json", "-s", "model.init.from=out"}).err, !Contains(other));
+    CHECK_THAT(
+        done(dir, {"validate", "job.json", "-s", "model.init.from=out", "-s", "model.norm_eps=0.5"}).err,
+        Contains("note: model.norm_eps is 0.5, " + other));
     // The made-up job of the import has another batch, which is no reason to change the learning rate.
     const Outcome begun =
         launch(dir, "branch", 4,

@@ -15,6 +15,7 @@
 #include "data/sidecar.h"
 #include "kernels/device.h"
 #include "kernels/library_search.h"
+#include "kernels/limits.h"
 #include "parallel/communicator.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -237,6 +238,13 @@ namespace {
 
 /// GPUs are there and each has room for the ranks on it, before any of them is touched.
 std::string check_gpus(const JobSpec& job) {
+  if (job.model.head_dim() > kernels::kMostHeadDim)
+    throw Error(
+        ErrorCode::kPreflight,
+        fmt::format(
+            "model.head_dim = {}: attention on GPUs has at most {} channels a head; use more heads, or -s "
+            "device=cpu",
+            job.model.head_dim(), kernels::kMostHeadDim));
   const kernels::CudaStatus status = kernels::cuda_status();
   if (const Problem missing = missing_gpus(job, status.devices, status.problem); missing.exists())
     throw Error(ErrorCode::kPreflight, missing.text());
