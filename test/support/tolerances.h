@@ -59,6 +59,8 @@ inline constexpr double kGradient = 1e-4;
 /// The same three for the tiny models of each family (test/golden/blocks), over 12 steps. The worst seen are 5e-7,
 /// 9e-6 and 4.5e-6, of norms whose inputs cancel.
 inline constexpr double kBlockLoss = 5e-6, kBlockGradNorm = 3e-5, kBlockGradient = 1.5e-5;
+/// Their logits before any step, of the largest one.
+inline constexpr double kBlockLogits = 1e-5;
 /// Losses of six steps on two tensor ranks against one, relative: a product's sum is cut.
 inline constexpr double kLossOfWidths = 1e-5;
 /// The parameters after 20 steps of AdamW: where a gradient is near zero, its sign decides the update.

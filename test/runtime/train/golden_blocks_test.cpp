@@ -1,7 +1,8 @@
 // Goal: each family computes what Hugging Face's transformers compute in float64.
 // Method: a tiny model of each (test/golden/blocks, made by test/golden/make_blocks.py), read from its own
-// config.json, on thread ranks: loss and gradient norm of 12 AdamW steps, and gradients of step 0 per tensor; on one
-// rank by the reference and by the CPU's kernels, and on TP2 PP2 DP2.
+// config.json: logits of the first sample, as `sample` and `export` compute them; on thread ranks loss and gradient
+// norm of 12 AdamW steps, and gradients of step 0 per tensor, on one rank by the reference and by the CPU's kernels,
+// and on TP2 PP2 DP2.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/exchange/model_config.h"
 #include "runtime/spec/fields/fields.h"
+#include "runtime/train/generate/generate.h"
 #include "test/support/golden.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
@@ -75,6 +77,30 @@ void check_block(const std::string& name, int tp, int pp, int dp, bool reference
   CHECK(gradient.relative < tolerance::kBlockGradient);
 }
 
+/// Largest difference of the logits of the first sample, and the largest of them.
+struct LogitDifference {
+  double largest = 0, scale = 0;
+};
+LogitDifference logit_difference(const std::string& name) {
+  const std::string dir = kBlocks + "/" + name;
+  const JobSpec job = block_job(name);
+  std::vector<uint16_t> stored(static_cast<size_t>(job.data.seq_len));
+  std::ifstream(dir + "/tokens.bin", std::ios::binary).read(reinterpret_cast<char*>(stored.data()), int64_t(stored.size()) * 2);
+  const std::vector<int32_t> tokens(stored.begin(), stored.end());
+  const auto backend = kernels::make_cpu_backend(1);
+  FileSystem& fs = real_file_system();
+  const auto weights = ckpt::TensorFolder::open(fs, job.model.init_from);
+  const std::vector<float> ours = Generator(job, *weights, *backend).logits(tokens),
+                           theirs = ckpt::TensorFolder::open(fs, dir + "/logits.safetensors")->read_f32("logits");
+  REQUIRE(ours.size() == theirs.size());
+  LogitDifference difference;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    difference.largest = std::max(difference.largest, std::abs(double(ours[i]) - double(theirs[i])));
+    difference.scale = std::max(difference.scale, std::abs(double(theirs[i])));
+  }
+  return difference;
+}
+
 std::vector<std::string> blocks() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(kBlocks))
@@ -99,6 +125,14 @@ TEST_CASE("each family's curve and gradients on one rank", "[golden]") {
   for (const std::string& name : blocks()) {
     check_block(name, 1, 1, 1, true);
     check_block(name, 1, 1, 1, false);
+  }
+}
+
+TEST_CASE("each family's logits", "[golden]") {
+  for (const std::string& name : blocks()) {
+    const LogitDifference difference = logit_difference(name);
+    CAPTURE(name, difference.largest, difference.scale);
+    CHECK(difference.largest < tolerance::kBlockLogits * difference.scale);
   }
 }
 
