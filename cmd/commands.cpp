@@ -39,6 +39,7 @@ constexpr Command kCommands[] = {
     {"plan", add_plan},
     {"data", add_data},
     {"sample", add_sample},
+    {"eval", add_eval},
     {"validate", add_validate},
     {"config", add_config},
     {"explain", add_explain},

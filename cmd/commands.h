@@ -125,6 +125,7 @@ int remote_shell(int argc, const char* const* argv);
 void add_plan(CommandLine& app, Context& context);
 void add_data(CommandLine& app, Context& context);
 void add_sample(CommandLine& app, Context& context);
+void add_eval(CommandLine& app, Context& context);
 void add_export(CommandLine& app, Context& context);
 void add_import(CommandLine& app, Context& context);
 void add_validate(CommandLine& app, Context& context);

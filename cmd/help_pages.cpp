@@ -66,7 +66,8 @@ Runs are in ./runs, or in --run-dir, $TRAINCTL_RUN_DIR or `observability.run_dir
   repair    `trainctl inspect-ckpt RUN --verify` reads every byte. --repair --from BACKUP takes damaged parts
             from good copies. --copy-to copies a checkpoint to a folder or to s3://bucket/prefix, and back.
   compare   `trainctl compare RUN OTHER...` finds the first step whose bits differ (exit status 20).
-  use       `trainctl sample RUN` writes text. `trainctl export RUN --out DIR` writes a folder for Hugging
+  use       `trainctl sample RUN` writes text. `trainctl eval RUN` measures loss, bits per byte and, with --tasks,
+            the accuracy on multiple-choice files. `trainctl export RUN --out DIR` writes a folder for Hugging
             Face's transformers; `trainctl import` makes a checkpoint of such a folder.
 )";
 

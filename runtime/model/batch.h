@@ -97,8 +97,8 @@ struct MicroBatch {
   const int32_t* ids(BatchField field) const { return static_cast<const int32_t*>(arrays[field]); }
 };
 
-/// Sets all rows to one array of i32, which is so long: for passes whose values do not matter, and for
-/// generation. documents: also those of jobs that mask documents.
+/// Sets all rows to one array of i32, which is so long: for passes whose values do not matter.
+/// documents: also those of jobs that mask documents.
 inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids, bool documents = false) {
   const BatchRows rows{.first = true, .last = true, .documents = documents};
   for (const BatchRow& row : kBatchRows)

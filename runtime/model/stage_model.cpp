@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "runtime/base/error.h"
 #include "runtime/model/stage_memory.h"
@@ -400,20 +401,45 @@ void StageModel::backward_weight(int virtual_stage, int slot, const MicroBatch& 
   impl_->backward(virtual_stage, slot, mb, false, true, part);
 }
 
-void StageModel::logits(const int32_t* tokens, int64_t count, int64_t first, std::span<float> logits) {
+void StageModel::forward_alone(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                               std::span<const int32_t> document_start) {
   Impl& m = *impl_;
-  ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && count >= 1 && count <= m.shape.seq_len);
-  ENSURE(first >= 0 && first < count && int64_t(logits.size()) % (count - first) == 0);
-  std::vector<int32_t> padded(size_t(m.shape.rows), 0);
-  std::copy(tokens, tokens + count, padded.begin());
-  const size_t bytes = padded.size() * sizeof(int32_t);
-  const auto on_device = m.backend.allocate(bytes);
-  m.backend.copy_to_device(m.stream, on_device->data(), padded.data(), bytes);
-  const MicroBatch mb = with_ids({}, static_cast<const int32_t*>(on_device->data()));
+  const size_t rows = size_t(m.shape.rows);
+  ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && !tokens.empty() &&
+         int64_t(tokens.size()) <= m.shape.seq_len);
+  // What follows the sequence: documents of one token, whose targets do not count.
+  std::vector<int32_t> padded[std::size(kBatchRows)];
+  for (auto& row : padded) row.assign(rows, 0);
+  std::copy(tokens.begin(), tokens.end(), padded[size_t(BatchField::tokens)].begin());
+  std::vector<int32_t>& counted = padded[size_t(BatchField::targets)];
+  counted.assign(rows, -1);
+  std::copy(targets.begin(), targets.end(), counted.begin());
+  std::vector<int32_t>& starts = padded[size_t(BatchField::document_start)];
+  std::iota(starts.begin(), starts.end(), 0);
+  std::copy(document_start.begin(), document_start.end(), starts.begin());
+  for (size_t t = 0; t < rows; ++t) padded[size_t(BatchField::positions)][t] = int32_t(t) - starts[t];
+  const BatchRows read{.first = true, .last = true, .documents = !document_start.empty()};
+  const size_t bytes = rows * sizeof(int32_t);
+  const auto on_device = m.backend.allocate(bytes * std::size(kBatchRows));
+  MicroBatch mb;
+  for (const BatchRow& row : kBatchRows) {
+    if (!read.has(row)) continue;
+    char* const array = static_cast<char*>(on_device->data()) + bytes * size_t(row.field);
+    m.backend.copy_to_device(m.stream, array, padded[size_t(row.field)].data(), bytes);
+    mb.arrays[row.field] = array;
+  }
   const auto loss = m.backend.allocate_host(sizeof(double));
   for (int part = 0; part < parts(0); ++part) take_weights(0, part);
   forward(0, 0, mb, false, static_cast<double*>(loss->data()));
-  const int64_t rows = count - first, v = int64_t(logits.size()) / rows;
+  m.stream.synchronize();
+}
+
+void StageModel::logits(std::span<const int32_t> tokens, int64_t first, std::span<float> logits) {
+  Impl& m = *impl_;
+  const int64_t rows = int64_t(tokens.size()) - first,
+                v = int64_t(logits.size()) / std::max<int64_t>(1, rows);
+  ENSURE(first >= 0 && rows > 0 && v * rows == int64_t(logits.size()));
+  forward_alone(tokens, {}, {});
   const Matrix computed = m.memory.shared.logits.columns(0, v).row_range(first, rows);
   const auto wide = m.backend.allocate(logits.size() * sizeof(float));
   m.backend.run(m.stream, kernels::Copy{.src = computed,
@@ -422,6 +448,20 @@ void StageModel::logits(const int32_t* tokens, int64_t count, int64_t first, std
                                               .form = m.uses.ends.logits});
   m.backend.copy_to_host(m.stream, logits.data(), wide->data(), logits.size() * sizeof(float));
   m.stream.synchronize();
+}
+
+std::vector<float> StageModel::losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                                      std::span<const int32_t> document_start) {
+  Impl& m = *impl_;
+  ENSURE(targets.size() == tokens.size() &&
+         (document_start.empty() || document_start.size() == tokens.size()));
+  forward_alone(tokens, targets, document_start);
+  std::vector<float> losses(tokens.size());
+  m.backend.copy_to_host(m.stream, losses.data(), m.memory.shared.loss, losses.size() * sizeof(float));
+  m.stream.synchronize();
+  for (size_t t = 0; t < losses.size(); ++t)
+    if (targets[t] < 0) losses[t] = 0;
+  return losses;
 }
 
 }  // namespace trainctl

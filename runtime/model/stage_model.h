@@ -85,11 +85,19 @@ class StageModel {
   void backward_input(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
   void backward_weight(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
 
-  /// Logits f32 [count - first, V] of the tokens from `first` on of a sequence of `count` tokens (one stage,
-  /// one tp rank; for generation and checks).
-  void logits(const int32_t* tokens, int64_t count, int64_t first, std::span<float> logits);
+  // Of one sequence of at most seq_len tokens, without training (one stage, one tp rank).
+
+  /// Logits f32 [count - first, V] of the tokens from `first` on.
+  void logits(std::span<const int32_t> tokens, int64_t first, std::span<float> logits);
+  /// The loss of each target in nats; 0 where it is below 0.
+  ///   document_start   as in a batch (kBatchRows); empty: the sequence is one document
+  std::vector<float> losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                            std::span<const int32_t> document_start = {});
 
  private:
+  /// Returns when the device has done it.
+  void forward_alone(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                     std::span<const int32_t> document_start);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

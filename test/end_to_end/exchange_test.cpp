@@ -125,6 +125,17 @@ TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exc
   CHECK(imported["tokenizer"] == out);
   const Outcome sampled = done(dir, {"sample", "start", "-p", "line 3", "-n", "5", "-t", "0"});
   CHECK_THAT(sampled.out, StartsWith("line 3"));
+  write_file(dir / "tasks.jsonl",
+             R"({"context": "line 37 says", "endings": ["that 1", "xq zzz 9 k"], "label": 0})");
+  const Json measured = Json::parse(
+      done(dir, {"--json", "eval", "start", "--tasks", "tasks.jsonl", "--data", "t.idx", "--limit", "3"})
+          .out);
+  CHECK(measured["tasks"][0]["accuracy"] == 1);
+  CHECK(measured["sources"][0]["sequences"] == 3);
+  CHECK(measured["sources"][0]["bits_per_byte"].get<double>() > 0.5);
+  CHECK(measured["sources"][0]["loss"].get<double>() < 7);
+  CHECK_THAT(run_trainctl(dir.path(), {"eval", "start"}).err,
+             Contains("the run has no validation data; give --tasks FILE"));
   done(dir, {"export", "start", "--out", "again"});
   CHECK(read_file(dir / "again/model.safetensors") == read_file(dir / "out/model.safetensors"));
   CHECK(read_file(dir / ("again/" + kind.file)) == read_file(out));

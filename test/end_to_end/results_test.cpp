@@ -52,6 +52,8 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   check("status", {"launch", "job.json", "-s", "observability.run_id=bytes", "--max-steps", "1", "-s",
                    "model.vocab_size=257"});
   check("sample", {"sample", "bytes", "-n", "3", "--tokenizer", "bytes"});
+  write_file(in + "/tasks.jsonl", R"({"ctx": "a", "endings": ["b", "c"], "label": 0})");
+  check("eval", {"eval", "bytes", "--tasks", "tasks.jsonl", "--tokenizer", "bytes"});
   check("error", {"compare", "hurt", "nothing"}, 2);
   check("detached", {"launch", "job.json", "-s", "observability.run_id=d", "-s",
                      "schedule.total_steps=100000", "--detach"});

@@ -154,6 +154,7 @@ std::vector<std::string> kinds_of_runs() {
           "compare",
           "detached",
           "diagnose",
+          "eval",
           "event-line",
           "export",
           "import",

@@ -85,7 +85,7 @@ std::vector<int32_t> Generator::generate(std::vector<int32_t> tokens, const Gene
   std::vector<float> logits(size_t(impl_->job.model.vocab_size));
   for (int64_t i = 0; i < options.tokens; ++i) {
     const int64_t count = std::min<int64_t>(int64_t(tokens.size()), impl_->job.data.seq_len);
-    impl_->model->logits(tokens.data() + (int64_t(tokens.size()) - count), count, count - 1, logits);
+    impl_->model->logits(std::span(tokens).last(size_t(count)), count - 1, logits);
     const int32_t next = pick_token(logits, options, uint64_t(i));
     if (next == options.stop_token) break;
     tokens.push_back(next);
@@ -98,8 +98,15 @@ std::vector<int32_t> Generator::generate(std::vector<int32_t> tokens, const Gene
 std::vector<float> Generator::logits(std::span<const int32_t> tokens) {
   ENSURE(!tokens.empty());
   std::vector<float> logits(tokens.size() * size_t(impl_->job.model.vocab_size));
-  impl_->model->logits(tokens.data(), int64_t(tokens.size()), 0, logits);
+  impl_->model->logits(tokens, 0, logits);
   return logits;
 }
+
+std::vector<float> Generator::losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                                     std::span<const int32_t> document_start) {
+  return impl_->model->losses(tokens, targets, document_start);
+}
+
+int64_t Generator::seq_len() const { return impl_->job.data.seq_len; }
 
 }  // namespace trainctl

@@ -36,6 +36,10 @@ class Generator {
                                 const std::function<void(int32_t)>& each);
   /// The logits [count, V] behind each of `tokens` (1 .. seq_len).
   std::vector<float> logits(std::span<const int32_t> tokens);
+  /// The losses of a sequence of at most seq_len tokens: StageModel::losses.
+  std::vector<float> losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                            std::span<const int32_t> document_start);
+  int64_t seq_len() const;
 
  private:
   struct Impl;

@@ -1,6 +1,7 @@
 // Goal: each family computes what Hugging Face's transformers compute in float64.
 // Method: a tiny model of each (test/golden/blocks, made by test/golden/make_blocks.py), read from its own
-// config.json: logits of the first sample, as `sample` and `export` compute them; on thread ranks loss and gradient
+// config.json: logits of the first sample, as `sample` and `export` compute them, and likelihoods of the endings of
+// test/golden/tasks (make_tasks.py), several in one sequence here and each alone there; on thread ranks loss and gradient
 // norm of 12 AdamW steps, and gradients of step 0 per tensor, on one rank by the reference and by the CPU's kernels,
 // and on TP2 PP2 DP2.
 #include <catch2/catch.hpp>
@@ -12,7 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/exchange/model_config.h"
 #include "runtime/spec/fields/fields.h"
-#include "runtime/train/generate/generate.h"
+#include "runtime/train/generate/evaluate.h"
 #include "test/support/golden.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
@@ -133,6 +134,34 @@ TEST_CASE("each family's logits", "[golden]") {
     const LogitDifference difference = logit_difference(name);
     CAPTURE(name, difference.largest, difference.scale);
     CHECK(difference.largest < tolerance::kBlockLogits * difference.scale);
+  }
+}
+
+TEST_CASE("endings of tasks are as likely as a scorer in Python says", "[golden]") {
+  const std::string folder = std::string(TRAINCTL_SOURCE_DIR) + "/test/golden/tasks";
+  FileSystem& fs = real_file_system();
+  const TaskFile file = read_task_file(fs, folder + "/tasks.bin", nullptr, 64, 0);
+  REQUIRE(file.examples.size() == 40);
+  const Json expected = Json::parse(std::ifstream(folder + "/likelihoods.json"));
+  for (const std::string name : {"gemma2", "olmo3", "qwen3"}) {
+    CAPTURE(name);
+    const JobSpec job = block_job(name);
+    const auto backend = kernels::make_cpu_backend(1);
+    const auto weights = ckpt::TensorFolder::open(fs, job.model.init_from);
+    Generator generator(job, *weights, *backend);
+    const TaskLikelihoods ours = task_likelihoods(generator, file, std::nullopt);
+    CHECK(ours.cut > 0);
+    int64_t right_by_sum = 0, right_by_mean = 0;
+    for (size_t i = 0; i < file.examples.size(); ++i) {
+      const auto& endings = ours.of_examples[i];
+      for (size_t e = 0; e < endings.size(); ++e)
+        CHECK(std::abs(endings[e].log / expected[name]["sums"][i][e].get<double>() - 1) <
+              tolerance::kBlockLogits);
+      right_by_sum += best_by_sum(endings) == file.examples[i].label;
+      right_by_mean += best_by_mean(endings) == file.examples[i].label;
+    }
+    CHECK(right_by_sum == expected[name]["right_by_sum"].get<int64_t>());
+    CHECK(right_by_mean == expected[name]["right_by_mean"].get<int64_t>());
   }
 }
 

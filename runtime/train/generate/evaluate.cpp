@@ -1,0 +1,172 @@
+#include "runtime/train/generate/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "data/sidecar.h"
+#include "runtime/base/error.h"
+#include "runtime/model/batch.h"
+#include "runtime/train/trainer.h"
+
+namespace trainctl {
+namespace {
+
+int64_t at_most(int64_t available, int64_t limit) {
+  return limit > 0 ? std::min(available, limit) : available;
+}
+
+std::string file_name(const std::string& path) { return std::filesystem::path(path).filename(); }
+
+/// Bits of the text for each byte, for a loss in nats a token.
+std::optional<double> bits_per_byte(double loss, const std::string& path) {
+  const std::optional<data::Sidecar> sidecar = data::read_sidecar(path);
+  if (!sidecar || sidecar->text_bytes == 0 || sidecar->tokens == 0) return std::nullopt;
+  return loss / std::log(2.0) * double(sidecar->tokens) / double(sidecar->text_bytes);
+}
+
+SourceResult evaluate_source(Generator& generator, const data::Dataset& dataset, bool documents,
+                             const DataSpec& spec, int64_t limit,
+                             const std::function<void(int64_t, int64_t)>& each) {
+  const size_t t = size_t(generator.seq_len());
+  SourceResult result{.available = int64_t(dataset.samples_per_epoch())};
+  result.sequences = at_most(result.available, limit);
+  std::vector<int32_t> tokens(t + 1), starts(documents ? t + 1 : 0), targets(t);
+  double sum = 0;
+  for (int64_t i = 0; i < result.sequences; ++i) {
+    dataset.sample(uint64_t(i), tokens, starts);
+    const SampleTokens sample{
+        .tokens = tokens, .document_start = starts, .counts_boundaries = spec.count_boundary_targets};
+    kBatchRows[size_t(BatchField::targets)].fill(sample, targets.data());
+    const std::span<const int32_t> own_starts(starts.data(), starts.empty() ? 0 : t);
+    for (const float loss : generator.losses(std::span(tokens).first(t), targets, own_starts))
+      sum += double(loss);
+    result.targets +=
+        std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+    each(i + 1, result.sequences);
+  }
+  dataset.require_unchanged();
+  result.loss = sum / double(std::max<int64_t>(1, result.targets));
+  return result;
+}
+
+/// Whether the source knows where its documents begin, where the run kept them apart.
+bool keeps_documents(const DataSpec& spec, const data::SourceOptions& source) {
+  return spec.masks_documents() && data::open_source(source)->document_count() > 0;
+}
+
+std::vector<SourceResult> evaluate_sources(Generator& generator, const JobSpec& job,
+                                           const EvaluateRequest& request,
+                                           const std::function<void(const std::string&)>& each) {
+  DataSpec spec = job.data;
+  if (!request.data.empty()) spec.val.clear();
+  for (const std::string& path : request.data) {
+    DataSource source;
+    source.path = path;
+    spec.val.push_back(std::move(source));
+  }
+  std::vector<SourceResult> results;
+  const data::DatasetOptions all = dataset_options(spec, job.model.vocab_size, true);
+  for (const data::SourceOptions& source : all.sources) {
+    const double begin = real_clock().monotonic_s();
+    const std::string name = source.name.empty() ? source.path : source.name;
+    data::DatasetOptions one = all;
+    one.sources = {source};
+    one.documents = keeps_documents(spec, source);
+    const auto dataset = data::open_dataset(one);
+    SourceResult result = evaluate_source(
+        generator, *dataset, one.documents, spec, request.most_sequences,
+        [&](int64_t done, int64_t of) { each(fmt::format("{}: {} of {} sequences", name, done, of)); });
+    result.name = name;
+    result.bits_per_byte = bits_per_byte(result.loss, source.path);
+    result.seconds = real_clock().monotonic_s() - begin;
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+TaskResult evaluate_task(Generator& generator, const TaskFile& file, std::optional<int32_t> start_token,
+                         const std::function<void(const std::string&)>& each) {
+  const double begin = real_clock().monotonic_s();
+  TaskResult result{
+      .path = file.path, .examples = int64_t(file.examples.size()), .available = file.available};
+  const TaskLikelihoods likelihoods = task_likelihoods(generator, file, start_token, [&](int64_t done) {
+    each(fmt::format("{}: {} of {} examples", file_name(file.path), done, result.examples));
+  });
+  for (size_t i = 0; i < file.examples.size(); ++i) {
+    const std::vector<Likelihood>& endings = likelihoods.of_examples[i];
+    const int label = file.examples[i].label;
+    result.right_by_mean += best_by_mean(endings) == label;
+    result.right_by_sum += best_by_sum(endings) == label;
+  }
+  result.cut = likelihoods.cut;
+  result.seconds = real_clock().monotonic_s() - begin;
+  return result;
+}
+
+}  // namespace
+
+TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,
+                                 std::optional<int32_t> start_token,
+                                 const std::function<void(int64_t examples)>& each) {
+  TaskLikelihoods all;
+  Scorer scorer(generator);
+  const size_t most = size_t(generator.seq_len());
+  all.of_examples.reserve(file.examples.size());
+  for (const TaskExample& example : file.examples) {
+    std::vector<Likelihood>& results = all.of_examples.emplace_back(example.endings.size());
+    for (size_t i = 0; i < example.endings.size(); ++i) {
+      const std::vector<int32_t>& ending = example.endings[i];
+      if (ending.size() > most)
+        throw Error(ErrorCode::kData,
+                    fmt::format("{}, example {}: an ending of {} tokens, but the model's sequences have {}",
+                                file.path, all.of_examples.size(), ending.size(), most));
+      std::vector<int32_t> tokens = example.context;
+      if (tokens.empty() && !start_token)
+        throw Error(
+            ErrorCode::kData,
+            fmt::format("{}, example {} has no context, and the run does not say which tokenizer made "
+                        "its tokens, so that nothing can stand for it; give --tokenizer FILE",
+                        file.path, all.of_examples.size()));
+      if (tokens.empty()) tokens.push_back(*start_token);
+      const size_t first = tokens.size();
+      tokens.insert(tokens.end(), ending.begin(), ending.end());
+      all.cut += scorer.add(std::move(tokens), first, results[i]);
+    }
+    if (each) each(int64_t(all.of_examples.size()));
+  }
+  scorer.flush();
+  return all;
+}
+
+EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
+                        const std::function<void(const std::string&)>& each) {
+  const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  const JobSpec job = job_of(*checkpoint);
+  const data::TokenizerChoice choice =
+      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
+  const auto tokenizer =
+      choice.is_given() && !request.tasks.empty() ? data::open_tokenizer(fs, choice) : nullptr;
+  if (tokenizer && tokenizer->vocab_size() > job.model.vocab_size)
+    throw Error(
+        ErrorCode::kData,
+        fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
+                    "the run with --tokenizer",
+                    tokenizer->name(), tokenizer->vocab_size(), job.model.vocab_size));
+  if (request.tasks.empty() && request.data.empty() && job.data.val.empty())
+    throw Error(ErrorCode::kData, "the run has no validation data; give --tasks FILE or --data PATH");
+  // All files, before the model is loaded.
+  std::vector<TaskFile> tasks;
+  for (const std::string& path : request.tasks)
+    tasks.push_back(read_task_file(fs, path, tokenizer.get(), job.model.vocab_size, request.most_examples));
+  const auto backend = one_device(job, request.threads);
+  Generator generator(job, *checkpoint, *backend);
+  EvaluateResult result{.step = checkpoint->state().step, .tasks = {}, .sources = {}};
+  const std::optional<int32_t> start = tokenizer ? std::optional(tokenizer->end_of_text()) : std::nullopt;
+  for (const TaskFile& file : tasks) result.tasks.push_back(evaluate_task(generator, file, start, each));
+  if (request.tasks.empty() || !request.data.empty())
+    result.sources = evaluate_sources(generator, job, request, each);
+  return result;
+}
+
+}  // namespace trainctl

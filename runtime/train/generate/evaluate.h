@@ -1,0 +1,63 @@
+// `trainctl eval`: how well the model of a checkpoint knows texts and answers multiple-choice tasks.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/train/generate/sample.h"
+#include "runtime/train/generate/scorer.h"
+#include "runtime/train/generate/task_file.h"
+
+namespace trainctl {
+
+struct EvaluateRequest {
+  std::string checkpoint;           ///< a step directory
+  std::vector<std::string> tasks;   ///< files (read_task_file)
+  std::vector<std::string> data;    ///< token files; with no tasks either: the run's validation data
+  data::TokenizerChoice tokenizer;  ///< none: the one of the run
+  int64_t most_examples = 1000, most_sequences = 256;  ///< of each file, each source; 0: all
+  int threads = 1;
+};
+
+/// Accuracy of a task: the share of examples whose right ending is the likeliest; of equals the first is taken.
+struct TaskResult {
+  std::string path;
+  int64_t examples = 0, available = 0;
+  int64_t right_by_mean = 0;  ///< by the mean log likelihood of an ending's tokens
+  int64_t right_by_sum = 0;   ///< by their sum
+  int64_t cut = 0;            ///< endings whose context was cut at its beginning to fit into a sequence
+  double seconds = 0;
+};
+
+/// The loss on a source of tokens, as a run's evaluation takes it.
+struct SourceResult {
+  std::string name;
+  int64_t sequences = 0, available = 0, targets = 0;
+  double loss = 0;                      ///< nats a target
+  std::optional<double> bits_per_byte;  ///< where the sidecar says how long the text is
+  double seconds = 0;
+};
+
+struct EvaluateResult {
+  int64_t step = 0;
+  std::vector<TaskResult> tasks;
+  std::vector<SourceResult> sources;
+};
+
+/// `each` is called now and then with what is done, such as "hellaswag.bin: 120 of 1000 examples".
+/// Error(kCheckpoint): the checkpoint cannot be used. Error(kData): a file cannot be, or there is nothing to
+/// evaluate.
+EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
+                        const std::function<void(const std::string&)>& each);
+
+/// The likelihoods of each example's endings. `start_token` is the context of those that have none.
+struct TaskLikelihoods {
+  std::vector<std::vector<Likelihood>> of_examples;
+  int64_t cut = 0;
+};
+TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,
+                                 std::optional<int32_t> start_token,
+                                 const std::function<void(int64_t examples)>& each = {});
+
+}  // namespace trainctl

@@ -1,0 +1,36 @@
+// Multiple-choice tasks, such as HellaSwag and MMLU: a context, endings of which one is right.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+#include "runtime/base/file_system.h"
+
+namespace trainctl {
+
+struct TaskExample {
+  std::vector<int32_t> context;               ///< may be empty
+  std::vector<std::vector<int32_t>> endings;  ///< at least two, none empty
+  int label = 0;                              ///< of the right one
+};
+
+struct TaskFile {
+  std::string path;
+  std::vector<TaskExample> examples;  ///< the first `limit`
+  int64_t available = 0;              ///< in the file
+  bool is_text = false;               ///< it was tokenized here
+};
+
+/// Reads a file of one of two forms, told by its content:
+///   llm.c's .bin    256 i32: magic 20240522, version 1, number of examples, bytes of the longest; then u16 for
+///                   each example: 65535, its bytes, its number, label, number of endings, and for context and
+///                   endings a count and so many tokens
+///   JSON lines      {"context" | "ctx" | "question": text, "endings" | "choices": [text, ..], "label" |
+///                   "answer" | "gold": number}; a space comes before an ending that begins without one
+/// `limit` 0: all. `tokenizer`: of the model, for JSON lines; null: not known. Error(kData), one sentence with
+/// the example and the value: damaged, a token that is not below vocab_size, a label of no ending, ...
+TaskFile read_task_file(FileSystem& fs, const std::string& path, const data::Tokenizer* tokenizer,
+                        int64_t vocab_size, int64_t limit);
+
+}  // namespace trainctl
