@@ -21,6 +21,8 @@ const char* safetensors_name(DType dtype) {
     case DType::i32: return "I32";
     case DType::u16: return "U16";
     case DType::u32: return "U32";
+    case DType::i8: return "I8";
+    case DType::u8: return "U8";
   }
   return "?";
 }

@@ -74,9 +74,10 @@ std::vector<Tensor> read_tensors(const Json& rows) {
     Tensor tensor{.name = row.at(0).get<std::string>()};
     for (const Json& size : row.at(3)) tensor.shape.push_back(whole_number<int64_t>(size));
     tensor.role = named(row.at(1).get<std::string>(),
-                        {Role::master, Role::first_moment, Role::second_moment, Role::gradient});
-    tensor.dtype = named(row.at(2).get<std::string>(),
-                         {DType::f32, DType::bf16, DType::f64, DType::i32, DType::u16, DType::u32});
+                        {Role::master, Role::first_moment, Role::second_moment, Role::gradient,
+                         Role::first_scales, Role::second_scales, Role::ema});
+    tensor.dtype = named(row.at(2).get<std::string>(), {DType::f32, DType::bf16, DType::f64, DType::i32,
+                                                        DType::u16, DType::u32, DType::i8, DType::u8});
     if (tensor.shape.empty() || tensor.shape.size() > 2) malformed(fmt::format("{} has no shape", tensor.name));
     int64_t bytes = int64_t(size_of(tensor.dtype));
     for (const int64_t size : tensor.shape) {

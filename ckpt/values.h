@@ -30,6 +30,8 @@ void visit_values(DType dtype, std::span<const std::byte> data, Visit&& visit) {
     case DType::i32: return each(int32_t{});
     case DType::u16: return each(uint16_t{});
     case DType::u32: return each(uint32_t{});
+    case DType::i8: return each(int8_t{});
+    case DType::u8: return each(uint8_t{});
   }
   ENSURE(false, "dtype {}", int(dtype));
 }

@@ -62,6 +62,8 @@ void add_export(CommandLine& app, Context& context) {
   command.add_option("--shard-size", options->shard_size, "limit of the bytes of tensors in one file")
       .type_name("SIZE")
       .show_default();
+  command.add_flag("--ema", options->request.averages,
+                   "write the averages of the weights (optimizer.ema) instead of them");
   command
       .add_option("--check-forward", options->request.check_tokens,
                   "compute the logits of N tokens from the folder and from the checkpoint; exit status 7 if "

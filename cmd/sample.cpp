@@ -70,6 +70,7 @@ void add_sample(CommandLine& app, Context& context) {
   command.add_option("--seed", options->request.options.seed, "the same seed gives the same text").type_name("N").show_default();
   command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not "
                                                         "name one");
+  command.add_flag("--ema", options->request.averages, "with the averages of the weights (optimizer.ema)");
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/ops.h"
 
@@ -47,6 +48,8 @@ struct ScratchShape {
   AttentionShape attention;
   int64_t embedding_rows = 0, embedding_cols = 0;   ///< of the local table
   int64_t optimizer_elements = 0, optimizer_boxes = 0;
+  /// Lists of boxes for SumSquares besides the one of the optimizer's boxes.
+  std::vector<BoxListShape> square_sums = {};
 };
 
 class Backend {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/moments.h"
 #include "kernels/tensor.h"
 
 namespace trainctl::kernels {
@@ -71,30 +72,37 @@ constexpr int64_t visible_pairs(int64_t seq_len, int64_t window) {
   return w * (w + 1) / 2 + (seq_len - w) * w;
 }
 
-/// One box of a parameter with its optimizer state. master, first_moment, second_moment: [rows * cols]
-/// contiguous f32; null: the rule keeps none. grad: f32, param: f32 or bf16 (the compute copy), both with
-/// their own row stride.
+/// One box of a parameter with its optimizer state. master: [rows * cols] contiguous f32; first_moment and
+/// second_moment the same in the format `moments` (kernels/moments.h), null: the rule keeps none; their
+/// scales, of int8: f32 [moment_blocks(rows * cols)]. grad: f32, param: f32 or bf16 (the compute copy), both
+/// with their own row stride.
 struct UpdateBox {
-  float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;
+  float* master = nullptr;
+  void *first_moment = nullptr, *second_moment = nullptr;
   const float* grad = nullptr;
   int64_t grad_stride = 0;
   Matrix param;  ///< its shape is the shape of the box
   float weight_decay = 0;
+  Moments moments = Moments::f32;
+  float *first_scales = nullptr, *second_scales = nullptr;
 };
 
 /// Factors of one AdamW step. bias_correction1 = 1 - beta1^t, bias_correction2 = 1 - beta2^t (t from 1).
 struct AdamWStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, grad_scale = 1, bias_correction1 = 1, bias_correction2 = 1;
+  uint32_t update = 0;  ///< its number, for the rounding of moments
 };
 
 /// Factors of one Lion step.
 struct LionStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, grad_scale = 1;
+  uint32_t update = 0;  ///< as of AdamWStep
 };
 
 /// Factors of one step of SGD with momentum.
 struct SgdStep {
   float lr = 0, momentum = 0.95f, grad_scale = 1;
+  uint32_t update = 0;  ///< as of AdamWStep
 };
 
 /// An op and the shape that determines its cost. Products: [m, k] times [k, n]. Attention: m rows, n = query
@@ -120,8 +128,8 @@ void check_norm(NormKind kind, const Matrix& x, const Matrix& y, const Matrix& w
 /// The boxes of an update: m boxes of n elements together.
 OpShape shape_of_boxes(std::string_view op, std::span<const UpdateBox> boxes);
 void check_boxes(std::span<const UpdateBox> boxes);
-/// What an update reads and writes that keeps `states` numbers of each element.
-double bytes_of_boxes(std::span<const UpdateBox> boxes, int states);
+/// What an update reads and writes that keeps `moments` moments of each element.
+double bytes_of_boxes(std::span<const UpdateBox> boxes, int moments);
 /// `v` is f32 [1, n].
 void check_f32_row(const Matrix& v, int64_t n);
 /// left [M, inner] times a weight gives out [M, out_cols]. `packed`: the weight's dtype.

@@ -141,15 +141,21 @@ OpShape shape_of_boxes(std::string_view op, std::span<const UpdateBox> boxes) {
   for (const UpdateBox& box : boxes) shape.n += box.param.count();
   return shape;
 }
-double bytes_of_boxes(std::span<const UpdateBox> boxes, int states) {
-  double bytes = 0;  // the states are read and written in f32, the gradient is read; the compute copy
+double bytes_of_boxes(std::span<const UpdateBox> boxes, int moments) {
+  double bytes = 0;  // the states are read and written, the gradient is read; the compute copy
   for (const UpdateBox& box : boxes)
-    bytes += double(box.param.count()) * (8 * states + 4) + bytes_of({box.param});
+    bytes += double(box.param.count()) * (8 + 2 * moments * bytes_of_moment(box.moments) + 4) +
+             bytes_of({box.param});
   return bytes;
 }
 void check_boxes(std::span<const UpdateBox> boxes) {
-  for (const UpdateBox& box : boxes)
+  for (const UpdateBox& box : boxes) {
+    const bool scaled = box.moments == Moments::int8;
+    ENSURE((scaled && box.first_moment) == bool(box.first_scales) &&
+               (scaled && box.second_moment) == bool(box.second_scales),
+           "moments in {} and their scales", word_of(box.moments));
     ENSURE(is_activation(box.param.dtype) && box.grad_stride >= (box.param.rows > 1 ? box.param.cols : 0));
+  }
 }
 
 OpShape SumSquares::cost_shape() const {

@@ -41,6 +41,11 @@ inline Matrix matrix(void* data, DType dtype, int64_t rows, int64_t cols) {
 }
 inline Matrix vector(void* data, DType dtype, int64_t n) { return {data, dtype, 1, n, n}; }
 
+/// A list of matrices, as far as it decides the memory of an op on them.
+struct BoxListShape {
+  int64_t elements = 0, boxes = 0;
+};
+
 /// Whether rows of this stride share a few sets of a CPU's nearest cache: they do at multiples of 4096 bytes,
 /// and a product that goes down their columns takes up to twice the time (two AVX2 cores, GPT-2 124M's weight
 /// gradients of the MLP: 63 and 59 ms; 16 numbers further apart 33 and 35). Measured for f32 alone: bf16 keeps

@@ -1,5 +1,6 @@
 // The ops of an update, on lists of boxes (ops.h says what every op has): the rules by which an optimizer
-// changes parameters, and the sums of squares that a step needs before.
+// changes parameters, and the sums of squares that a step needs before. m and v are the moments as
+// kernels/moments.h reads them from a box's format; w follows from the new ones before they are rounded to it.
 #pragma once
 #include <span>
 
@@ -15,7 +16,7 @@ struct AdamW {
   std::span<const UpdateBox> boxes;
   AdamWStep step;
   OpShape cost_shape() const { return shape_of_boxes(kName, boxes); }
-  double bytes() const { return bytes_of_boxes(boxes, 3); }
+  double bytes() const { return bytes_of_boxes(boxes, 2); }
   void check() const { check_boxes(boxes); }
 };
 
@@ -28,7 +29,7 @@ struct Lion {
   std::span<const UpdateBox> boxes;
   LionStep step;
   OpShape cost_shape() const { return shape_of_boxes(kName, boxes); }
-  double bytes() const { return bytes_of_boxes(boxes, 2); }
+  double bytes() const { return bytes_of_boxes(boxes, 1); }
   void check() const { check_boxes(boxes); }
 };
 
@@ -40,7 +41,7 @@ struct Sgd {
   std::span<const UpdateBox> boxes;
   SgdStep step;
   OpShape cost_shape() const { return shape_of_boxes(kName, boxes); }
-  double bytes() const { return bytes_of_boxes(boxes, 2); }
+  double bytes() const { return bytes_of_boxes(boxes, 1); }
   void check() const { check_boxes(boxes); }
 };
 

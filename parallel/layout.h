@@ -36,6 +36,7 @@ struct ParamLayout {
   /// True if tp need not divide a section (the vocabulary): part r of n rows is [n*r/tp, n*(r+1)/tp), rounded
   /// down.
   bool ragged = false;
+  int64_t head_rows = 0;  ///< each section consists of heads of so many rows; 0: that means nothing here
 };
 
 /// The tensor-parallel degrees that a model allows, ascending from 1: the divisors of `num_kv_heads` that

@@ -6,14 +6,18 @@
 //   X = a X + X (b A + c A A)
 //   W = (1 - lr * weight_decay) W - lr * scale * X
 //
-// Everything is f32. A fused weight (q | k | v) is several matrices, one for each of ParamLayout::sections.
+// Everything is f32. A fused weight (q | k | v) is several matrices, one for each of ParamLayout::sections, or
+// one for each head where the layout has ParamLayout::head_rows.
 // Source: K. Jordan, Muon (kellerjordan.github.io/posts/muon); scale, decay: Moonlight, arXiv:2502.16982.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "kernels/tensor.h"
 #include "parallel/layout.h"
 #include "runtime/base/words.h"
 
@@ -57,8 +61,11 @@ int64_t muon_cost(const ParamLayout& param);
 /// the smaller side of the largest section. Elements.
 struct MuonScratch {
   int64_t matrix = 0, gram = 0;
+  std::set<std::pair<std::vector<int64_t>, int64_t>> shapes = {};  ///< the sections and columns of each kind
   void add(const ParamLayout& param);
   size_t bytes() const;
+  /// The lists of sections whose norms are taken.
+  std::vector<kernels::BoxListShape> square_sums() const;
 };
 
 }  // namespace trainctl::parallel

@@ -10,6 +10,11 @@ Matrix chunk_in(Matrix local, const FlatChunk& c) {
       .columns(c.where.local_col, c.where.global.cols());
 }
 
+kernels::Moments format_of(DType moments) {
+  if (moments == DType::f32) return kernels::Moments::f32;
+  return moments == DType::bf16 ? kernels::Moments::bf16 : kernels::Moments::int8;
+}
+
 }  // namespace
 
 ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend)
@@ -72,15 +77,33 @@ Matrix ShardedMemory::own_weight(int g, const FlatChunk& c) const {
       c.where.global.rows(), c.where.global.cols());
 }
 
+void ShardedMemory::average(float decay, kernels::Backend& backend, kernels::Stream& stream) const {
+  for (int g = 0; g < groups(); ++g) {
+    const StateRows& rows = group(g).key.states;
+    const StateRow* row = rows.find(StateRole::ema);
+    const int64_t count = layout.options.zero_stage == 0 ? group(g).size() : own(g);
+    if (!row || count == 0 || !owns_state(layout.plan, g)) continue;
+    const auto values = [&](const StateRow* of) {
+      return kernels::matrix(groups_[size_t(g)].states[size_t(of - rows.begin())]->data(), DType::f32, 1,
+                             count);
+    };
+    backend.run(stream, kernels::ScaledAdd{.x = values(rows.find(StateRole::master)),
+                                           .out = values(row),
+                                           .alpha = 1 - decay,
+                                           .beta = decay});
+  }
+}
+
 void ShardedMemory::build_state_chunks() {
   for (const auto& [g, c, saved_here] : owned_) {
     const GroupMemory& memory = groups_[size_t(g)];
     const int64_t at = c.offset - layout.state_begin(g);
     ShardedParams::StateChunk s{.param = c.where.param, .chunk = c.where.chunk, .box = c.where.global};
     s.rows = group(g).key.states;
+    s.first_block = c.first_block;
     for (size_t i = 0; i < s.rows.size(); ++i)
       s.states.push_back(static_cast<std::byte*>(memory.states[i]->data()) +
-                         size_t(at) * size_of(s.rows[i].dtype));
+                         s.rows[i].bytes(at, c.block_offset - layout.state_block_begin(g)));
     if (!group(g).in_place) {
       s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();
@@ -92,11 +115,14 @@ void ShardedMemory::build_state_chunks() {
     state_chunks_.push_back(s);
     const ParamUse& use = layout.uses[size_t(c.use)];
     kernels::UpdateBox box{.master = s.floats(StateRole::master),
-                           .first_moment = s.floats(StateRole::first_moment),
+                           .first_moment = s.state(StateRole::first_moment),
+                           .second_moment = s.state(StateRole::second_moment),
                            .grad = s.gradient,
                            .grad_stride = s.gradient_stride,
-                           .weight_decay = use.weight_decay};
-    if (use.rule == UpdateRule::adamw) box.second_moment = s.floats(StateRole::second_moment);
+                           .weight_decay = use.weight_decay,
+                           .moments = format_of(s.rows.find(StateRole::first_moment)->dtype),
+                           .first_scales = reinterpret_cast<float*>(s.state(StateRole::first_scales)),
+                           .second_scales = reinterpret_cast<float*>(s.state(StateRole::second_scales))};
     box.param = own_weight(g, c);
     boxes_.push_back(box);
   }

@@ -66,6 +66,10 @@ class ShardedMemory {
   /// another.
   void* received_sums(int g) const { return groups_[size_t(g)].received->data(); }
 
+  /// Of each group that has averages of weights: average = decay * average + (1 - decay) * master, each
+  /// operation rounded once. A decay of 0 does not read them.
+  void average(float decay, kernels::Backend& backend, kernels::Stream& stream) const;
+
   /// The chunks whose state is here, what updates them, and where they lie; equally long.
   const std::vector<ShardedParams::StateChunk>& state_chunks() const { return state_chunks_; }
   const std::vector<kernels::UpdateBox>& update_boxes() const { return boxes_; }

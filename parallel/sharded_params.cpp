@@ -151,8 +151,11 @@ void ShardedParams::step(const UpdateStep& step) {
   run(kernels::Lion{.boxes = impl_->boxes_of(UpdateRule::lion), .step = step.lion});
   run(kernels::Sgd{.boxes = impl_->boxes_of(UpdateRule::sgd), .step = step.sgd});
   if (impl_->muon) impl_->muon->step(step.muon);
+  impl_->memory.average(step.ema_decay, impl_->backend, impl_->stream);
   impl_->gathers->weights_changed();
 }
+
+void ShardedParams::begin_averages() { impl_->memory.average(0, impl_->backend, impl_->stream); }
 
 void ShardedParams::gather(int begin, int end) { impl_->gathers->gather(begin, end); }
 void ShardedParams::await(int begin, int end) { impl_->gathers->await(begin, end); }
@@ -167,9 +170,14 @@ void ShardedParams::publish() {
   if (!shards_weights()) gather(0, use_count());
 }
 
+std::byte* ShardedParams::StateChunk::state(StateRole role) const {
+  const StateRow* row = rows.find(role);
+  return row ? states[size_t(row - rows.begin())] : nullptr;
+}
+
 float* ShardedParams::StateChunk::floats(StateRole role) const {
-  for (size_t i = 0; i < rows.size(); ++i)
-    if (rows[i].role == role && rows[i].dtype == DType::f32) return reinterpret_cast<float*>(states[i]);
+  const StateRow* row = rows.find(role);
+  if (row && row->dtype == DType::f32) return reinterpret_cast<float*>(state(role));
   ENSURE(false, "no state {} of parameter {} in f32", int(role), param);
   return nullptr;
 }

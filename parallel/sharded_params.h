@@ -90,12 +90,14 @@ struct UpdateStep {
   kernels::LionStep lion;
   kernels::SgdStep sgd;
   MuonStep muon;
+  float ema_decay = 1;  ///< of averages: ema = ema_decay * ema + (1 - ema_decay) * master
 };
 
 /// Memory in bytes by purpose; what the plan prints and the constructor takes.
 struct ShardingBytes {
   size_t weights = 0, gradients = 0, optimizer = 0, communication = 0;
   size_t matrix_scratch = 0;  ///< of updates of whole matrices (MuonScratch)
+  std::vector<kernels::BoxListShape> square_sums;  ///< of whole matrices (MuonScratch)
   // Of the optimizer's state here:
   int64_t state_boxes = 0, state_elements = 0;  ///< chunks of parameters, and their elements
   size_t saved = 0;                             ///< bytes of what checkpoints hold of it
@@ -158,6 +160,8 @@ class ShardedParams {
   /// Updates the chunks whose state is on this rank. Call it after finish_reduction. Where a matrix is cut
   /// over the tensor axis and its rule needs the whole, collective along that axis.
   void step(const UpdateStep& step);
+  /// Averages of weights begin as the master weights. Call it after initialisation.
+  void begin_averages();
   /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets, as far as the ring has
   /// room; await() goes on with them. Call it once for every use after a step, first uses first. With ZeRO-3:
   /// before a part is computed, for the uses of that part; its copies stay until those of another part come to
@@ -178,9 +182,18 @@ class ShardedParams {
     int param = 0, chunk = 0;
     Box box;
     StateRows rows = kAdamW;
-    std::vector<std::byte*> states;       ///< [row]: on the device, box.count() elements of its dtype
+    std::vector<std::byte*> states;          ///< [row]: on the device, as box_of says
+    std::byte* state(StateRole role) const;  ///< of the row with this role; null: there is none
     float* floats(StateRole role) const;  ///< of the row with this role, which is f32
-    uint64_t saved_bytes() const { return uint64_t(box.count()) * rows.saved_bytes_per_element(); }
+    /// Of a row, in the tensor that a checkpoint has of it: `box`, or of scales the blocks of this chunk
+    /// among those of the parameter, in the order of the grid.
+    Box box_of(const StateRow& row) const {
+      return row.of_blocks ? Box{first_block, first_block + kernels::moment_blocks(box.count()), 0, 1} : box;
+    }
+    int64_t first_block = 0;
+    uint64_t saved_bytes() const {
+      return rows.saved_bytes(box.count(), kernels::moment_blocks(box.count()));
+    }
     const float* gradient = nullptr;
     int64_t gradient_stride = 0;
     bool saved_here = false;      ///< this rank writes it to checkpoints (exactly one rank does)

@@ -134,6 +134,15 @@ std::vector<int64_t> gradient_begins(const Plan& plan, const std::vector<int>& l
   return begins;
 }
 
+/// Gives the chunks of the use, which come last in the list, the numbers of their first blocks.
+void count_blocks(const ParamUse& use, const std::vector<Box>& grid, std::vector<FlatChunk>& chunks) {
+  if (!use.states.has(StateRole::first_scales)) return;
+  std::vector<int64_t> first{0};
+  for (const Box& box : grid) first.push_back(first.back() + kernels::moment_blocks(box.count()));
+  for (size_t i = chunks.size(); i > 0 && chunks[i - 1].where.param == use.param; --i)
+    chunks[i - 1].first_block = first[size_t(chunks[i - 1].where.chunk)];
+}
+
 /// Puts each chunk into its group, whose list begins with the last use.
 void list_chunks(const std::vector<ParamUse>& uses, const std::vector<std::vector<Box>>& grids,
                  const AxisLine& tensor, Plan& plan) {
@@ -152,7 +161,8 @@ void list_chunks(const std::vector<ParamUse>& uses, const std::vector<std::vecto
     const ParamUse& use = uses[size_t(u)];
     for (const LocalChunk& c :
          local_chunks(use.layout, use.param, grids[size_t(use.param)], tensor.size, tensor.rank))
-      groups[key_of(use)].chunks.push_back({u, c, 0, 0, plan.reduces_lanes ? use.part : 0});
+      groups[key_of(use)].chunks.push_back({.use = u, .where = c, .part = plan.reduces_lanes ? use.part : 0});
+    count_blocks(use, grids[size_t(use.param)], groups[key_of(use)].chunks);
   }
   for (auto& [key, group] : groups) plan.groups.push_back(std::move(group));
   for (size_t u = 0; u < uses.size(); ++u)
@@ -218,6 +228,15 @@ void deal_chunks(GroupPlan& group, const std::vector<ParamUse>& uses, int ranks)
   for (size_t i = 0; i < sizes.size(); ++i) {
     group.chunks[i].owner = owners[i];
     group.chunks[i].offset = std::exchange(next[size_t(owners[i])], next[size_t(owners[i])] + sizes[i]);
+  }
+  group.block_begin.assign(size_t(ranks) + 1, 0);
+  for (size_t i = 0; i < sizes.size(); ++i)
+    group.block_begin[size_t(owners[i]) + 1] += kernels::moment_blocks(sizes[i]);
+  std::partial_sum(group.block_begin.begin(), group.block_begin.end(), group.block_begin.begin());
+  next = group.block_begin;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    int64_t& at = next[size_t(owners[i])];
+    group.chunks[i].block_offset = std::exchange(at, at + kernels::moment_blocks(sizes[i]));
   }
 }
 
@@ -285,7 +304,9 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
   const bool whole = options.zero_stage == 0, owns = owns_state(plan, g);
   const size_t size = size_t(group.size()), own = size_t(share.own);
   for (const StateRow& row : group.key.states)
-    if (owns) bytes.states.push_back(size_of(row.dtype) * (whole ? size : own));
+    if (owns)
+      bytes.states.push_back(whole ? row.bytes(group.size(), group.blocks())
+                                   : row.bytes(share.own, share.blocks));
   if (owns && shards_weights(options, plan.line_of(g).ranks)) bytes.weights = own * size_of(group.key.dtype);
   if (!group.in_place) bytes.summed = 4 * (whole ? size : own) * size_t(share.levels);
   for (const AxisSet axis : group.sums)
@@ -302,7 +323,7 @@ namespace {
 
 /// All that the ranks of a line differ in.
 struct Share {
-  std::vector<int64_t> elements, chunks;  // [group]
+  std::vector<int64_t> elements, blocks, chunks;  // [group]
   int64_t gradient_elements = 0;          // of all lines and levels
   BucketRing ring;
   auto operator<=>(const Share&) const = default;
@@ -313,6 +334,7 @@ Share share_of(const Layout& layout) {
   for (int g = 0; g < layout.groups(); ++g) {
     const int rank = layout.share_of(g).rank;
     share.elements.push_back(layout.group(g).own(rank));
+    share.blocks.push_back(layout.group(g).own_blocks(rank));
     share.chunks.push_back(std::count_if(layout.group(g).chunks.begin(), layout.group(g).chunks.end(),
                                          [&](const FlatChunk& c) { return c.owner == rank; }));
   }
@@ -323,11 +345,16 @@ Share share_of(const Layout& layout) {
 
 ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const AxisLines& lines,
                        const Share& share) {
-  ShardingBytes bytes{plan.weight_bytes, size_t(share.gradient_elements) * 4, 0,
-                      share.ring.bytes() + plan.gather_ring.bytes(), plan.muon.bytes()};
+  ShardingBytes bytes{plan.weight_bytes,
+                      size_t(share.gradient_elements) * 4,
+                      0,
+                      share.ring.bytes() + plan.gather_ring.bytes(),
+                      plan.muon.bytes(),
+                      plan.muon.square_sums()};
   for (int g = 0; g < int(plan.groups.size()); ++g) {
-    const GroupBytes group =
-        group_bytes(plan, g, options, lines, {.own = share.elements[size_t(g)], .levels = own_levels(plan)});
+    const GroupBytes group = group_bytes(
+        plan, g, options, lines,
+        {.own = share.elements[size_t(g)], .blocks = share.blocks[size_t(g)], .levels = own_levels(plan)});
     bytes.weights += group.weights;
     for (const size_t state : group.states) bytes.optimizer += state;
     bytes.communication += group.summed;
@@ -339,7 +366,7 @@ ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const A
     const int64_t elements = whole ? of.size() : share.elements[size_t(g)];
     bytes.state_boxes += boxes;
     bytes.state_elements += elements;
-    bytes.saved += size_t(elements) * of.key.states.saved_bytes_per_element();
+    bytes.saved += of.key.states.saved_bytes(elements, whole ? of.blocks() : share.blocks[size_t(g)]);
     bytes.saved_chunks += boxes * of.key.states.saved();
   }
   return bytes;
@@ -367,10 +394,12 @@ std::vector<RankClass> rank_classes(const std::vector<ParamUse>& uses,
   for (int r = 0; r < plan.lines.front().ranks; ++r) {
     Share share;
     share.elements.reserve(plan.groups.size());
+    share.blocks.reserve(plan.groups.size());
     share.chunks.reserve(plan.groups.size());
     for (size_t g = 0; g < plan.groups.size(); ++g) {
       const int rank = plan.line_of(int(g)).rank_of(r);
       share.elements.push_back(plan.groups[g].own(rank));
+      share.blocks.push_back(plan.groups[g].own_blocks(rank));
       share.chunks.push_back(chunks[g][size_t(rank)]);
     }
     for (size_t i = 0; i < plan.lines.size(); ++i) {
@@ -410,13 +439,19 @@ int64_t Layout::gradient_elements() const {
 
 GroupBytes Layout::group_bytes(int g) const {
   return sharding::group_bytes(plan, g, options, lines,
-                               {.own = group(g).own(share_of(g).rank), .levels = own_levels(plan)});
+                               {.own = group(g).own(share_of(g).rank),
+                                .blocks = group(g).own_blocks(share_of(g).rank),
+                                .levels = own_levels(plan)});
 }
 
 ShardingBytes Layout::bytes() const { return bytes_of(plan, options, lines, sharding::share_of(*this)); }
 
 int64_t Layout::state_begin(int g) const {
   return options.zero_stage == 0 ? 0 : group(g).owner_begin[size_t(share_of(g).rank)];
+}
+
+int64_t Layout::state_block_begin(int g) const {
+  return options.zero_stage == 0 ? 0 : group(g).block_begin[size_t(share_of(g).rank)];
 }
 
 std::vector<OwnedChunk> Layout::owned_chunks() const {

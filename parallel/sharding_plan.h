@@ -30,6 +30,8 @@ struct FlatChunk {
   int use = 0;
   LocalChunk where;
   int64_t offset = 0;  // elements from the start of the group, in flat order
+  int64_t block_offset = 0;  // likewise, blocks of its moments
+  int64_t first_block = 0;   // of its parameter's blocks, in the order of the grid
   int owner = 0;       // rank of the group's line
   int part = 0;        // from ZeRO-2 on: of its use, since a part's chunks go together; else 0
 };
@@ -56,8 +58,11 @@ struct GroupPlan {
   /// ShardingOptions::bucket_elements, at least one. A rank may own nothing of a bucket.
   std::vector<Bucket> buckets;
   std::vector<int64_t> owner_begin;  // [ranks of the line + 1] flat elements
+  std::vector<int64_t> block_begin;  // likewise, blocks of the moments of chunks
   int64_t size() const { return owner_begin.empty() ? 0 : owner_begin.back(); }
   int64_t own(int r) const { return owner_begin[size_t(r) + 1] - owner_begin[size_t(r)]; }
+  int64_t blocks() const { return block_begin.empty() ? 0 : block_begin.back(); }
+  int64_t own_blocks(int r) const { return block_begin[size_t(r) + 1] - block_begin[size_t(r)]; }
 };
 
 /// The sizes from which the ring's buffers follow.
@@ -129,6 +134,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
 /// What a rank has of a group.
 struct GroupShare {
   int64_t own = 0;                ///< elements
+  int64_t blocks = 0;             ///< of its chunks' moments
   int levels = 1;                 ///< of the owner's sums
 };
 /// The memory of a group on one rank, in bytes; 0: none.
@@ -184,6 +190,7 @@ struct Layout {
   ShardingBytes bytes() const;
   /// Elements from the beginning of a group's state to what this rank holds of it.
   int64_t state_begin(int group) const;
+  int64_t state_block_begin(int group) const;  ///< likewise, blocks of moments
   /// Group by group, in flat order.
   std::vector<OwnedChunk> owned_chunks() const;
 };

@@ -6,17 +6,28 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/moments.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/words.h"
 
 namespace trainctl::parallel {
 
-/// What a stored tensor is of its parameter. gradient: no state; saved where a job asks for gradients.
-enum class StateRole : uint8_t { master, first_moment, second_moment, gradient };
+/// What a stored tensor is of its parameter. gradient: no state; saved where a job asks for gradients. scales:
+/// of the moment's blocks. ema: the moving average of the master weights.
+enum class StateRole : uint8_t {
+  master,
+  first_moment,
+  second_moment,
+  gradient,
+  first_scales,
+  second_scales,
+  ema
+};
 }  // namespace trainctl::parallel
 template <>
 struct trainctl::Words<trainctl::parallel::StateRole> {
-  static constexpr std::string_view list[] = {"master", "first_moment", "second_moment", "gradient"};
+  static constexpr std::string_view list[] = {
+      "master", "first_moment", "second_moment", "gradient", "first_scales", "second_scales", "ema"};
 };
 namespace trainctl::parallel {
 inline const char* name_of(StateRole role) { return word_of(role).data(); }
@@ -31,7 +42,14 @@ struct StateRow {
   DType dtype = DType::f32;
   StateUnit unit = StateUnit::element;
   bool saved = true;  ///< in checkpoints; else it is made again
+  /// It has a number for each block of kMomentBlock elements of a chunk (kernels/moments.h), not for each
+  /// element.
+  bool of_blocks = false;
   auto operator<=>(const StateRow&) const = default;
+  /// Bytes, of so many elements in so many blocks.
+  size_t bytes(int64_t elements, int64_t blocks) const {
+    return size_t(of_blocks ? blocks : elements) * size_of(dtype);
+  }
 };
 
 /// A table of rows, which lives as long as the program.
@@ -39,18 +57,25 @@ class StateRows {
  public:
   template <size_t n>
   constexpr StateRows(const StateRow (&rows)[n]) : begin_(rows), size_(n) {}
+  constexpr StateRows(const StateRow* rows, size_t n) : begin_(rows), size_(n) {}
   const StateRow* begin() const { return begin_; }
   const StateRow* end() const { return begin_ + size_; }
   size_t size() const { return size_; }
   const StateRow& operator[](size_t i) const { return begin_[i]; }
-  /// Of one element of the parameter, or of what is saved of it.
-  size_t bytes_per_element() const;
-  size_t saved_bytes_per_element() const;
+  /// Of elements in blocks of the parameter, or of what is saved of them.
+  size_t bytes(int64_t elements, int64_t blocks) const;
+  size_t saved_bytes(int64_t elements, int64_t blocks) const;
   int saved() const {
     return int(std::count_if(begin(), end(), [](const StateRow& row) { return row.saved; }));
   }
   bool has_matrices() const {
     return std::any_of(begin(), end(), [](const StateRow& row) { return row.unit == StateUnit::matrix; });
+  }
+  bool has(StateRole role) const { return find(role) != nullptr; }
+  /// Null: there is none.
+  const StateRow* find(StateRole role) const {
+    const StateRow* row = std::find_if(begin(), end(), [&](const StateRow& r) { return r.role == role; });
+    return row == end() ? nullptr : row;
   }
   std::strong_ordering operator<=>(const StateRows& other) const {
     return std::lexicographical_compare_three_way(begin(), end(), other.begin(), other.end());
@@ -62,14 +87,14 @@ class StateRows {
   size_t size_;
 };
 
-inline size_t StateRows::bytes_per_element() const {
+inline size_t StateRows::bytes(int64_t elements, int64_t blocks) const {
   size_t bytes = 0;
-  for (const StateRow& row : *this) bytes += size_of(row.dtype);
+  for (const StateRow& row : *this) bytes += row.bytes(elements, blocks);
   return bytes;
 }
-inline size_t StateRows::saved_bytes_per_element() const {
+inline size_t StateRows::saved_bytes(int64_t elements, int64_t blocks) const {
   size_t bytes = 0;
-  for (const StateRow& row : *this) bytes += row.saved ? size_of(row.dtype) : 0;
+  for (const StateRow& row : *this) bytes += row.saved ? row.bytes(elements, blocks) : 0;
   return bytes;
 }
 
@@ -79,15 +104,12 @@ enum class UpdateRule : uint8_t { adamw, lion, sgd, muon };
 inline constexpr StateRow kAdamW[] = {{StateRole::master, "master weights"},
                                       {StateRole::first_moment, "first moments"},
                                       {StateRole::second_moment, "second moments"}};
-inline constexpr StateRow kOneMoment[] = {{StateRole::master, "master weights"},
-                                          {StateRole::first_moment, "first moments"}};
-inline constexpr StateRow kMuon[] = {
-    {StateRole::master, "master weights"},
-    {StateRole::first_moment, "momentum of matrices", DType::f32, StateUnit::matrix}};
 
-inline StateRows rows_of(UpdateRule rule) {
-  if (rule == UpdateRule::adamw) return kAdamW;
-  return rule == UpdateRule::muon ? StateRows(kMuon) : StateRows(kOneMoment);
-}
+/// What a job chooses of the state apart from the rule.
+struct StateChoice {
+  kernels::Moments moments = kernels::Moments::f32;  ///< muon keeps the momentum of its matrices in f32
+  bool averages = false;                             ///< of weights: StateRole::ema
+};
+StateRows rows_of(UpdateRule rule, const StateChoice& choice = {});
 
 }  // namespace trainctl::parallel

@@ -88,7 +88,7 @@ class CpuBackend final : public HostDevice {
 
   /// Calls kernel(tile) for tiles of the boxes, on the pool. Only optimizer.cpp defines it.
   template <typename Kernel>
-  void update(std::span<const UpdateBox> boxes, Kernel kernel);
+  void update(std::span<const UpdateBox> boxes, uint32_t number, Kernel kernel);
 
   /// Calls body(first row, rows) for blocks of `block` rows, on the pool.
   template <typename Body>

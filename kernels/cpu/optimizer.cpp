@@ -32,24 +32,80 @@ std::vector<BoxTile>& cleared_tiles() {
 
 }  // namespace
 
+namespace {
+
+/// Cuts a box whose moments are not in f32, as one row, into tiles of whole blocks.
+void cut_blocks(size_t box, int64_t count, std::vector<BoxTile>& tiles) {
+  static_assert(kTileElements % kMomentBlock == 0);
+  for (int64_t begin = 0; begin < count; begin += kTileElements)
+    tiles.push_back({box, 0, 1, begin, std::min(kTileElements, count - begin)});
+}
+
+/// Runs the kernel, which has its moments in f32, on values [begin, begin + n) of a box, with their moments
+/// there: on one row after another, or on all as one row where nothing lies between the rows.
 template <typename Kernel>
-void CpuBackend::update(std::span<const UpdateBox> boxes, Kernel kernel) {
+void update_values(const UpdateBox& box, int64_t begin, int64_t n, float* first, float* second,
+                   Kernel kernel) {
+  const Matrix& param = box.param;
+  const bool together = box.grad_stride == param.cols && param.contiguous();
+  UpdateBox own = box;
+  own.moments = Moments::f32;
+  for (int64_t i = 0; i < n;) {
+    const int64_t row = (begin + i) / param.cols, col = (begin + i) % param.cols;
+    const int64_t width = together ? n : std::min(param.cols - col, n - i);
+    own.master = box.master + begin + i;
+    own.first_moment = first + i;
+    own.second_moment = second + i;
+    own.grad = box.grad + row * box.grad_stride + col;
+    own.param = param;
+    own.param.data = static_cast<char*>(param.data) + size_t(row * param.stride + col) * size_of(param.dtype);
+    own.param.rows = 1;
+    own.param.cols = width;
+    kernel(own);
+    i += width;
+  }
+}
+
+template <typename Kernel>
+void update_blocks(const UpdateBox& box, const BoxTile& tile, uint32_t number, Kernel kernel) {
+  alignas(64) float m[kMomentBlock], v[kMomentBlock];
+  for (int64_t begin = tile.col; begin < tile.col + tile.cols; begin += kMomentBlock) {
+    const int64_t n = std::min(kMomentBlock, tile.col + tile.cols - begin);
+    const MomentBlock first{box.first_moment, box.first_scales, box.moments, {.has_sign = true}, begin, n};
+    const MomentBlock second{
+        box.second_moment, box.second_scales, box.moments, {.has_sign = false}, begin, n};
+    first.read(m);
+    if (box.second_moment) second.read(v);
+    update_values(box, begin, n, m, v, kernel);
+    first.write(m, number);
+    if (box.second_moment) second.write(v, number);
+  }
+}
+
+}  // namespace
+
+template <typename Kernel>
+void CpuBackend::update(std::span<const UpdateBox> boxes, uint32_t number, Kernel kernel) {
   std::vector<BoxTile>& tiles = cleared_tiles();
   for (size_t i = 0; i < boxes.size(); ++i) {
     const Matrix& param = boxes[i].param;
-    cut(i, param.rows, param.cols, tiles);
+    if (boxes[i].moments != Moments::f32)
+      cut_blocks(i, param.count(), tiles);
+    else
+      cut(i, param.rows, param.cols, tiles);
   }
   pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
     const BoxTile& tile = tiles[size_t(task)];
     const UpdateBox& box = boxes[tile.box];
+    if (box.moments != Moments::f32) return update_blocks(box, tile, number, kernel);
     UpdateBox own = box;
     // State rows are contiguous, so a tile of several rows must be as wide as the box.
     const bool whole_rows = tile.cols == box.param.cols;
     for (int64_t r = tile.row; r < tile.row + tile.rows; r += whole_rows ? tile.rows : 1) {
       const int64_t state = r * box.param.cols + tile.col;
       own.master = box.master + state;
-      own.first_moment = box.first_moment + state;
-      if (box.second_moment) own.second_moment = box.second_moment + state;
+      own.first_moment = static_cast<float*>(box.first_moment) + state;
+      if (box.second_moment) own.second_moment = static_cast<float*>(box.second_moment) + state;
       own.grad = box.grad + r * box.grad_stride + tile.col;
       own.param = part(box.param, r, whole_rows ? tile.rows : 1, tile.col, tile.cols);
       kernel(own);
@@ -58,13 +114,13 @@ void CpuBackend::update(std::span<const UpdateBox> boxes, Kernel kernel) {
 }
 
 void CpuBackend::compute(const AdamW& op) {
-  update(op.boxes, [&](const UpdateBox& tile) { kernels_.adamw(tile, op.step); });
+  update(op.boxes, op.step.update, [&](const UpdateBox& tile) { kernels_.adamw(tile, op.step); });
 }
 void CpuBackend::compute(const Lion& op) {
-  update(op.boxes, [&](const UpdateBox& tile) { kernels_.lion(tile, op.step); });
+  update(op.boxes, op.step.update, [&](const UpdateBox& tile) { kernels_.lion(tile, op.step); });
 }
 void CpuBackend::compute(const Sgd& op) {
-  update(op.boxes, [&](const UpdateBox& tile) { kernels_.sgd(tile, op.step); });
+  update(op.boxes, op.step.update, [&](const UpdateBox& tile) { kernels_.sgd(tile, op.step); });
 }
 
 void CpuBackend::compute(const SumSquares& op) {

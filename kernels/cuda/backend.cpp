@@ -101,9 +101,12 @@ void CudaBackend::compute(Stream& stream, const AddPositionBackward& op) {
 template <typename O, typename Kernel>
 void CudaBackend::update(Stream& stream, const O& op, Kernel kernel) {
   if (op.boxes.empty()) return;
+  const Moments moments = op.boxes.front().moments;
+  for (const UpdateBox& box : op.boxes) ENSURE(box.moments == moments, "moments in several formats");
   give_with_scratch(stream, O::kName, 0, [&](const Queue& queue, void*) {
     const TileTable& table = tables_.of(static_cast<CudaStream&>(stream), op.boxes);
-    kernel(queue, static_cast<const UpdateBox*>(table.boxes), table.tiles, table.tile_count, op.step);
+    kernel(queue, static_cast<const UpdateBox*>(table.boxes), table.tiles, table.tile_count, moments,
+           op.step);
   });
 }
 

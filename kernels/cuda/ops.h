@@ -89,12 +89,17 @@ struct Tile {
 };
 /// The tiles of the boxes, in order. They depend only on the sizes of the boxes. Pure.
 std::vector<Tile> tiles_of(std::span<const Matrix> boxes);
-void adamw(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles,
+/// All boxes have their moments in one format; but for f32 the tiles are those of block_shape of each box.
+void adamw(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, Moments,
            const AdamWStep& step);
-void lion(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles,
+void lion(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, Moments,
           const LionStep& step);
-void sgd(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles,
+void sgd(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, Moments,
          const SgdStep& step);
+/// A row for each block of a box's moments.
+inline Matrix block_shape(const Matrix& box) {
+  return {nullptr, DType::f32, moment_blocks(box.count()), kMomentBlock, kMomentBlock};
+}
 /// out[i] (device) = sum of squares of box i in double. partial: [tiles] doubles. first_tile: [boxes + 1]
 /// indices into the tiles.
 void sum_squares(const Queue&, const Matrix* device_boxes, int64_t boxes, const Tile* device_tiles, int64_t tiles,

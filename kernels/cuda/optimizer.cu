@@ -40,8 +40,8 @@ __device__ inline void adamw_tile(const UpdateBox& box, const Tile& tile, const 
   using Floats = Pack<float, N>;
   const int64_t cols = box.param.cols, grad_stride = box.grad_stride, param_stride = box.param.stride;
   float* const master = box.master + tile.row * cols + tile.col;
-  float* const first_moment = box.first_moment + tile.row * cols + tile.col;
-  float* const second_moment = box.second_moment + tile.row * cols + tile.col;
+  float* const first_moment = static_cast<float*>(box.first_moment) + tile.row * cols + tile.col;
+  float* const second_moment = static_cast<float*>(box.second_moment) + tile.row * cols + tile.col;
   const float* const grad = box.grad + tile.row * grad_stride + tile.col;
   T* const param = static_cast<T*>(box.param.data) + tile.row * param_stride + tile.col;
   const float decay = __fmul_rn(step.lr, box.weight_decay);
@@ -122,7 +122,7 @@ __device__ inline void one_moment_tile(const UpdateBox& box, const Tile& tile, c
   using Floats = Pack<float, N>;
   const int64_t cols = box.param.cols, grad_stride = box.grad_stride, param_stride = box.param.stride;
   float* const master = box.master + tile.row * cols + tile.col;
-  float* const moment = box.first_moment + tile.row * cols + tile.col;
+  float* const moment = static_cast<float*>(box.first_moment) + tile.row * cols + tile.col;
   const float* const grad = box.grad + tile.row * grad_stride + tile.col;
   T* const param = static_cast<T*>(box.param.data) + tile.row * param_stride + tile.col;
   const float decay = __fmul_rn(rule.step.lr, box.weight_decay);
@@ -164,6 +164,146 @@ __global__ void __launch_bounds__(kThreads) one_moment_kernel(const UpdateBox* b
     one_moment_box_tile<float>(box, tile, rule);
   } else {
     one_moment_box_tile<bf16_t>(box, tile, rule);
+  }
+}
+
+// ---- moments in fewer bits ------------------------------------------------------------------------------------------------------
+// A warp has a block of kMomentBlock values, lane i the values i, i + 32, ...: kernels/moments.h in the same order of operations.
+
+constexpr int kLaneValues = int(kMomentBlock) / kWarpSize;
+
+__device__ inline uint32_t noise_of(float x, uint32_t salt) {
+  uint32_t h = __float_as_uint(x) + salt;
+  h = (h ^ (h >> 16)) * 0x85ebca6bu;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+  return h ^ (h >> 16);
+}
+
+template <bool kSigned>
+struct Codes {
+  static constexpr int kMost = kSigned ? 127 : 255;
+  __device__ static float size_of(int q, float scale) {
+    const float t = __fdiv_rn(float(q), float(kMost)), square = __fmul_rn(t, t);
+    return __fmul_rn(scale, __fmul_rn(square, square));
+  }
+  __device__ static float value(uint8_t byte, float scale) {
+    if (!kSigned) return size_of(byte, scale);
+    const int q = int8_t(byte);
+    return q < 0 ? -size_of(-q, scale) : size_of(q, scale);
+  }
+  __device__ static uint8_t code(float x, float scale, uint32_t salt) {
+    const float size = fabsf(x);
+    if (!(size > 0.0f) || !(scale > 0.0f)) return 0;
+    const float place = __fmul_rn(__fsqrt_rn(__fsqrt_rn(__fdiv_rn(size, scale))), float(kMost));
+    int q = min(max(int(place), 0), kMost - 1);
+    const float below = size_of(q, scale), above = size_of(q + 1, scale);
+    const float chance = __fdiv_rn(__fsub_rn(size, below), __fsub_rn(above, below));
+    if (float(noise_of(x, salt) >> 8) * 0x1p-24f < chance) ++q;
+    if (!kSigned && q == 0) q = 1;
+    return uint8_t(x < 0.0f ? -q : q);
+  }
+};
+
+__device__ inline uint16_t bf16_moment(float x, uint32_t salt) {
+  const uint32_t u = __float_as_uint(x);
+  if ((u & 0x7f800000u) == 0x7f800000u) return uint16_t((u >> 16) | ((u & 0x7fffffu) != 0 ? 0x40u : 0u));
+  return uint16_t((u + (noise_of(x, salt) & 0xffffu)) >> 16);
+}
+
+/// The values of a lane of a block that begins at `begin` and has `n`.
+template <Moments kFormat, bool kSigned>
+struct LaneMoments {
+  float v[kLaneValues];
+
+  __device__ void read(const void* moments, const float* scales, int64_t begin, int n, int lane) {
+    const float scale = kFormat == Moments::int8 ? scales[begin / kMomentBlock] : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kLaneValues; ++k) {
+      const int i = lane + k * kWarpSize;
+      if (i >= n) {
+        v[k] = 0.0f;
+      } else if (kFormat == Moments::bf16) {
+        v[k] = __uint_as_float(uint32_t(static_cast<const uint16_t*>(moments)[begin + i]) << 16);
+      } else {
+        v[k] = Codes<kSigned>::value(static_cast<const uint8_t*>(moments)[begin + i], scale);
+      }
+    }
+  }
+  /// Called by whole warps.
+  __device__ void write(void* moments, float* scales, int64_t begin, int n, int lane, uint32_t update) const {
+    float scale = 0.0f;
+    if (kFormat == Moments::int8) {
+#pragma unroll
+      for (int k = 0; k < kLaneValues; ++k) scale = fmaxf(scale, fabsf(v[k]));
+      scale = warp_max(scale);
+      if (lane == 0) scales[begin / kMomentBlock] = scale;
+    }
+#pragma unroll
+    for (int k = 0; k < kLaneValues; ++k) {
+      const int i = lane + k * kWarpSize;
+      if (i >= n) continue;
+      if (kFormat == Moments::bf16) {
+        static_cast<uint16_t*>(moments)[begin + i] = bf16_moment(v[k], rounding_salt(update, i));
+      } else {
+        static_cast<uint8_t*>(moments)[begin + i] = Codes<kSigned>::code(v[k], scale, rounding_salt(update, i));
+      }
+    }
+  }
+};
+
+struct AdamWRule {
+  static constexpr bool kTwoMoments = true;
+  AdamWStep step;
+  __device__ void operator()(float& w, float& m, float& v, float grad, float decay) const {
+    const Weight next = adamw_of({w, m, v}, grad, decay, step);
+    w = next.master, m = next.first_moment, v = next.second_moment;
+  }
+};
+
+/// A rule with one moment, with a second that it does not have.
+template <typename Rule>
+struct OneMoment : Rule {
+  static constexpr bool kTwoMoments = false;
+  __device__ void operator()(float& w, float& m, float&, float grad, float decay) const { Rule::operator()(w, m, grad, decay); }
+};
+
+template <Moments kFormat, typename T, typename Rule>
+__device__ inline void update_block(const UpdateBox& box, int64_t block, const Rule& rule) {
+  const int lane = int(threadIdx.x) % kWarpSize;
+  const int64_t cols = box.param.cols, count = box.param.rows * cols, begin = block * kMomentBlock;
+  const int n = int(count - begin < kMomentBlock ? count - begin : kMomentBlock);
+  const float decay = __fmul_rn(rule.step.lr, box.weight_decay);
+  LaneMoments<kFormat, true> m;
+  LaneMoments<kFormat, false> v;
+  m.read(box.first_moment, box.first_scales, begin, n, lane);
+  if (Rule::kTwoMoments) v.read(box.second_moment, box.second_scales, begin, n, lane);
+  int64_t row = (begin + lane) / cols, col = (begin + lane) % cols;
+#pragma unroll
+  for (int k = 0; k < kLaneValues; ++k) {
+    const int i = lane + k * kWarpSize;
+    if (i < n) {
+      float w = box.master[begin + i];
+      rule(w, m.v[k], v.v[k], box.grad[row * box.grad_stride + col], decay);
+      box.master[begin + i] = w;
+      static_cast<T*>(box.param.data)[row * box.param.stride + col] = from_float<T>(w);
+    }
+    for (col += kWarpSize; col >= cols; col -= cols) ++row;
+  }
+  m.write(box.first_moment, box.first_scales, begin, n, lane, rule.step.update);
+  if (Rule::kTwoMoments) v.write(box.second_moment, box.second_scales, begin, n, lane, rule.step.update);
+}
+
+/// The rows of a tile are blocks.
+template <Moments kFormat, typename Rule>
+__global__ void __launch_bounds__(kThreads) blocks_kernel(const UpdateBox* boxes, const Tile* tiles, Rule rule) {
+  const Tile tile = tiles[blockIdx.x];
+  const UpdateBox box = boxes[tile.box];
+  for (int r = int(threadIdx.x) / kWarpSize; r < tile.rows; r += kThreads / kWarpSize) {
+    if (box.param.dtype == DType::f32) {
+      update_block<kFormat, float>(box, tile.row + r, rule);
+    } else {
+      update_block<kFormat, bf16_t>(box, tile.row + r, rule);
+    }
   }
 }
 
@@ -242,19 +382,38 @@ std::vector<Tile> tiles_of(std::span<const Matrix> boxes) {
   return tiles;
 }
 
-void adamw(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, const AdamWStep& step) {
-  ENSURE(tiles <= INT_MAX);
-  launch(queue, "adamw", adamw_kernel, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, step);
+namespace {
+
+/// Launches the kernel for the moments' format; `plain` is the one for f32.
+template <typename Rule, typename Plain, typename Of>
+void launch_update(const Queue& queue, const char* name, const UpdateBox* boxes, const Tile* tiles, int64_t count, Moments moments,
+                   const Rule& rule, Plain plain, const Of& of) {
+  ENSURE(count <= INT_MAX);
+  const dim3 grid(static_cast<unsigned>(count)), threads(kThreads);
+  switch (moments) {
+    case Moments::f32: launch(queue, name, plain, grid, threads, 0, boxes, tiles, of); break;
+    case Moments::bf16: launch(queue, name, blocks_kernel<Moments::bf16, Rule>, grid, threads, 0, boxes, tiles, rule); break;
+    case Moments::int8: launch(queue, name, blocks_kernel<Moments::int8, Rule>, grid, threads, 0, boxes, tiles, rule); break;
+  }
 }
 
-void lion(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, const LionStep& step) {
-  ENSURE(tiles <= INT_MAX);
-  launch(queue, "lion", one_moment_kernel<LionRule>, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, LionRule{step});
+}  // namespace
+
+void adamw(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, Moments moments,
+           const AdamWStep& step) {
+  launch_update(queue, "adamw", device_boxes, device_tiles, tiles, moments, AdamWRule{step}, adamw_kernel, step);
 }
 
-void sgd(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, const SgdStep& step) {
-  ENSURE(tiles <= INT_MAX);
-  launch(queue, "sgd", one_moment_kernel<SgdRule>, dim3(unsigned(tiles)), dim3(kThreads), 0, device_boxes, device_tiles, SgdRule{step});
+void lion(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, Moments moments,
+          const LionStep& step) {
+  launch_update(queue, "lion", device_boxes, device_tiles, tiles, moments, OneMoment<LionRule>{{step}}, one_moment_kernel<LionRule>,
+                LionRule{step});
+}
+
+void sgd(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, Moments moments,
+         const SgdStep& step) {
+  launch_update(queue, "sgd", device_boxes, device_tiles, tiles, moments, OneMoment<SgdRule>{{step}}, one_moment_kernel<SgdRule>,
+                SgdRule{step});
 }
 
 void sum_squares(const Queue& queue, const Matrix* device_boxes, int64_t boxes, const Tile* device_tiles, int64_t tiles,

@@ -26,9 +26,10 @@ const TileTable& TileTables::of(CudaStream& stream, std::span<const UpdateBox> b
     append(content_, b.param);
     int32_t decay = 0;
     std::memcpy(&decay, &b.weight_decay, sizeof(decay));
-    content_.insert(content_.end(),
-                    {word_of(b.master), word_of(b.first_moment), word_of(b.second_moment), word_of(b.grad), b.grad_stride, decay});
-    shapes_.push_back(b.param);
+    content_.insert(content_.end(), {word_of(b.master), word_of(b.first_moment), word_of(b.second_moment),
+                                     word_of(b.grad), b.grad_stride, decay, int64_t(b.moments),
+                                     word_of(b.first_scales), word_of(b.second_scales)});
+    shapes_.push_back(b.moments == Moments::f32 ? b.param : block_shape(b.param));
   }
   return find_or_make(stream, std::as_bytes(boxes), shapes_);
 }

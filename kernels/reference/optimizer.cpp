@@ -2,64 +2,69 @@
 
 namespace trainctl::kernels::reference {
 
+namespace {
+
+/// rule(w, m, v, g): the new master weight and moments of one element; v means nothing where the rule keeps
+/// one moment.
+template <typename Rule>
+void update(const UpdateBox& box, float grad_scale, float decay, uint32_t number, Rule rule) {
+  const int64_t cols = box.param.cols, count = box.param.count();
+  float m[kMomentBlock], v[kMomentBlock];
+  for (int64_t begin = 0; begin < count; begin += kMomentBlock) {
+    const int64_t n = std::min(kMomentBlock, count - begin);
+    const MomentBlock first{box.first_moment, box.first_scales, box.moments, {.has_sign = true}, begin, n};
+    const MomentBlock second{
+        box.second_moment, box.second_scales, box.moments, {.has_sign = false}, begin, n};
+    first.read(m);
+    if (box.second_moment) second.read(v);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t r = (begin + i) / cols, c = (begin + i) % cols;
+      const float g = box.grad[r * box.grad_stride + c] * grad_scale;
+      float& w = box.master[begin + i];
+      w = rule(w, decay * w, m[i], v[i], g);
+      put(box.param, r, c, w);
+    }
+    first.write(m, number);
+    if (box.second_moment) second.write(v, number);
+  }
+}
+
+}  // namespace
+
 void compute(const AdamW& op) {
   const AdamWStep& s = op.step;
-  for (const UpdateBox& box : op.boxes) {
-    for (int64_t r = 0; r < box.param.rows; ++r) {
-      for (int64_t c = 0; c < box.param.cols; ++c) {
-        const int64_t i = r * box.param.cols + c;
-        const float g = box.grad[r * box.grad_stride + c] * s.grad_scale;
-        const float m = s.beta1 * box.first_moment[i] + (1.0f - s.beta1) * g;
-        const float v = s.beta2 * box.second_moment[i] + (1.0f - s.beta2) * (g * g);
-        float w = box.master[i];
-        w = w - (s.lr * box.weight_decay) * w;
-        w = w - (s.lr * (m / s.bias_correction1)) / (std::sqrt(v / s.bias_correction2) + s.eps);
-        box.first_moment[i] = m;
-        box.second_moment[i] = v;
-        box.master[i] = w;
-        put(box.param, r, c, w);
-      }
-    }
-  }
+  for (const UpdateBox& box : op.boxes)
+    update(box, s.grad_scale, s.lr * box.weight_decay, s.update,
+           [&](float w, float decayed, float& m, float& v, float g) {
+             m = s.beta1 * m + (1.0f - s.beta1) * g;
+             v = s.beta2 * v + (1.0f - s.beta2) * (g * g);
+             w = w - decayed;
+             return w - (s.lr * (m / s.bias_correction1)) / (std::sqrt(v / s.bias_correction2) + s.eps);
+           });
 }
 
 void compute(const Lion& op) {
   const LionStep& s = op.step;
-  for (const UpdateBox& box : op.boxes) {
-    for (int64_t r = 0; r < box.param.rows; ++r) {
-      for (int64_t c = 0; c < box.param.cols; ++c) {
-        const int64_t i = r * box.param.cols + c;
-        const float g = box.grad[r * box.grad_stride + c] * s.grad_scale;
-        const float direction = s.beta1 * box.first_moment[i] + (1.0f - s.beta1) * g;
-        const float u = direction > 0 ? 1.0f : direction < 0 ? -1.0f : 0.0f;
-        float w = box.master[i];
-        w = w - (s.lr * box.weight_decay) * w;
-        w = w - s.lr * u;
-        box.first_moment[i] = s.beta2 * box.first_moment[i] + (1.0f - s.beta2) * g;
-        box.master[i] = w;
-        put(box.param, r, c, w);
-      }
-    }
-  }
+  for (const UpdateBox& box : op.boxes)
+    update(box, s.grad_scale, s.lr * box.weight_decay, s.update,
+           [&](float w, float decayed, float& m, float&, float g) {
+             const float direction = s.beta1 * m + (1.0f - s.beta1) * g;
+             const float u = direction > 0 ? 1.0f : direction < 0 ? -1.0f : 0.0f;
+             m = s.beta2 * m + (1.0f - s.beta2) * g;
+             w = w - decayed;
+             return w - s.lr * u;
+           });
 }
 
 void compute(const Sgd& op) {
   const SgdStep& s = op.step;
-  for (const UpdateBox& box : op.boxes) {
-    for (int64_t r = 0; r < box.param.rows; ++r) {
-      for (int64_t c = 0; c < box.param.cols; ++c) {
-        const int64_t i = r * box.param.cols + c;
-        const float g = box.grad[r * box.grad_stride + c] * s.grad_scale;
-        const float m = s.momentum * box.first_moment[i] + g;
-        float w = box.master[i];
-        w = w - (s.lr * box.weight_decay) * w;
-        w = w - s.lr * m;
-        box.first_moment[i] = m;
-        box.master[i] = w;
-        put(box.param, r, c, w);
-      }
-    }
-  }
+  for (const UpdateBox& box : op.boxes)
+    update(box, s.grad_scale, s.lr * box.weight_decay, s.update,
+           [&](float w, float decayed, float& m, float&, float g) {
+             m = s.momentum * m + g;
+             w = w - decayed;
+             return w - s.lr * m;
+           });
 }
 
 void compute(const SumSquares& op) {

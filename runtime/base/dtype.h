@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-enum class DType : uint8_t { f32, bf16, f64, i32, u16, u32 };
+enum class DType : uint8_t { f32, bf16, f64, i32, u16, u32, i8, u8 };
 
 constexpr size_t size_of(DType d) {
   switch (d) {
@@ -18,6 +18,8 @@ constexpr size_t size_of(DType d) {
     case DType::u32: return 4;
     case DType::bf16:
     case DType::u16: return 2;
+    case DType::i8:
+    case DType::u8: return 1;
   }
   return 0;
 }
@@ -31,6 +33,8 @@ constexpr std::string_view name_of(DType d) {
     case DType::i32: return "i32";
     case DType::u16: return "u16";
     case DType::u32: return "u32";
+    case DType::i8: return "i8";
+    case DType::u8: return "u8";
   }
   return "?";
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ckpt/folders.h"
+#include "ckpt/view.h"
 #include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -67,7 +68,8 @@ std::string export_index_json(const std::vector<ExportFile>& files) {
 }
 
 ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
-  const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  if (request.averages) checkpoint = ckpt::averages_of(std::move(checkpoint));
   const JobSpec job = job_of(*checkpoint);
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const std::vector<ExportFile> files = export_files(table, request.dtype, request.shard_bytes);

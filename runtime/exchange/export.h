@@ -40,6 +40,7 @@ struct ExportRequest {
   std::string checkpoint, out;
   DType dtype = DType::bf16;  ///< f32 or bf16
   uint64_t shard_bytes = 5'000'000'000;
+  bool averages = false;            ///< --ema: the averages of the weights instead of them
   int64_t check_tokens = 0;         ///< --check-forward; 0: no check
   data::TokenizerChoice tokenizer;  ///< none: the one of the run
   int threads = 1;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 
+#include "ckpt/view.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/train/generate/sample.h"
@@ -15,34 +16,15 @@ namespace {
 constexpr uint64_t kTokenSeed = 20260101;
 
 /// A checkpoint whose weights are rounded to bfloat16 as they are read.
-class Rounded final : public ckpt::Checkpoint {
+class Rounded final : public ckpt::CheckpointView {
  public:
-  explicit Rounded(ckpt::Checkpoint& of) : of_(of) {}
-  const ckpt::StateInfo& state() const override { return of_.state(); }
-  const std::vector<ckpt::Tensor>& tensors() const override { return of_.tensors(); }
-  const std::vector<ckpt::ShardReceipt>& files() const override { return of_.files(); }
-  std::string root_hash() const override { return of_.root_hash(); }
-  std::string path() const override { return of_.path(); }
-  ckpt::StoredFiles& stored() const override { return of_.stored(); }
-  bool has(const std::string& name, ckpt::Role role, const parallel::Box& box) const override {
-    return of_.has(name, role, box);
-  }
+  using CheckpointView::CheckpointView;
   void read(const std::string& name, ckpt::Role role, const parallel::Box& box, void* out) override {
-    of_.read(name, role, box, out);
+    CheckpointView::read(name, role, box, out);
     if (role != ckpt::Role::master) return;
     auto* const values = static_cast<float*>(out);
     std::transform(values, values + box.count(), values, [](float value) { return float(bf16(value)); });
   }
-  void read_all(std::span<const ckpt::BoxRead> boxes,
-                const std::function<void(uint64_t bytes)>& got) override {
-    for (const ckpt::BoxRead& b : boxes) {
-      read(b.name, b.role, b.box, b.out);
-      got(uint64_t(b.box.count()) * sizeof(float));
-    }
-  }
-
- private:
-  ckpt::Checkpoint& of_;
 };
 
 using Sequences = std::vector<std::vector<int32_t>>;

@@ -148,6 +148,7 @@ class PlanBuilder {
     } else {
       products.push_back({.name = names_.qkv[0], .out = q + 2 * kv, .sections = {q, kv, kv}});
     }
+    for (ParamList::Linear& product : products) product.head_rows = m_.head_dim();
     if (layer_.output_gate) products.push_back({.name = names_.gate, .out = q});
     for (size_t i = 0; i < products.size(); ++i) {
       products[i].in = m_.hidden_size, products[i].cut = Cut::rows, products[i].joined = i > 0;

@@ -50,7 +50,9 @@ class TableBuilder {
     }
     p.decay = decays(d.role);
     p.rule = rule_of(d.role);
-    p.states = parallel::rows_of(p.rule);
+    p.states = parallel::rows_of(p.rule, {optimizer_.moments, optimizer_.ema_decay > 0});
+    p.blocks = kernels::moment_blocks(p.count());
+    if (optimizer_.muon.split_heads && p.rule == parallel::UpdateRule::muon) p.layout.head_rows = d.head_rows;
     if (!table_.params.empty())
       p.first_tensor = table_.params.back().first_tensor + table_.params.back().states.saved();
     table_.params.push_back(std::move(p));
@@ -107,10 +109,10 @@ class TableBuilder {
   int64_t kv_heads_ = 0;  // that each rank of a tensor group has as many of, in every layer
 };
 
-ckpt::Tensor tensor_of(const Param& p, ckpt::Role role, DType dtype) {
-  std::vector<int64_t> shape{p.layout.rows};
-  if (!p.is_vector()) shape.push_back(p.layout.cols);
-  return {p.layout.name, role, dtype, shape};
+ckpt::Tensor tensor_of(const Param& p, const parallel::StateRow& row) {
+  std::vector<int64_t> shape{row.of_blocks ? p.blocks : p.layout.rows};
+  if (!p.is_vector() && !row.of_blocks) shape.push_back(p.layout.cols);
+  return {p.layout.name, row.role, row.dtype, shape};
 }
 
 }  // namespace
@@ -130,13 +132,13 @@ int64_t ParamTable::total_count() const {
 
 size_t ParamTable::state_bytes() const {
   size_t bytes = 0;
-  for (const Param& p : params) bytes += size_t(p.count()) * p.states.bytes_per_element();
+  for (const Param& p : params) bytes += p.states.bytes(p.count(), p.blocks);
   return bytes;
 }
 
 size_t ParamTable::checkpoint_bytes() const {
   size_t bytes = 0;
-  for (const Param& p : params) bytes += size_t(p.count()) * p.states.saved_bytes_per_element();
+  for (const Param& p : params) bytes += p.states.saved_bytes(p.count(), p.blocks);
   return bytes;
 }
 
@@ -148,13 +150,13 @@ std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table) {
   std::vector<ckpt::Tensor> tensors;
   for (const Param& p : table.params)
     for (const parallel::StateRow& row : p.states)
-      if (row.saved) tensors.push_back(tensor_of(p, row.role, row.dtype));
+      if (row.saved) tensors.push_back(tensor_of(p, row));
   return tensors;
 }
 
 std::vector<ckpt::Tensor> gradient_tensors(const ParamTable& table) {
   std::vector<ckpt::Tensor> tensors;
-  for (const Param& p : table.params) tensors.push_back(tensor_of(p, ckpt::Role::gradient, DType::f32));
+  for (const Param& p : table.params) tensors.push_back(tensor_of(p, {.role = ckpt::Role::gradient}));
   return tensors;
 }
 

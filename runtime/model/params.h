@@ -25,6 +25,7 @@ struct Param {
   bool joined = false, partial = false;  ///< as in ParamDeclaration
   parallel::UpdateRule rule = parallel::UpdateRule::adamw;
   parallel::StateRows states = parallel::kAdamW;  ///< of the rule
+  int64_t blocks = 0;    ///< of its moments: as of one chunk, until its grid is known (model_tables)
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
 
   bool is_vector() const { return layout.cols == 1 && role != ParamRole::matrix; }

@@ -166,8 +166,7 @@ void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& op
 
 }  // namespace stage_memory
 
-kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements,
-                                    int64_t optimizer_boxes) {
+kernels::ScratchShape scratch_shape(const ModelTables& tables, const parallel::ShardingBytes& optimizer) {
   const LayerShape& s = tables.shape;
   const Widest widest = widest_of(tables.model, s);
   return {.rows = s.rows,
@@ -175,8 +174,9 @@ kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer
           .attention = widest.attention,
           .embedding_rows = (tables.model.vocabulary + s.tensor - 1) / s.tensor,
           .embedding_cols = s.hidden,
-          .optimizer_elements = optimizer_elements,
-          .optimizer_boxes = optimizer_boxes};
+          .optimizer_elements = optimizer.state_elements,
+          .optimizer_boxes = optimizer.state_boxes,
+          .square_sums = optimizer.square_sums};
 }
 
 StageBytes StageModel::plan(const StageUses& uses, const Options& options) {

@@ -24,8 +24,7 @@ struct StageBytes {
 };
 
 /// The largest shapes of the ops of a rank. optimizer_*: of the chunks whose state the rank holds.
-kernels::ScratchShape scratch_shape(const ModelTables& tables, int64_t optimizer_elements,
-                                    int64_t optimizer_boxes);
+kernels::ScratchShape scratch_shape(const ModelTables& tables, const parallel::ShardingBytes& optimizer);
 
 class StageModel {
  public:

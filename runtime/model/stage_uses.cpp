@@ -178,6 +178,10 @@ ModelTables model_tables(const JobSpec& job, ModelPlan model) {
   tables.shape = layer_shape(tables.model, job.batch, job.data.seq_len, job.parallelism);
   tables.params = parameter_table(tables.model, job.optimizer);
   tables.grids = chunk_grids(tables.params, job.checkpoint.chunk_mib);
+  for (size_t p = 0; p < tables.grids.grids.size(); ++p) {
+    int64_t& blocks = tables.params.params[p].blocks = 0;
+    for (const parallel::Box& box : tables.grids.grids[p]) blocks += kernels::moment_blocks(box.count());
+  }
   tables.stage_layers = stage_layers(tables.model, job.parallelism, job.data.seq_len);
   return tables;
 }

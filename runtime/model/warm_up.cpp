@@ -49,9 +49,9 @@ void warm_up(const WarmUp& w) {
   w.model.weights_changed();
   for (const auto& chunk : w.params.state_chunks())
     for (size_t i = 0; i < chunk.rows.size(); ++i)
-      w.backend.run(stream,
-                    kernels::FillZero{.data = chunk.states[i],
-                                      .size = size_t(chunk.box.count()) * size_of(chunk.rows[i].dtype)});
+      w.backend.run(stream, kernels::FillZero{.data = chunk.states[i],
+                                              .size = size_t(chunk.box_of(chunk.rows[i]).count()) *
+                                                      size_of(chunk.rows[i].dtype)});
   stream.synchronize();
 }
 

@@ -75,11 +75,10 @@ std::string lower(std::string text) {
 size_t DeviceModel::program_bytes() const { return is_host() ? kProgramBytes : 0; }
 
 size_t DeviceModel::workspace_bytes(const ModelTables& tables, const ParallelSpec& parallelism,
-                                    int64_t optimizer_elements, int64_t optimizer_boxes) const {
+                                    const parallel::ShardingBytes& optimizer) const {
   if (!is_host())
-    return kernels::cuda_scratch_bytes(scratch_shape(tables, optimizer_elements, optimizer_boxes)) +
-           kernels::cuda_workspace_bytes();
-  kernels::ScratchShape shape = scratch_shape(tables, 0, 0);
+    return kernels::cuda_scratch_bytes(scratch_shape(tables, optimizer)) + kernels::cuda_workspace_bytes();
+  kernels::ScratchShape shape = scratch_shape(tables, {});
   shape.widest = tables.model.hidden;  // of a norm; biases need no memory of their own here
   return kernels::cpu_scratch_bytes(shape, parallelism.threads_per_rank) +
          product_bytes(tables, parallelism.threads_per_rank);

@@ -38,7 +38,7 @@ struct DeviceModel {
   /// arguments.
   size_t program_bytes() const;
   size_t workspace_bytes(const ModelTables& tables, const ParallelSpec& parallelism,
-                         int64_t optimizer_elements, int64_t optimizer_boxes) const;
+                         const parallel::ShardingBytes& optimizer) const;
 };
 
 /// A device of which only the kind is known. It suffices to compute the memory that a job needs.

@@ -178,8 +178,10 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   plan.buckets = count_buckets(params);
   for (const auto& owned : params.owned_chunks())
     if (owned.saved_here)
-      plan.saved_bytes += params.group(owned.group).key.states.saved_bytes_per_element() *
-                          size_t(owned.chunk.where.global.count());
+      plan.saved_bytes +=
+          params.group(owned.group)
+              .key.states.saved_bytes(owned.chunk.where.global.count(),
+                                      kernels::moment_blocks(owned.chunk.where.global.count()));
   plan.classes = planner.classes();
   return plan;
 }

@@ -51,8 +51,7 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                const parallel::ShardingBytes& sharding) {
   m.sharding = sharding;
-  m.workspace =
-      device.workspace_bytes(tables, job.parallelism, sharding.state_elements, sharding.state_boxes);
+  m.workspace = device.workspace_bytes(tables, job.parallelism, sharding);
   // Of replicas, each saves its part.
   const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1;
   const size_t written = sharding.saved / replicas;

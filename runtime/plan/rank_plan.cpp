@@ -64,7 +64,7 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
                 .split_backward = splits_backward(job),
                 .loss_scale = float(1.0 / double(job.tokens_per_step()))};
   const parallel::ShardingBytes sharding = plan.params.bytes();
-  plan.scratch = scratch_shape(tables, sharding.state_elements, sharding.state_boxes);
+  plan.scratch = scratch_shape(tables, sharding);
   plan.memory =
       memory_of_stage(job, device, StageModel::plan(plan.uses, plan.model), plan.batch, plan.sequences);
   plan.memory.at = at;

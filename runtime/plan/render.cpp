@@ -74,14 +74,19 @@ struct Term {
 const char* copies_text(const PlanReport& r) {
   return r.job.checkpoint.memory == MemoryCopies::one ? "a copy" : "two copies";
 }
-const char* optimizer_text(OptimizerType type) {
-  switch (type) {
-    case OptimizerType::adamw: return "optimizer (master, two moments)";
-    case OptimizerType::muon: return "optimizer (master, momentum, moments)";
-    case OptimizerType::lion:
-    case OptimizerType::sgd: break;
-  }
-  return "optimizer (master, one moment)";
+std::string optimizer_text(const OptimizerSpec& optimizer) {
+  const bool f32 = optimizer.moments == kernels::Moments::f32;
+  const std::string format = f32 ? "" : fmt::format("{} ", word_of(optimizer.moments));
+  const auto moments = [&] {
+    switch (optimizer.type) {
+      case OptimizerType::adamw: return fmt::format("two {}moments", format);
+      case OptimizerType::muon: return fmt::format("momentum, {}moments", format);
+      case OptimizerType::lion:
+      case OptimizerType::sgd: break;
+    }
+    return fmt::format("one {}moment", format);
+  };
+  return fmt::format("optimizer (master, {}{})", moments(), optimizer.ema_decay > 0 ? ", ema" : "");
 }
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
@@ -97,7 +102,7 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
        : in_turn ? "gradients (f32, of two parts at a time)"
                  : "gradients (f32)",
        "gradients", m.sharding.gradients},
-      {optimizer_text(r.job.optimizer.type), "optimizer", m.sharding.optimizer},
+      {optimizer_text(r.job.optimizer), "optimizer", m.sharding.optimizer},
       {"activations in flight", "activations", m.stage.activations},
       {"scratch", "scratch", m.stage.scratch() + m.sharding.matrix_scratch},
       {"communication", "communication", m.sharding.communication},

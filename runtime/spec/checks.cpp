@@ -268,7 +268,24 @@ void check_parallelism(Resolution& r) {
   check_recompute(r);
 }
 
+void check_optimizer(Resolution& r) {
+  if (!r.sound("optimizer.type")) return;
+  const OptimizerType type = r.job.optimizer.type;
+  const bool muon = type == OptimizerType::muon;
+  const std::pair<const char*, bool> fields[] = {{"optimizer.momentum", muon || type == OptimizerType::sgd},
+                                                 {"optimizer.muon.steps", muon},
+                                                 {"optimizer.muon.scale", muon},
+                                                 {"optimizer.muon.split_heads", muon}};
+  for (const auto& [path, used] : fields)
+    if (!used && r.given_by_user(path) && r.sound(path) &&
+        find_field(path)->get(r.job) != find_field(path)->get(JobSpec()))
+      r.report("W0245", fmt::format("`{}` has no effect here", path), {path, "optimizer.type"},
+               {fmt::format("optimizer.type is \"{}\"; remove the field, or choose {}", word_of(type),
+                            std::string_view(path) == "optimizer.momentum" ? "muon or sgd" : "muon")});
+}
+
 void check_training(Resolution& r) {
+  check_optimizer(r);
   const ScheduleSpec& s = r.job.schedule;
   const bool lengths = r.sound({"schedule.total_steps", "schedule.warmup_steps"});
   const char* total = r.given("schedule.total_tokens") ? "schedule.total_tokens" : "schedule.total_steps";

@@ -19,7 +19,7 @@ std::vector<ckpt::WantedBox> boxes_of(const WantedState& wanted) {
   for (const parallel::ShardedParams::StateChunk& chunk : wanted.params.state_chunks())
     for (const parallel::StateRow& row : chunk.rows)
       if (row.saved)
-        boxes.push_back({wanted.table.params[size_t(chunk.param)].layout.name, row.role, chunk.box});
+        boxes.push_back({wanted.table.params[size_t(chunk.param)].layout.name, row.role, chunk.box_of(row)});
   return boxes;
 }
 

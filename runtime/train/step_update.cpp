@@ -28,9 +28,13 @@ parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int6
   a.grad_scale = float(clip * of_tokens);
   a.bias_correction1 = float(1.0 - std::pow(optimizer.beta1, double(updates)));
   a.bias_correction2 = float(1.0 - std::pow(optimizer.beta2, double(updates)));
-  step.lion = {.lr = a.lr, .beta1 = a.beta1, .beta2 = a.beta2, .grad_scale = a.grad_scale};
-  step.sgd = {.lr = a.lr, .momentum = float(optimizer.momentum), .grad_scale = a.grad_scale};
+  a.update = uint32_t(updates);
+  step.lion = {
+      .lr = a.lr, .beta1 = a.beta1, .beta2 = a.beta2, .grad_scale = a.grad_scale, .update = a.update};
+  step.sgd = {
+      .lr = a.lr, .momentum = float(optimizer.momentum), .grad_scale = a.grad_scale, .update = a.update};
   step.muon = {.lr = a.lr, .momentum = float(optimizer.momentum), .grad_scale = a.grad_scale};
+  if (optimizer.ema_decay > 0) step.ema_decay = float(optimizer.ema_decay);
   return step;
 }
 

@@ -36,8 +36,14 @@ class EveryOp {
   explicit EveryOp(Backend& backend) : backend_(backend), memory_(backend.allocate(size_t(kPieces * kPieceElements) * 4)) {}
 
   static ScratchShape shape() {
-    return {.rows = M, .widest = C, .attention = {B, T, H, 1, C / H, 0.2f}, .embedding_rows = V, .embedding_cols = C,
-            .optimizer_elements = 2 * C * C, .optimizer_boxes = 2};
+    return {.rows = M,
+            .widest = C,
+            .attention = {B, T, H, 1, C / H, 0.2f},
+            .embedding_rows = V,
+            .embedding_cols = C,
+            .optimizer_elements = 2 * C * C,
+            .optimizer_boxes = 2,
+            .square_sums = {{3 * M * C, 3}}};
   }
 
   void run(Stream& s) {
@@ -77,8 +83,11 @@ class EveryOp {
                                {f32(19), f32(20), f32(21), f32(5), C, w, 0.1f}};
     backend_.run(s, AdamW{.boxes = boxes, .step = {.lr = 1e-3f}});
     const Matrix grads[] = {grad, matrix(at(22), DType::f32, C, C)};
-    double sums[2], sum;
+    const Matrix sections[] = {matrix(at(12), DType::f32, M, C), matrix(at(13), DType::f32, M, C),
+                               matrix(at(14), DType::f32, M, C)};
+    double sums[3], sum;
     backend_.run(s, SumSquares{.boxes = grads, .out = sums});
+    backend_.run(s, SumSquares{.boxes = sections, .out = sums});
     backend_.run(s, Sum{.x = floats, .n = M, .out = &sum});
     s.synchronize();
   }

@@ -116,7 +116,8 @@ void check_many_boxes(const decltype(O::step)& step, auto launch) {
       params.push_back(device.copy_of(b.param));
       on_device.push_back(b.view(states.back(), device.copy_of(b.grad), params.back()));
     }
-    launch(queue, device.copy_of(on_device), device.copy_of(tiles), int64_t(tiles.size()), step);
+    launch(queue, device.copy_of(on_device), device.copy_of(tiles), int64_t(tiles.size()), Moments::f32,
+           step);
     for (size_t i = 0; i < boxes.size(); ++i) {
       const Box& b = boxes[i];
       INFO("box " << i << " [" << b.rows << ", " << b.cols << "] " << name_of(b.param_type));
@@ -166,7 +167,8 @@ TEST_CASE("adamw of extreme numbers has the reference's bits") {
         {w.as<float>(), m.as<float>(), v.as<float>(), g.as<float>(), n, p, 0.1f}};
     const std::vector<Matrix> params = {p};
     const std::vector<cuda::Tile> tiles = cuda::tiles_of(params);
-    cuda::adamw(queue, device.copy_of(boxes), device.copy_of(tiles), int64_t(tiles.size()), kStep);
+    cuda::adamw(queue, device.copy_of(boxes), device.copy_of(tiles), int64_t(tiles.size()), Moments::f32,
+                kStep);
     std::vector<Storage> got = state;
     Storage got_param = param;
     device.bring_back(w, got[0]);

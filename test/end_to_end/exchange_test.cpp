@@ -89,6 +89,49 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
   }
 }
 
+TEST_CASE("averages of the weights are exported and sampled, of a run with moments in int8", "[exchange]") {
+  const TemporaryFolder dir;
+  write_file(dir / "job.json", tiny_spec("averages"));
+  const std::vector<std::string> averaged = {"-s", "optimizer.ema.decay=0.5", "-s", "optimizer.moments=int8",
+                                             "-s", "model.vocab_size=300"};  // of bytes
+  launch(dir, "first", 5, averaged);
+  done(dir, {"export", "first", "--out", "weights", "--dtype", "f32"});
+  const Json report = Json::parse(
+      done(dir, {"--json", "export", "first", "--out", "averages", "--ema", "--check-forward", "20"}).out);
+  CHECK(report["forward"]["largest"] == 0);
+  done(dir, {"export", "first", "--out", "exact", "--ema", "--dtype", "f32"});
+  CHECK(read_file(dir / "weights/model.safetensors") != read_file(dir / "exact/model.safetensors"));
+  done(dir, {"import", "exact", "--out", "model"});
+  done(dir, {"inspect-ckpt", "first", "--verify"});
+  const std::string shown = done(dir, {"inspect-ckpt", "first"}).out;
+  CHECK_THAT(shown, Contains("first_moment i8") && Contains("second_moment u8") && Contains("ema f32"));
+  const auto sampled = [&](const std::string& from, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"sample", from, "-n", "20", "-t", "0", "--tokenizer", "bytes"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_trainctl(dir.path(), arguments);
+  };
+  CHECK(sampled("first", {}).status == 0);
+  CHECK(sampled("first", {"--ema"}).status == 0);
+  // On half of the ranks it goes on to the same state as a run that was never stopped.
+  launch(dir, "whole", 8, averaged);
+  std::vector<std::string> stopped = averaged;
+  stopped.insert(stopped.end(), {"--max-steps", "3"});
+  std::vector<std::string> arguments = {
+      "launch", "job.json", "-s", "observability.run_id=cut", "-s", "schedule.total_steps=8"};
+  arguments.insert(arguments.end(), stopped.begin(), stopped.end());
+  CHECK(run_trainctl(dir.path(), arguments).status == 75);
+  done(dir, {"resume", "cut", "-s", "parallelism.data=1"});
+  CHECK(run_trainctl(dir.path(), {"inspect-ckpt", "whole", "--diff", "cut"}).status == 0);
+  const Outcome other = run_trainctl(dir.path(), {"resume", "cut", "-s", "optimizer.moments=bf16"});
+  CHECK(other.status == 3);
+  CHECK_THAT(other.err, Contains("`optimizer.moments` is fixed for the life of a run"));
+  launch(dir, "plain", 2, {});
+  const Outcome none = run_trainctl(dir.path(), {"export", "plain", "--out", "new", "--ema"});
+  CHECK(none.status == 7);
+  CHECK_THAT(none.err, Contains("has no averages of the weights"));
+  CHECK(sampled("plain", {"--ema"}).status == 7);
+}
+
 TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exchange]") {
   struct Kind {
     std::string word, described, file, config;

@@ -52,6 +52,8 @@ MuonUses muon_uses() {
   all.add(14, 6, Cut::rows, {10, 4});
   all.add(6, 16, Cut::cols);
   all.add(20, 8, Cut::cols);
+  all.add(24, 10, Cut::rows, {12, 6, 6});
+  all.uses.back().layout.head_rows = 3;
   return all;
 }
 
@@ -186,7 +188,9 @@ double error_of(const MuonUses& of, int param, const std::vector<float>& got, Mu
   const int64_t m = layout.cols;
   double error = 0, size = 0;
   int64_t begin = 0;
-  const std::vector<int64_t> sections = layout.sections.empty() ? std::vector{layout.rows} : layout.sections;
+  const std::vector<int64_t> sections = layout.head_rows > 0      ? std::vector<int64_t>(8, 3)
+                                        : layout.sections.empty() ? std::vector{layout.rows}
+                                                                  : layout.sections;
   for (const int64_t n : sections) {
     Doubles w, start, momentum(size_t(n * m));
     for (int64_t i = 0; i < n * m; ++i) w.push_back(muon_number(0, param, begin * m + i));
@@ -254,6 +258,8 @@ TEST_CASE("ten steps bring all singular values of a matrix to one") {
 TEST_CASE("matrices are dealt out by what their products cost") {
   CHECK(muon_cost({.name = "", .rows = 18, .cols = 6, .sections = {6, 6, 6}}) == 3 * 6 * 6 * 6);
   CHECK(muon_cost({.name = "", .rows = 4, .cols = 10}) == 4 * 10 * 4);
+  CHECK(muon_cost({.name = "", .rows = 24, .cols = 10, .sections = {12, 6, 6}, .head_rows = 3}) ==
+        8 * 3 * 10 * 3);
   CHECK(muon_scale(MuonScale::match_rms, 100, 25) == Approx(2));
   CHECK(muon_scale(MuonScale::spectral, 100, 25) == Approx(2));
   CHECK(muon_scale(MuonScale::spectral, 25, 100) == Approx(1));

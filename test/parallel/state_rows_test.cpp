@@ -44,10 +44,10 @@ sharding::Layout layout_of(const Uses& uses, int zero, int ranks, int rank) {
 TEST_CASE("rows are compared by what they say, and counted") {
   CHECK(StateRows(kAdamW) == StateRows(kAdamW));
   CHECK(StateRows(kAdamW) != StateRows(kByMatrix));
-  CHECK(StateRows(kAdamW).bytes_per_element() == 12);
-  CHECK(StateRows(kAdamW).saved_bytes_per_element() == 12);
-  CHECK(StateRows(kByMatrix).bytes_per_element() == 10);
-  CHECK(StateRows(kByMatrix).saved_bytes_per_element() == 8);
+  CHECK(StateRows(kAdamW).bytes(1, 1) == 12);
+  CHECK(StateRows(kAdamW).saved_bytes(1, 1) == 12);
+  CHECK(StateRows(kByMatrix).bytes(1, 1) == 10);
+  CHECK(StateRows(kByMatrix).saved_bytes(1, 1) == 8);
   CHECK(StateRows(kByMatrix).saved() == 2);
   CHECK(StateRows(kByMatrix).has_matrices());
   CHECK(!StateRows(kAdamW).has_matrices());

@@ -179,8 +179,11 @@ class HostFacing final : public HostDevice {
     std::vector<Range> ranges;
     for (const UpdateBox& b : op.boxes) {
       const Matrix grad{const_cast<float*>(b.grad), DType::f32, b.param.rows, b.param.cols, b.grad_stride};
-      for (float* state : {b.master, b.first_moment, b.second_moment})
-        ranges.push_back({state, size_t(b.param.count()) * 4});
+      const auto count = size_t(b.param.count()), blocks = size_t(moment_blocks(b.param.count()));
+      const size_t of_moment = b.moments == Moments::f32 ? 4 : b.moments == Moments::bf16 ? 2 : 1;
+      ranges.push_back({b.master, count * 4});
+      for (void* moment : {b.first_moment, b.second_moment}) ranges.push_back({moment, count * of_moment});
+      for (float* scales : {b.first_scales, b.second_scales}) ranges.push_back({scales, blocks * 4});
       ranges.push_back(grad);
       ranges.push_back(b.param);
     }
@@ -188,7 +191,7 @@ class HostFacing final : public HostDevice {
     std::vector<UpdateBox> there;
     for (const UpdateBox& b : op.boxes)
       there.push_back({on(b.master), on(b.first_moment), on(b.second_moment), on(b.grad), b.grad_stride,
-                       on(b.param), b.weight_decay});
+                       on(b.param), b.weight_decay, b.moments, on(b.first_scales), on(b.second_scales)});
     op.boxes = there;
     device_->run(*stream_, op);
     on.bring_back();

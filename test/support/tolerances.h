@@ -36,6 +36,11 @@ inline constexpr double kFiniteDifference = 2e-3;
 /// No limit: for an output that is checked in another way.
 inline constexpr double kUnchecked = 1e30;
 
+/// A moment's code of at most 1: four roundings of f32.
+inline constexpr double kMomentCode = 1e-6;
+/// A stored moment is a neighbour of the computed one, which f32 and the test round, in steps of about 1 / 128 of it.
+inline constexpr double kMomentSteps = 1e-3;
+
 /// Three updates by Muon in f32 against double: a rounding of 6e-8 in a small singular value grows by up to 3.4^5 = 485 in a step.
 inline constexpr double kMuon = 1e-3;
 

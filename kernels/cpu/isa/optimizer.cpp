@@ -34,8 +34,9 @@ void adamw(const UpdateBox& box, const AdamWStep& s) {
     using T = decltype(t);
     for (int64_t r = 0; r < box.param.rows; ++r) {
       const float* grad = box.grad + r * box.grad_stride;
-      float *master = box.master + r * box.param.cols, *first = box.first_moment + r * box.param.cols,
-            *second = box.second_moment + r * box.param.cols;
+      float *master = box.master + r * box.param.cols,
+            *first = static_cast<float*>(box.first_moment) + r * box.param.cols,
+            *second = static_cast<float*>(box.second_moment) + r * box.param.cols;
       T* param = row<T>(box.param, r);
       for_lanes(box.param.cols, [&](int64_t c, auto lanes) {
         const V g = load(grad + c, lanes) * s.grad_scale;
@@ -61,7 +62,8 @@ void lion(const UpdateBox& box, const LionStep& s) {
     using T = decltype(t);
     for (int64_t r = 0; r < box.param.rows; ++r) {
       const float* grad = box.grad + r * box.grad_stride;
-      float *master = box.master + r * box.param.cols, *moment = box.first_moment + r * box.param.cols;
+      float *master = box.master + r * box.param.cols,
+            *moment = static_cast<float*>(box.first_moment) + r * box.param.cols;
       T* param = row<T>(box.param, r);
       for_lanes(box.param.cols, [&](int64_t c, auto lanes) {
         const V g = load(grad + c, lanes) * s.grad_scale, m = load(moment + c, lanes);
@@ -84,7 +86,8 @@ void sgd(const UpdateBox& box, const SgdStep& s) {
     using T = decltype(t);
     for (int64_t r = 0; r < box.param.rows; ++r) {
       const float* grad = box.grad + r * box.grad_stride;
-      float *master = box.master + r * box.param.cols, *moment = box.first_moment + r * box.param.cols;
+      float *master = box.master + r * box.param.cols,
+            *moment = static_cast<float*>(box.first_moment) + r * box.param.cols;
       T* param = row<T>(box.param, r);
       for_lanes(box.param.cols, [&](int64_t c, auto lanes) {
         const V m = load(moment + c, lanes) * s.momentum + load(grad + c, lanes) * s.grad_scale;

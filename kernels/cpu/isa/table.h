@@ -52,6 +52,7 @@ struct KernelTable {
   void (*form_logits)(const FormLogits&);
   void (*cross_entropy_stats)(const CrossEntropyStats&);
   void (*cross_entropy_backward)(const CrossEntropyBackward&);
+  // With moments in f32.
   void (*adamw)(const UpdateBox& box, const AdamWStep& step);
   void (*lion)(const UpdateBox& box, const LionStep& step);
   void (*sgd)(const UpdateBox& box, const SgdStep& step);

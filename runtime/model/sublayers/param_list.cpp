@@ -26,7 +26,8 @@ void ParamList::weight(const Linear& l, int place) {
                    .sections = l.sections,
                    .residual = l.residual,
                    .place = place,
-                   .joined = l.joined});
+                   .joined = l.joined,
+                   .head_rows = l.head_rows});
 }
 
 void ParamList::bias(const Linear& l, int place) {

@@ -23,6 +23,7 @@ struct ParamDeclaration {
   bool joined = false;           ///< lies directly behind the one before, as one taller matrix
   double init_mean = 0;
   bool partial = false;  ///< held whole by each tensor rank, which computes with a part of its uses
+  int64_t head_rows = 0;  ///< of a weight of queries, keys or values: the rows of a head
   bool operator==(const ParamDeclaration&) const = default;
 };
 
@@ -35,6 +36,7 @@ class ParamList {
     parallel::Cut cut = parallel::Cut::none;
     std::vector<int64_t> sections = {};
     bool residual = false, joined = false;
+    int64_t head_rows = 0;
   };
   struct Places {
     int weight = -1, bias = -1;

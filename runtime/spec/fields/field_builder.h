@@ -213,6 +213,7 @@ class DeclareSection {
 // The parts of the table, one per file.
 void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_layer(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_model_and_data
+void declare_optimizers(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_training
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_operation
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);

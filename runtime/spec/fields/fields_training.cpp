@@ -311,82 +311,6 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
       .also({"activation_checkpointing", "recompute", "gradient_checkpointing"});
 }
 
-void declare_muon(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection muon(table, sections, "optimizer.muon", "Of `optimizer.type` = \"muon\".", Change::branch);
-  muon.integer(
-          "steps",
-          "Newton-Schulz steps of an update. The first five bring singular values to between about 0.7 and "
-          "1.2; each one more, of the classical quintic, brings them nearer to 1.")
-      .to(IN_JOB(optimizer.muon.steps))
-      .from(1)
-      .upto(20)
-      .fallback(int64_t{5})
-      .left_out_as_default();
-  muon.choice(
-          "scale", words_of<parallel::MuonScale>(),
-          "How long an update of an n x m matrix is. `match_rms`: 0.2 sqrt(max(n, m)), as long as AdamW's "
-          "usually are, so that its learning rate fits. `spectral`: sqrt(max(1, n / m)).")
-      .to(IN_JOB(optimizer.muon.scale))
-      .fallback(std::string("match_rms"))
-      .left_out_as_default();
-}
-
-void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection optimizer(table, sections, "optimizer", "How gradients change the parameters, in float32.",
-                           Change::branch);
-  optimizer
-      .choice(
-          "type", words_of<OptimizerType>(),
-          "The rule of an update. `adamw` (arXiv:1711.05101): keeps two moments of each parameter. `lion` "
-          "(arXiv:2302.06675): the sign of a moment; keeps one. `sgd`: SGD with momentum; keeps one. "
-          "`muon` (arXiv:2502.16982): a layer's matrices move along their momentum, made orthogonal by a "
-          "few products; embeddings, head and vectors have AdamW. All decay weights apart from gradients.")
-      .to(IN_JOB(optimizer.type))
-      .on_change(Change::never)
-      .fallback(std::string("adamw"))
-      .left_out_as_default();
-  optimizer.number("momentum", "Of `muon` and `sgd`: the part of the momentum that a step keeps.")
-      .to(IN_JOB(optimizer.momentum))
-      .from(0)
-      .upto(0.999999)
-      .fallback(0.95)
-      .left_out_as_default();
-  optimizer.number("beta1", "Decay of the first moment.")
-      .to(IN_JOB(optimizer.beta1))
-      .from(0)
-      .upto(0.999999)
-      .fallback(0.9);
-  optimizer.number("beta2", "Decay of the second moment.")
-      .to(IN_JOB(optimizer.beta2))
-      .from(0)
-      .upto(0.9999999)
-      .fallback(0.95);
-  optimizer.number("eps", "Added to the root of the second moment.")
-      .to(IN_JOB(optimizer.eps))
-      .above(0)
-      .upto(1)
-      .fallback(1e-8);
-  optimizer.number("weight_decay", "Decoupled weight decay, multiplied by the learning rate.")
-      .to(IN_JOB(optimizer.weight_decay))
-      .from(0)
-      .upto(100)
-      .fallback(0.1)
-      .also({"wd"});
-  optimizer
-      .field(Type::text_list, "decay_exclude", "Kinds of parameters without weight decay.",
-             words_of<DecayKind>())
-      .to(IN_JOB(optimizer.decay_exclude))
-      .fallback(std::vector<std::string>{"norm", "bias"})
-      .example("[\"norm\", \"bias\", \"embedding\"]");
-  optimizer.number("grad_clip", "Largest norm of the whole gradient; 0 turns clipping off.")
-      .to(IN_JOB(optimizer.grad_clip))
-      .on_change(Change::numerics)
-      .from(0)
-      .upto(1e9)
-      .fallback(1.0)
-      .also({"clip_grad", "max_grad_norm", "gradient_clipping"});
-}
-
 void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection schedule(table, sections, "schedule",
                           "How long to train and with which learning rate: warm-up, then `type`. "
@@ -489,8 +413,7 @@ void declare_training(std::vector<Field>& table, std::vector<Section>& sections)
   declare_nccl(table, sections);
   declare_execution(table, sections);
   declare_numbers(table, sections);
-  declare_optimizer(table, sections);
-  declare_muon(table, sections);
+  declare_optimizers(table, sections);
   declare_schedule(table, sections);
   declare_schedule_phases(table, sections);
 }

@@ -15,6 +15,7 @@
 #include "parallel/mesh.h"
 #include "parallel/muon.h"
 #include "parallel/pipeline.h"
+#include "parallel/state_rows.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/words.h"
 #include "runtime/spec/fields/model_spec.h"
@@ -112,6 +113,7 @@ struct Words<OptimizerType> {
 struct MuonSpec {
   int steps = 5;
   parallel::MuonScale scale = parallel::MuonScale::match_rms;
+  bool split_heads = false;  // each head of queries, keys and values is a matrix
 };
 
 struct OptimizerSpec {
@@ -120,6 +122,8 @@ struct OptimizerSpec {
   OptimizerType type = OptimizerType::adamw;
   double momentum = 0.95;  // of muon and sgd
   MuonSpec muon;
+  kernels::Moments moments = kernels::Moments::f32;
+  double ema_decay = 0;  // of averages of the weights; 0: none
 };
 
 struct ScheduleSpec {

@@ -333,6 +333,10 @@ const std::vector<CodePage> kOperation = {
      "override before it gives.",
      R"(-s schedule.total_steps=10, and "total_tokens" in the file)",
      "This is what counts; take the other out where it should never count."},
+    {"W0245", "A field of another optimizer",
+     "`optimizer.momentum` is of muon and sgd, `optimizer.muon` of muon alone. Other optimizers do not read "
+     "them.",
+     R"("optimizer": {"type": "adamw", "momentum": 0.9})", R"(Remove the field, or write "type": "sgd".)"},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
      R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
     {"W0502", "Validation data is never used",

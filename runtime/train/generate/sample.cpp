@@ -1,10 +1,11 @@
 #include "runtime/train/generate/sample.h"
 
+#include "ckpt/view.h"
 #include "data/sidecar.h"
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
-#include "runtime/spec/parse.h"
 #include "runtime/machine/rank_device.h"
+#include "runtime/spec/parse.h"
 
 namespace trainctl {
 namespace {
@@ -50,7 +51,8 @@ JobSpec job_of(const ckpt::Checkpoint& checkpoint) {
 }
 
 SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each) {
-  const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  if (request.averages) checkpoint = ckpt::averages_of(std::move(checkpoint));
   const JobSpec job = job_of(*checkpoint);
   const data::TokenizerChoice choice =
       request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);

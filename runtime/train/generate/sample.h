@@ -23,6 +23,7 @@ struct SampleRequest {
   std::string prompt;            ///< "": the end-of-text token, that is, the start of a document
   data::TokenizerChoice tokenizer;     ///< none: the one of the run
   GenerateOptions options;
+  bool averages = false;  ///< --ema: with the averages of the weights
   int threads = 1;
 };
 

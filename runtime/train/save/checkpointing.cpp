@@ -54,16 +54,16 @@ class LoadProgress {
 void zero_others(const RankState& state, const ShardedParams::StateChunk& c) {
   for (size_t i = 0; i < c.rows.size(); ++i)
     if (c.rows[i].role != ckpt::Role::master)
-      state.backend.run(state.stream,
-                        kernels::FillZero{.data = c.states[i],
-                                          .size = size_t(c.box.count()) * size_of(c.rows[i].dtype)});
+      state.backend.run(state.stream, kernels::FillZero{.data = c.states[i],
+                                                        .size = size_t(c.box_of(c.rows[i]).count()) *
+                                                                size_of(c.rows[i].dtype)});
 }
 
-/// Calls with(band, offset) for runs of whole rows of `box` of at most `most` elements each (a row at least); `offset` is that of the
-/// band's first element in the box.
+/// Calls with(band, offset) for runs of whole rows of `box` of at most `most` bytes each (a row at least), of elements of `size` bytes;
+/// `offset` is that of the band's first element in the box.
 template <typename With>
-void in_bands(const parallel::Box& box, int64_t most, With with) {
-  const int64_t rows = std::max<int64_t>(1, most / box.cols());
+void in_bands(const parallel::Box& box, size_t most, size_t size, With with) {
+  const int64_t rows = int64_t(std::clamp<size_t>(most / size / size_t(box.cols()), 1, size_t(box.rows())));
   for (int64_t row = box.row_begin; row < box.row_end; row += std::min(rows, box.row_end - row))
     with(parallel::Box{row, row + std::min(rows, box.row_end - row), box.col_begin, box.col_end}, (row - box.row_begin) * box.cols());
 }
@@ -99,8 +99,8 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
   };
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     zero_others(state, c);
-    in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
-      if (!upload.fits(band.count())) fill();
+    in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
+      if (!upload.fits(size_t(band.count()) * sizeof(float))) fill();
       rooms.push_back({&table.params[size_t(c.param)], band,
                        upload.room(c.floats(ckpt::Role::master) + offset, band.count())});
     });
@@ -108,6 +108,7 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
   }
   fill();
   upload.finish();
+  state.params.begin_averages();
 }
 
 void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state) {
@@ -119,13 +120,14 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     if (c.param != found) stored = model.find(table.params[size_t(c.param)]);
     found = c.param;
-    in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
+    in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
       model.read(stored, band, upload.room(c.floats(ckpt::Role::master) + offset, band.count()));
     });
     zero_others(state, c);
     progress.add(c);
   }
   upload.finish();
+  state.params.begin_averages();
 }
 
 namespace {
@@ -139,7 +141,10 @@ bool has_master(const ckpt::Checkpoint& checkpoint, const std::string& name) {
 
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
   const auto wanted = checkpoint_tensors(table);
+  const bool has_averages = std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                                        [](const ckpt::Tensor& t) { return t.role == ckpt::Role::ema; });
   for (const ckpt::Tensor& t : wanted) {
+    if (t.role == ckpt::Role::ema && !has_averages) continue;
     const auto& have = checkpoint.tensors();
     const auto it = std::find_if(have.begin(), have.end(),
                                  [&](const ckpt::Tensor& h) { return h.name == t.name && h.role == t.role; });
@@ -147,6 +152,17 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
       throw Error(ErrorCode::kCheckpoint,
                   fmt::format("{} has no {} of `{}`: another optimizer.type computed it; use that type",
                               checkpoint.path(), ckpt::name_of(t.role), t.name));
+    if (it != have.end() && it->dtype != t.dtype)
+      throw Error(
+          ErrorCode::kCheckpoint,
+          fmt::format(
+              "{} has {} of `{}` in {}, this job in {}: optimizer.moments is fixed for the life of a run",
+              checkpoint.path(), ckpt::name_of(t.role), t.name, name_of(it->dtype), name_of(t.dtype)));
+    if (it != have.end() && it->shape != t.shape &&
+        (t.role == ckpt::Role::first_scales || t.role == ckpt::Role::second_scales))
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("{} has other blocks of moments of `{}`: keep the run's checkpoint.chunk_mib",
+                              checkpoint.path(), t.name));
     if (it == have.end())
       throw Error(ErrorCode::kCheckpoint, fmt::format("{} has no tensor `{}` ({}): it is a checkpoint of another model",
                                                       checkpoint.path(), t.name, ckpt::name_of(t.role)));
@@ -164,16 +180,21 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
   };
   for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
     const std::string& name = table.params[size_t(c.param)].layout.name;
-    for (const parallel::StateRow& row : c.rows)
-      if (row.saved)
-        in_bands(c.box, upload.most(), [&](const parallel::Box& band, int64_t offset) {
-          if (!upload.fits(band.count())) read();
-          reads.push_back(
-              {name, row.role, band, upload.room(c.floats(row.role) + offset, band.count()), !c.saved_here});
-        });
+    for (size_t i = 0; i < c.rows.size(); ++i) {
+      const parallel::StateRow& row = c.rows[i];
+      if (!row.saved || (row.role == ckpt::Role::ema && !has_averages)) continue;
+      const size_t size = size_of(row.dtype);
+      in_bands(c.box_of(row), upload.most(), size, [&](const parallel::Box& band, int64_t offset) {
+        const size_t bytes = size_t(band.count()) * size;
+        if (!upload.fits(bytes)) read();
+        reads.push_back(
+            {name, row.role, band, upload.room(c.states[i] + size_t(offset) * size, bytes), !c.saved_here});
+      });
+    }
   }
   read();
   upload.finish();
+  if (!has_averages) state.params.begin_averages();
 }
 
 std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const RankState& state) {
@@ -182,7 +203,7 @@ std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const Ran
     if (!c.saved_here) continue;
     int tensor = table.params[size_t(c.param)].first_tensor;
     for (size_t i = 0; i < c.rows.size(); ++i)
-      if (c.rows[i].saved) data.push_back({tensor++, c.box, c.states[i]});
+      if (c.rows[i].saved) data.push_back({tensor++, c.box_of(c.rows[i]), c.states[i]});
   }
   return data;
 }

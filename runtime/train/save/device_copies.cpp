@@ -30,21 +30,22 @@ std::byte* StateStaging::half(int i) {
   return static_cast<std::byte*>(half.memory->data());
 }
 
-int64_t Upload::most() const {
-  return staging_.backend().is_host() ? std::numeric_limits<int64_t>::max() : int64_t(staging_.half_bytes() / sizeof(float));
+size_t Upload::most() const {
+  return staging_.backend().is_host() ? std::numeric_limits<size_t>::max() : staging_.half_bytes();
 }
 
-bool Upload::fits(int64_t count) const {
-  return staging_.backend().is_host() || used_ + size_t(count) * sizeof(float) <= staging_.half_bytes();
+bool Upload::fits(size_t bytes) const {
+  return staging_.backend().is_host() || used_ + bytes <= staging_.half_bytes();
 }
 
-float* Upload::room(float* device, int64_t count) {
+void* Upload::room(void* device, size_t bytes) {
   if (staging_.backend().is_host()) return device;
-  ENSURE(count <= most(), "room for {} floats in {} bytes", count, staging_.half_bytes());
-  if (!fits(count)) flush();
-  auto* host = reinterpret_cast<float*>(staging_.half(half_) + used_);
-  used_ += size_t(count) * sizeof(float);
-  copies_.push_back({device, host, size_t(count) * sizeof(float)});
+  ENSURE(bytes <= most(), "room for {} bytes in {}", bytes, staging_.half_bytes());
+  if (!fits(bytes)) flush();
+  std::byte* host = staging_.half(half_) + used_;
+  constexpr size_t kAligned = alignof(double);  // of whatever dtype comes next
+  used_ = std::min(staging_.half_bytes(), (used_ + bytes + kAligned - 1) / kAligned * kAligned);
+  copies_.push_back({device, host, bytes});
   return host;
 }
 

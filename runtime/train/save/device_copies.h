@@ -45,13 +45,16 @@ class StateStaging {
 class Upload {
  public:
   explicit Upload(StateStaging& staging) : staging_(staging) {}
-  /// The largest `count` of room().
-  int64_t most() const;
-  /// Whether `count` floats fit before the next flush.
-  bool fits(int64_t count) const;
-  /// Host memory for `count` floats (at most most()) that flush() copies to `device`. Valid until the next
-  /// flush. Flushes first if the floats do not fit.
-  float* room(float* device, int64_t count);
+  /// The largest room() in bytes.
+  size_t most() const;
+  /// Whether so many bytes fit before the next flush.
+  bool fits(size_t bytes) const;
+  /// Host memory for `bytes` (at most most()) that flush() copies to `device`. Valid until the next flush.
+  /// Flushes first if they do not fit.
+  void* room(void* device, size_t bytes);
+  float* room(float* device, int64_t floats) {
+    return static_cast<float*>(room(static_cast<void*>(device), size_t(floats) * sizeof(float)));
+  }
   /// Enqueues the copies of all memory from room(). The caller has filled it.
   void flush();
   /// Flushes and waits for all copies.
@@ -59,8 +62,8 @@ class Upload {
 
  private:
   struct Copy {
-    float* device;
-    const float* host;
+    void* device;
+    const void* host;
     size_t bytes;
   };
   StateStaging& staging_;

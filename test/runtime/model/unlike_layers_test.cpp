@@ -63,7 +63,7 @@ TEST_CASE("parameters, costs and scratch are those of each layer") {
   CHECK(rows("model.layers.1.mlp.gate_proj.weight") == job.model.ffn_size);
   CHECK(rows("model.layers.2.mlp.gate_proj.weight") == 24);
   CHECK(rows("model.layers.3.mlp.up_proj.weight") == 120);
-  CHECK(scratch_shape(tables, 0, 0).widest == 240);
+  CHECK(scratch_shape(tables, {}).widest == 240);
   const PartFlops parts = part_flops(tables.model, job.data.seq_len);
   REQUIRE(parts.layers.size() == 4);
   CHECK(parts.layers[0] == parts.layers[1]);

@@ -398,9 +398,11 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
         "parallelism.reduction=fast", "checkpoint.chunk_mib=4", "device=cpu"}},
       {Change::branch,
        {"schedule.lr=1e-4", "seed=1", "data.shuffle_seed=1", "precision.compute=bf16", "optimizer.beta1=0.8",
-        "optimizer.muon.scale=spectral", "data.train.0.weight=2", "data.train.1.path=b",
-        "batch.global_sequences=64", "schedule.warmup_steps=3", "model.position.theta=20000"}},
-      {Change::never, {"model.num_layers=2", "model.vocab_size=500", "optimizer.type=lion"}}};
+        "optimizer.muon.scale=spectral", "optimizer.muon.split_heads=true", "optimizer.ema.decay=0.9",
+        "data.train.0.weight=2", "data.train.1.path=b", "batch.global_sequences=64",
+        "schedule.warmup_steps=3", "model.position.theta=20000"}},
+      {Change::never,
+       {"model.num_layers=2", "model.vocab_size=500", "optimizer.type=lion", "optimizer.moments=bf16"}}};
   for (const auto& [change, overrides] : cases)
     for (const std::string& override : overrides) {
       CAPTURE(override, name_of(change));
@@ -419,8 +421,9 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
 
 TEST_CASE("a field that runs of the past lack is left out of the spec where it has its default", "[spec]") {
   const ParsedJob plain = parse(kMinimal),
-                  given = parse(kMinimal, {"optimizer.type=adamw", "optimizer.muon.steps=5"});
-  for (const char* word : {"\"type\": \"adamw\"", "momentum", "muon"})
+                  given = parse(kMinimal, {"optimizer.type=adamw", "optimizer.muon.steps=5",
+                                           "optimizer.moments=f32", "optimizer.ema.decay=0"});
+  for (const char* word : {"\"type\": \"adamw\"", "momentum", "muon", "moments", "ema"})
     CHECK(plain.resolved_json.find(word) == std::string::npos);
   CHECK(given.resolved_json == plain.resolved_json);
   CHECK(given.hash == plain.hash);
@@ -430,6 +433,11 @@ TEST_CASE("a field that runs of the past lack is left out of the spec where it h
   CHECK(again.hash == muon.hash);
   CHECK(again.job.optimizer.type == OptimizerType::muon);
   CHECK(again.job.optimizer.muon.steps == 10);
+  const ParsedJob small = parse(kMinimal, {"optimizer.moments=int8", "optimizer.ema.decay=0.99"});
+  CHECK(small.hash != plain.hash);
+  CHECK(parse(small.resolved_json).hash == small.hash);
+  CHECK(parse(small.resolved_json).job.optimizer.moments == kernels::Moments::int8);
+  CHECK(parse(small.resolved_json).job.optimizer.ema_decay == 0.99);
   // Back to the default: the run has the field, the new spec leaves it out.
   CHECK(refused_on_resume(muon, plain, "").size() == 2);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/file_system.h"
+#include "runtime/model/params.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 #include "test/support/tolerances.h"
@@ -66,6 +67,35 @@ TEST_CASE("same bits on every mesh with muon", "[bits][rules]") {
 TEST_CASE("same bits on every mesh with lion and sgd", "[bits][rules]") {
   check_bits_of_rule(OptimizerType::lion, Family::llama, DType::bf16, 1);
   check_bits_of_rule(OptimizerType::sgd, Family::gpt2, DType::f32, 1);
+}
+
+TEST_CASE("heads as matrices of their own: queries, keys and values alone, and the same bits on meshes",
+          "[bits][rules]") {
+  for (const Family family : {Family::gpt2, Family::llama}) {
+    const TemporaryFolder dir;
+    JobSpec job = job_with_rule(OptimizerType::muon, family, dir.path());
+    const ThreadRun together = run_on_threads(job, {.dir = dir.path() + "/together", .max_steps = 4});
+    job.optimizer.muon.split_heads = true;
+    const ParamTable table = parameter_table(job.model, job.optimizer);
+    int split = 0;
+    for (const Param& p : table.params) {
+      if (p.layout.head_rows == 0) continue;
+      ++split;
+      CHECK(p.layout.head_rows == 8);
+      const auto is = [&](const char* part) { return p.layout.name.find(part) != std::string::npos; };
+      CHECK((is("c_attn") || is("q_proj") || is("k_proj") || is("v_proj")));
+    }
+    CHECK(split == (family == Family::gpt2 ? 4 : 12));
+    const ThreadRun plain = run_on_threads(job, {.dir = dir.path() + "/plain", .max_steps = 4});
+    CHECK(plain.root_hash != together.root_hash);
+    for (const auto& [dp, pp, zero] : {std::tuple{2, 1, 1}, {4, 2, 2}, {2, 2, 3}}) {
+      job.parallelism.data = dp, job.parallelism.pipeline = pp, job.parallelism.zero_stage = zero;
+      const ThreadRun run =
+          run_on_threads(job, {.dir = dir.path() + "/" + std::to_string(dp * 10 + zero), .max_steps = 4});
+      CHECK(run.losses == plain.losses);
+      CHECK(run.root_hash == plain.root_hash);
+    }
+  }
 }
 
 TEST_CASE("a resume on another mesh has the same bits with every rule", "[resume][rules]") {

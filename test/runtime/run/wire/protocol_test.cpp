@@ -67,7 +67,14 @@ TEST_CASE("every message comes back as it was sent") {
                               .numerics = "cpu v4",
                               .extra_json = "{}",
                               .resolved_spec_json = "{\n}"};
-  Shard shard{.epoch = 2, .step = 5, .number = 4, .tensors = {{"w", ckpt::Role::second_moment, DType::bf16, {3, 4}}}};
+  Shard shard{.epoch = 2,
+              .step = 5,
+              .number = 4,
+              .tensors = {{"w", ckpt::Role::second_moment, DType::bf16, {3, 4}},
+                          {"w", ckpt::Role::first_moment, DType::i8, {3, 4}},
+                          {"v", ckpt::Role::second_moment, DType::u8, {3, 4}},
+                          {"v", ckpt::Role::second_scales, DType::f32, {1}},
+                          {"v", ckpt::Role::ema, DType::f32, {3, 4}}}};
   shard.receipt.file = "shard";
   shard.receipt.file_bytes = 24;
   shard.receipt.entries = {{.tensor = "w",

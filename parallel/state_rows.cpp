@@ -1,0 +1,55 @@
+#include "parallel/state_rows.h"
+
+#include <array>
+
+namespace trainctl::parallel {
+namespace {
+
+using kernels::Moments;
+
+constexpr int kRules = int(UpdateRule::muon) + 1, kFormats = int(Moments::int8) + 1;
+
+struct Table {
+  std::array<StateRow, 6> rows{};
+  size_t size = 0;
+  constexpr void add(const StateRow& row) { rows[size++] = row; }
+  constexpr void add_moment(bool first, Moments format) {
+    const auto role = first ? StateRole::first_moment : StateRole::second_moment;
+    const std::string_view words = first ? "first moments" : "second moments";
+    const DType codes = first ? DType::i8 : DType::u8;
+    add({role, words, format == Moments::f32 ? DType::f32 : format == Moments::bf16 ? DType::bf16 : codes});
+    if (format == Moments::int8)
+      add({.role = first ? StateRole::first_scales : StateRole::second_scales,
+           .words = first ? "scales of first moments" : "scales of second moments",
+           .of_blocks = true});
+  }
+};
+
+constexpr Table table_of(UpdateRule rule, Moments format, bool averages) {
+  Table table;
+  table.add({StateRole::master, "master weights"});
+  if (rule == UpdateRule::muon)
+    table.add({StateRole::first_moment, "momentum of matrices", DType::f32, StateUnit::matrix});
+  else
+    table.add_moment(true, format);
+  if (rule == UpdateRule::adamw) table.add_moment(false, format);
+  if (averages) table.add({StateRole::ema, "averages of weights"});
+  return table;
+}
+
+constexpr auto kTables = [] {
+  std::array<Table, size_t(kRules * kFormats * 2)> tables{};
+  for (int i = 0; i < int(tables.size()); ++i)
+    tables[size_t(i)] = table_of(UpdateRule(i / 2 / kFormats), Moments(i / 2 % kFormats), i % 2 == 1);
+  return tables;
+}();
+
+}  // namespace
+
+StateRows rows_of(UpdateRule rule, const StateChoice& choice) {
+  const Table& table =
+      kTables[size_t((int(rule) * kFormats + int(choice.moments)) * 2 + int(choice.averages))];
+  return {table.rows.data(), table.size};
+}
+
+}  // namespace trainctl::parallel
