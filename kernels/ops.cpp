@@ -93,7 +93,7 @@ void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, 
 }
 
 void check_own_keys(const AttentionShape& s) {
-  ENSURE(s.has_own_keys(), "only the reference computes attention of {} queries from position {} to {} keys",
+  ENSURE(s.has_own_keys(), "this device does not compute attention of {} queries from position {} to {} keys",
          s.seq_len, s.mask.query_offset, s.keys_of_sequence());
 }
 

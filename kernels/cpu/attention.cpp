@@ -4,7 +4,6 @@ namespace trainctl::kernels::cpu {
 
 void CpuBackend::compute(const AttentionForward& op) {
   const AttentionShape& s = op.shape;
-  check_own_keys(s);
   check_documents(s);
   const int64_t blocks = (s.seq_len + kQueryBlock - 1) / kQueryBlock;
   const size_t floats = kernels_.attention_scratch_floats(s, false);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "runtime/base/dtype.h"
 
@@ -96,6 +97,24 @@ struct MicroBatch {
   PerField<const void*> arrays = {};
   const int32_t* ids(BatchField field) const { return static_cast<const int32_t*>(arrays[field]); }
 };
+
+/// The rows of a micro-batch of `size` tokens that begins with this sequence. Behind it come documents of one
+/// token, without targets. document_start: empty where the sequence is one document.
+inline PerField<std::vector<int32_t>> padded_rows(std::span<const int32_t> tokens,
+                                                  std::span<const int32_t> targets,
+                                                  std::span<const int32_t> document_start, size_t size) {
+  PerField<std::vector<int32_t>> rows;
+  rows[BatchField::tokens].assign(size, 0);
+  rows[BatchField::targets].assign(size, -1);
+  rows[BatchField::positions].resize(size);
+  std::vector<int32_t>& starts = rows[BatchField::document_start];
+  for (size_t t = 0; t < size; ++t) starts.push_back(t < tokens.size() ? 0 : int32_t(t));
+  std::copy(tokens.begin(), tokens.end(), rows[BatchField::tokens].begin());
+  std::copy(targets.begin(), targets.end(), rows[BatchField::targets].begin());
+  std::copy(document_start.begin(), document_start.end(), starts.begin());
+  for (size_t t = 0; t < size; ++t) rows[BatchField::positions][t] = int32_t(t) - starts[t];
+  return rows;
+}
 
 /// Sets all rows to one array of i32, which is so long: for passes whose values do not matter.
 /// documents: also those of jobs that mask documents.

@@ -164,6 +164,23 @@ void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& op
   }
 }
 
+Memory first_rows(Memory m, int64_t rows, int64_t count) {
+  // Some tensors have several parts of so many rows, one after another; what belongs to no token has fewer.
+  const auto cut = [&](Matrix& of) {
+    if (of && of.rows % rows == 0) of = of.row_range(0, of.rows / rows * count);
+  };
+  for (std::vector<Slot>& of_stage : m.slots)
+    for (Slot& slot : of_stage) {
+      for (LayerRecord& layer : slot.layers)
+        for (Tensors& sublayer : layer)
+          for (Matrix& tensor : sublayer) cut(tensor);
+      for (Matrix* of : {&slot.entry, &slot.final_x}) cut(*of);
+    }
+  LayerScratch& scratch = m.shared.scratch;
+  for (Matrix* of : {&scratch.partial, &scratch.local, &scratch.normed, &m.shared.head_input}) cut(*of);
+  return m;
+}
+
 }  // namespace stage_memory
 
 kernels::ScratchShape scratch_shape(const ModelTables& tables, const parallel::ShardingBytes& optimizer) {

@@ -54,6 +54,10 @@ inline size_t rotary_bytes(const Rotary& rotary, const LayerShape& s) {
   return size_t(s.seq_len * rotary.channels) * sizeof(float);
 }
 
+/// The part of `m` that a forward pass over the first `count` of a micro-batch's `rows` rows uses. One rank of the
+/// tensor axis.
+Memory first_rows(Memory m, int64_t rows, int64_t count);
+
 /// Lays out all activation memory.
 void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& options, Memory& m);
 

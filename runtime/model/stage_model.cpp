@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "runtime/base/error.h"
 #include "runtime/model/stage_memory.h"
@@ -242,6 +241,45 @@ struct StageModel::Impl {
     if (mb.last_of_lane) params.merge_lane(virtual_stage.head, virtual_stage.head + 1, mb.lane);
   }
 
+  /// The pass of StageModel::logits_behind. ids: the tokens on the device, then their positions.
+  void forward_behind(KeyValueCache& cache, const int32_t* ids, int64_t count) {
+    struct WholeAgain {
+      Impl& impl;
+      Memory whole = impl.memory;
+      ~WholeAgain() { impl.memory = std::move(whole), impl.context.cache = nullptr; }
+    } const whole_again{*this};
+    const VirtualStageUses& virtual_stage = uses_of(0);
+    memory = first_rows(std::move(memory), shape.rows, count);
+    context.first_key = nullptr;
+    context.positions = ids + count;
+    context.cache = &cache;
+    Slot& s = slot(0, 0);
+    for_parts(0, parallel::kAllParts, false, [&](const StagePart& part) {
+      switch (part.kind) {
+        case StagePart::embedding: embed(virtual_stage, s, ids); break;
+        case StagePart::layer: layer_forward(0, size_t(part.index), s); break;
+        case StagePart::final_norm: final_norm(virtual_stage, s); break;
+        case StagePart::head:
+          backend.run(stream,
+                      kernels::LinearForward{.x = memory.shared.head_input.row_range(count - 1, 1),
+                                             .w = head.get(),
+                                             .y = last_logits(params.weight(virtual_stage.head).rows)});
+          break;
+      }
+    });
+  }
+  Matrix last_logits(int64_t v) const { return memory.shared.logits.columns(0, v).row_range(0, 1); }
+
+  /// Waits for logits [rows, V] on the device, formed as the model gives them.
+  void take_logits(const Matrix& computed, std::span<float> logits) {
+    const auto wide = backend.allocate(logits.size() * sizeof(float));
+    const Matrix formed = kernels::matrix(wide->data(), DType::f32, computed.rows, computed.cols);
+    backend.run(stream, kernels::Copy{.src = computed, .dst = formed});
+    backend.run(stream, kernels::FormLogits{.logits = formed, .form = uses.ends.logits});
+    backend.copy_to_host(stream, logits.data(), wide->data(), logits.size() * sizeof(float));
+    stream.synchronize();
+  }
+
   // ---- backward ---------------------------------------------------------------------------------------
 
   /// Both halves part by part, or one of them.
@@ -407,17 +445,7 @@ void StageModel::forward_alone(std::span<const int32_t> tokens, std::span<const 
   const size_t rows = size_t(m.shape.rows);
   ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && !tokens.empty() &&
          int64_t(tokens.size()) <= m.shape.seq_len);
-  // What follows the sequence: documents of one token, whose targets do not count.
-  std::vector<int32_t> padded[std::size(kBatchRows)];
-  for (auto& row : padded) row.assign(rows, 0);
-  std::copy(tokens.begin(), tokens.end(), padded[size_t(BatchField::tokens)].begin());
-  std::vector<int32_t>& counted = padded[size_t(BatchField::targets)];
-  counted.assign(rows, -1);
-  std::copy(targets.begin(), targets.end(), counted.begin());
-  std::vector<int32_t>& starts = padded[size_t(BatchField::document_start)];
-  std::iota(starts.begin(), starts.end(), 0);
-  std::copy(document_start.begin(), document_start.end(), starts.begin());
-  for (size_t t = 0; t < rows; ++t) padded[size_t(BatchField::positions)][t] = int32_t(t) - starts[t];
+  PerField<std::vector<int32_t>> padded = padded_rows(tokens, targets, document_start, rows);
   const BatchRows read{.first = true, .last = true, .documents = !document_start.empty()};
   const size_t bytes = rows * sizeof(int32_t);
   const auto on_device = m.backend.allocate(bytes * std::size(kBatchRows));
@@ -425,7 +453,7 @@ void StageModel::forward_alone(std::span<const int32_t> tokens, std::span<const 
   for (const BatchRow& row : kBatchRows) {
     if (!read.has(row)) continue;
     char* const array = static_cast<char*>(on_device->data()) + bytes * size_t(row.field);
-    m.backend.copy_to_device(m.stream, array, padded[size_t(row.field)].data(), bytes);
+    m.backend.copy_to_device(m.stream, array, padded[row.field].data(), bytes);
     mb.arrays[row.field] = array;
   }
   const auto loss = m.backend.allocate_host(sizeof(double));
@@ -440,14 +468,22 @@ void StageModel::logits(std::span<const int32_t> tokens, int64_t first, std::spa
                 v = int64_t(logits.size()) / std::max<int64_t>(1, rows);
   ENSURE(first >= 0 && rows > 0 && v * rows == int64_t(logits.size()));
   forward_alone(tokens, {}, {});
-  const Matrix computed = m.memory.shared.logits.columns(0, v).row_range(first, rows);
-  const auto wide = m.backend.allocate(logits.size() * sizeof(float));
-  m.backend.run(m.stream, kernels::Copy{.src = computed,
-                                        .dst = kernels::matrix(wide->data(), DType::f32, rows, v)});
-  m.backend.run(m.stream, kernels::FormLogits{.logits = kernels::matrix(wide->data(), DType::f32, rows, v),
-                                              .form = m.uses.ends.logits});
-  m.backend.copy_to_host(m.stream, logits.data(), wide->data(), logits.size() * sizeof(float));
-  m.stream.synchronize();
+  m.take_logits(m.memory.shared.logits.columns(0, v).row_range(first, rows), logits);
+}
+
+void StageModel::logits_behind(KeyValueCache& cache, std::span<const int32_t> tokens,
+                               std::span<float> logits) {
+  Impl& m = *impl_;
+  const int64_t count = int64_t(tokens.size());
+  ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && m.shape.micro_sequences == 1);
+  ENSURE(count >= 1 && cache.begin() + count <= m.shape.seq_len, "{} tokens behind {}", count, cache.begin());
+  std::vector<int32_t> ids(tokens.begin(), tokens.end());
+  for (int64_t i = 0; i < count; ++i) ids.push_back(int32_t(cache.begin() + i));
+  const auto on_device = m.backend.allocate(ids.size() * sizeof(int32_t));
+  m.backend.copy_to_device(m.stream, on_device->data(), ids.data(), ids.size() * sizeof(int32_t));
+  for (int part = 0; part < parts(0); ++part) take_weights(0, part);
+  m.forward_behind(cache, static_cast<const int32_t*>(on_device->data()), count);
+  m.take_logits(m.last_logits(int64_t(logits.size())), logits);
 }
 
 std::vector<float> StageModel::losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,

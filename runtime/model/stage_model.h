@@ -88,6 +88,9 @@ class StageModel {
 
   /// Logits f32 [count - first, V] of the tokens from `first` on.
   void logits(std::span<const int32_t> tokens, int64_t first, std::span<float> logits);
+  /// Logits f32 [V] behind the last of `tokens`, which follow those that `cache` holds; it holds them afterwards.
+  /// Computes these tokens alone (as `logits`; on a device that computes queries behind keys).
+  void logits_behind(KeyValueCache& cache, std::span<const int32_t> tokens, std::span<float> logits);
   /// The loss of each target in nats; 0 where it is below 0.
   ///   document_start   as in a batch (kBatchRows); empty: the sequence is one document
   std::vector<float> losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,

@@ -1,7 +1,8 @@
-// Goal: the mask of attention means what it says. Method: the reference alone. Documents packed into one
+// Goal: the mask of attention means what it says. Method: the reference alone, and the CPU against it where it
+// computes a mask that other devices do not. Documents packed into one
 // sequence against each document alone, queries of the end of a sequence against the whole sequence, a
 // window against the formula written down again, caps and sinks against numerical derivatives; a query
-// that sees nothing; a backend that computes queries at the positions of their keys refuses others.
+// that sees nothing; a pass that computes queries at the positions of their keys refuses others.
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
@@ -93,6 +94,43 @@ TEST_CASE("the last queries of a sequence have the bits of the whole sequence") 
   const Results part = attend(last, {rows_of(all.q, 6, 3), all.k, all.v, rows_of(all.dout, 6, 3)});
   require_rows(whole.out, 6, part.out);
   require_rows(whole.dq, 6, part.dq);
+}
+
+TEST_CASE("the CPU computes the last queries of longer sequences as the reference does") {
+  constexpr int64_t kKeys = 150;
+  const float sinks[] = {0.7f, -0.7f, 0.3f, 1};
+  for (const DType dtype : kActivationTypes)
+    for (const int64_t head_dim : {10, 16, 64})
+      for (const int64_t queries : {1, 17, 70})
+        for (const AttentionMask& mask :
+             {AttentionMask{}, AttentionMask{.window = 3}, AttentionMask{.window = 65},
+              AttentionMask{.window = 100, .cap = 2, .sinks = sinks}}) {
+          INFO(name_of(dtype) << " D " << head_dim << " queries " << queries << " window " << mask.window);
+          Random random(77);
+          const Storage q = random.normal(dtype, 2 * queries, 4 * head_dim),
+                        k = random.normal(dtype, 2 * kKeys, 2 * head_dim),
+                        v = random.normal(dtype, 2 * kKeys, 2 * head_dim);
+          AttentionShape shape{.batch = 2,
+                               .seq_len = queries,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = head_dim,
+                               .scale = 0.5f,
+                               .keys = kKeys,
+                               .mask = mask};
+          shape.mask.query_offset = kKeys - queries;
+          std::vector<Storage> out(3, Storage(dtype, 2 * queries, 4 * head_dim, 8)),
+              lse(3, Storage(DType::f32, 2 * queries, 4, 0));
+          const std::unique_ptr<Backend> backends[] = {make_reference_backend(), make_cpu_backend(1),
+                                                       make_cpu_backend(3)};
+          for (size_t i = 0; i < out.size(); ++i)
+            backends[i]->run(
+                *backends[i]->create_stream(),
+                AttentionForward{.shape = shape, .q = q, .k = k, .v = v, .out = out[i], .lse = lse[i].f32()});
+          CHECK(relative_error(out[1], out[0]) < tolerance::of_op(dtype));
+          CHECK(relative_error(lse[1], lse[0]) < tolerance::kOpF32);
+          CHECK(out[1].content() == out[2].content());
+        }
 }
 
 TEST_CASE("a window sees the query itself and the keys before it") {
@@ -197,7 +235,7 @@ TEST_CASE("a sink takes its share of a row") {
   for (int64_t c = 0; c < kChannels; ++c) CHECK(r.out.f32()[c] == Approx(share * x.v.f32()[c]));
 }
 
-TEST_CASE("a backend of queries at the positions of their keys refuses others") {
+TEST_CASE("a backward pass of queries at the positions of their keys refuses others") {
   const pid_t child = fork();
   if (child == 0) {
     const auto backend = make_cpu_backend(1);
@@ -206,10 +244,19 @@ TEST_CASE("a backend of queries at the positions of their keys refuses others") 
     AttentionShape last = one_head(4, {.query_offset = 2});
     last.keys = 6;
     Storage out(DType::f32, 4, kChannels, 0), lse(DType::f32, 4, 1, 0);
+    Storage dq(DType::f32, 4, kChannels, 0), dk(DType::f32, 6, kChannels, 0), dv = dk;
     ::signal(SIGABRT, SIG_DFL);  // the end is what is wanted: no report
     ::close(STDERR_FILENO);
-    backend->run(*stream,
-                 AttentionForward{.shape = last, .q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse.f32()});
+    backend->run(*stream, AttentionBackward{.shape = last,
+                                            .q = x.q,
+                                            .k = x.k,
+                                            .v = x.v,
+                                            .out = out,
+                                            .lse = lse.f32(),
+                                            .dout = x.dout,
+                                            .dq = dq,
+                                            .dk = dk,
+                                            .dv = dv});
     ::_exit(0);
   }
   int status = 0;

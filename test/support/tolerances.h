@@ -66,6 +66,9 @@ inline constexpr double kGradient = 1e-4;
 inline constexpr double kBlockLoss = 5e-6, kBlockGradNorm = 3e-5, kBlockGradient = 1.5e-5;
 /// Their logits before any step, of the largest one.
 inline constexpr double kBlockLogits = 1e-5;
+/// Logits of one token behind a cache of keys against those of the whole window: products of one row are summed in
+/// another order.
+inline constexpr double kCachedLogits = 1e-5;
 /// Losses of six steps on two tensor ranks against one, relative: a product's sum is cut.
 inline constexpr double kLossOfWidths = 1e-5;
 /// The parameters after 20 steps of AdamW: where a gradient is near zero, its sign decides the update.

@@ -72,13 +72,13 @@ struct BlockMask {
   float cap = 0;
 };
 
-void make_mask(const AttentionShape& s, int64_t sequence, int64_t first_query, int64_t queries,
+/// first_row: of the block in the batch. position: of its first query among the keys of its sequence.
+void make_mask(const AttentionShape& s, int64_t first_row, int64_t position, int64_t queries,
                BlockMask& mask) {
   for (int64_t r = 0; r < kQueryBlock; ++r) {
-    const int64_t query = first_query + r;
-    mask.first[r] = r < queries ? int32_t(first_visible_key(s.mask, sequence + query, query)) : 0;
+    mask.first[r] = r < queries ? int32_t(first_visible_key(s.mask, first_row + r, position + r)) : 0;
   }
-  mask.begin = smaller(mask.first[0] > 0 ? mask.first[0] : 0, first_query);
+  mask.begin = smaller(mask.first[0] > 0 ? mask.first[0] : 0, position);
   mask.whole = mask.first[queries - 1];
   mask.cap = s.mask.cap;
 }
@@ -93,13 +93,14 @@ struct Softmax {
 };
 
 /// scores [keys, kQueryBlock] -> exp(scale * score - new maximum); `correction` gets exp(old maximum - new maximum).
-/// kMasked: any mask; otherwise the causal one.
+/// Of the first `vectors` vectors of queries. kMasked: any mask; otherwise the causal one.
 template <bool kMasked>
-void softmax_block(float* scores, int64_t keys, float scale, int64_t first_query, int64_t first_key,
-                   bool diagonal, const BlockMask& mask, Softmax& state, float* correction) {
+void softmax_block(float* scores, int64_t keys, int64_t vectors, float scale, int64_t first_query,
+                   int64_t first_key, bool diagonal, const BlockMask& mask, Softmax& state,
+                   float* correction) {
   const bool early = kMasked && first_key < mask.whole;
   const bool stored = kMasked || diagonal;
-  for (int64_t j = 0; j < kQueryVectors; ++j) {
+  for (int64_t j = 0; j < vectors; ++j) {
     V best = state.max[j];
     const VInt first = kMasked ? load(mask.first + j * kLanes) : VInt{};
     for (int64_t k = 0; k < keys; ++k) {
@@ -153,13 +154,14 @@ void forward(const AttentionForward& op, const AttentionTask& task, float* scrat
   const int64_t dim = s.head_dim, d = padded(dim), block = kQueryBlock * d;
   float *q_room = scratch, *q_transposed = q_room + block, *k_room = q_transposed + block, *v_room = k_room + block,
         *out = v_room + block, *scores = out + block, *correction = scores + kScores, *sums = correction + kQueryBlock;
-  const int64_t first = task.batch * s.seq_len, q_column = task.head * dim;
+  const int64_t first_row = task.batch * s.seq_len + task.first_query, q_column = task.head * dim;
+  const int64_t first_key = task.batch * s.keys_of_sequence();
   const int64_t kv_column = task.head / (s.heads / s.kv_heads) * dim;
-  const int64_t q_end = task.first_query + task.queries;
-  transpose(rows_of(op.q, first + task.first_query, task.queries, q_column, dim, q_room), task.queries, dim,
-            q_transposed);
+  const int64_t position = task.first_query + s.mask.query_offset, q_end = position + task.queries;
+  const int64_t vectors = (task.queries + kLanes - 1) / kLanes;  // of a single query one, not all of a block
+  transpose(rows_of(op.q, first_row, task.queries, q_column, dim, q_room), task.queries, dim, q_transposed);
   BlockMask mask;
-  if constexpr (kMasked) make_mask(s, first, task.first_query, task.queries, mask);
+  if constexpr (kMasked) make_mask(s, first_row, position, task.queries, mask);
   const float* sink = kMasked && s.mask.sinks ? s.mask.sinks + task.head : nullptr;
   Softmax state;
   for (int64_t j = 0; j < kQueryVectors; ++j) {
@@ -168,12 +170,12 @@ void forward(const AttentionForward& op, const AttentionTask& task, float* scrat
   }
   for (int64_t key = mask.begin; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
-    const Rows k = rows_of(op.k, first + key, keys, kv_column, dim, k_room);
-    const Rows v = rows_of(op.v, first + key, keys, kv_column, dim, v_room);
-    small_product(keys, kQueryVectors, dim, {k.data, k.stride, 1}, q_transposed, kQueryBlock, {scores, kQueryBlock},
+    const Rows k = rows_of(op.k, first_key + key, keys, kv_column, dim, k_room);
+    const Rows v = rows_of(op.v, first_key + key, keys, kv_column, dim, v_room);
+    small_product(keys, vectors, dim, {k.data, k.stride, 1}, q_transposed, kQueryBlock, {scores, kQueryBlock},
                   false);
-    softmax_block<kMasked>(scores, keys, s.scale, task.first_query, key, key + keys > task.first_query, mask,
-                           state, correction);
+    softmax_block<kMasked>(scores, keys, vectors, s.scale, position, key, key + keys > position, mask, state,
+                           correction);
     if (key > mask.begin) {
       scale_rows(out, task.queries, d, correction);
     }
@@ -186,11 +188,11 @@ void forward(const AttentionForward& op, const AttentionTask& task, float* scrat
     store(sums + j * kLanes, state.sum[j], Full{});
   }
   for (int64_t r = 0; r < task.queries; ++r) {
-    op.lse[(first + task.first_query + r) * s.heads + task.head] = max[r] + std::log(sums[r]);
+    op.lse[(first_row + r) * s.heads + task.head] = max[r] + std::log(sums[r]);
     sums[r] = kMasked && sums[r] == 0 ? 0.0f : 1.0f / sums[r];  // 0: the query sees no key
   }
   scale_rows(out, task.queries, d, sums);
-  write_rows(out, task.queries, dim, op.out, first + task.first_query, q_column);
+  write_rows(out, task.queries, dim, op.out, first_row, q_column);
 }
 
 /// Scratch of the backward pass of one key/value head.
@@ -267,7 +269,7 @@ void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int
     room.lse[r] = r < queries ? op.lse[(first + first_query + r) * s.heads + head] : 0.0f;
   }
   BlockMask mask;
-  if constexpr (kMasked) make_mask(s, first, first_query, queries, mask);
+  if constexpr (kMasked) make_mask(s, first + first_query, first_query, queries, mask);
   for (int64_t key = mask.begin; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
     const Rows k = rows_of(op.k, first + key, keys, kv_column, dim, room.k);

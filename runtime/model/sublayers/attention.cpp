@@ -152,12 +152,14 @@ class Attention : public Sublayer {
     if (qk_norms_.exists()) qk_norms_.forward(c, t, h.q, h.k);
     const Heads seen = seen_heads(t);
     rotate(c, seen, false);
-    c.backend.run(c.stream, kernels::AttentionForward{.shape = masked(c),
-                                                      .q = seen.q,
-                                                      .k = seen.k,
-                                                      .v = seen.v,
-                                                      .out = t[kAttention],
-                                                      .lse = t[kLse].as<float>()});
+    kernels::AttentionForward op{.shape = masked(c),
+                                 .q = seen.q,
+                                 .k = seen.k,
+                                 .v = seen.v,
+                                 .out = t[kAttention],
+                                 .lse = t[kLse].as<float>()};
+    if (c.cache) c.cache->extend(c.stream, this, op);
+    c.backend.run(c.stream, op);
     gate(c, t);
   }
 

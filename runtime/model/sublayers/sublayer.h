@@ -22,6 +22,7 @@
 #include "parallel/sharded_params.h"
 #include "parallel/tensor_parallel.h"
 #include "runtime/model/sublayers/arena.h"
+#include "runtime/model/sublayers/key_value_cache.h"
 #include "runtime/model/sublayers/param_list.h"
 #include "runtime/model/sublayers/rotary.h"
 
@@ -116,6 +117,8 @@ struct LayerContext {
   /// token sees, and its position.
   const int32_t* first_key = nullptr;
   const int32_t* positions = nullptr;
+  /// Of a pass over the tokens behind those that it holds, forward only; null: of whole sequences.
+  KeyValueCache* cache = nullptr;
   /// The tables of the model's rotary positions.
   std::vector<std::pair<Rotary, const float*>> rotary_tables = {};
   const float* cos_sin(const Rotary& rotary) const;

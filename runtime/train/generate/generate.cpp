@@ -32,6 +32,8 @@ struct Generator::Impl {
   parallel::TensorParallel tp{*world[0], backend, *stream, false};
   std::unique_ptr<parallel::ShardedParams> params;
   std::unique_ptr<StageModel> model;
+  KeyValueCache cache{backend, job.data.seq_len};
+  std::vector<int32_t> cached;  ///< the tokens that it holds
 
   using Load = std::function<void(const ParamTable&, const RankState&)>;
 
@@ -78,15 +80,33 @@ int32_t pick_token(std::span<const float> logits, const GenerateOptions& options
   return order[keep - 1];
 }
 
+std::vector<float> Generator::next_logits(std::span<const int32_t> tokens) {
+  ENSURE(!tokens.empty());
+  Impl& m = *impl_;
+  std::vector<float> logits(size_t(m.job.model.vocab_size));
+  // A GPU's attention computes queries at the positions of their keys only.
+  if (!m.backend.is_host()) {
+    m.model->logits(tokens, int64_t(tokens.size()) - 1, logits);
+    return logits;
+  }
+  const auto known = std::mismatch(m.cached.begin(), m.cached.end(), tokens.begin(), tokens.end()).first;
+  const size_t begin = std::min(size_t(known - m.cached.begin()), tokens.size() - 1);
+  m.cached.resize(begin);  // a failure leaves no more than that
+  m.cache.pass_from(int64_t(begin));
+  m.model->logits_behind(m.cache, tokens.subspan(begin), logits);
+  m.cached.assign(tokens.begin(), tokens.end());
+  return logits;
+}
+
 std::vector<int32_t> Generator::generate(std::vector<int32_t> tokens, const GenerateOptions& options,
                                          const std::function<void(int32_t)>& each) {
   ENSURE(!tokens.empty());
+  impl_->cached.clear();  // so that the text has the same bits whatever was generated before
   std::vector<int32_t> generated;
-  std::vector<float> logits(size_t(impl_->job.model.vocab_size));
   for (int64_t i = 0; i < options.tokens; ++i) {
-    const int64_t count = std::min<int64_t>(int64_t(tokens.size()), impl_->job.data.seq_len);
-    impl_->model->logits(std::span(tokens).last(size_t(count)), count - 1, logits);
-    const int32_t next = pick_token(logits, options, uint64_t(i));
+    // Beyond seq_len each token moves to another position, so that all are computed again.
+    const size_t count = std::min(tokens.size(), size_t(impl_->job.data.seq_len));
+    const int32_t next = pick_token(next_logits(std::span(tokens).last(count)), options, uint64_t(i));
     if (next == options.stop_token) break;
     tokens.push_back(next);
     generated.push_back(next);

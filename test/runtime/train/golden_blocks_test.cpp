@@ -1,9 +1,9 @@
 // Goal: each family computes what Hugging Face's transformers compute in float64.
 // Method: a tiny model of each (test/golden/blocks, made by test/golden/make_blocks.py), read from its own
-// config.json: logits of the first sample, as `sample` and `export` compute them, and likelihoods of the endings of
-// test/golden/tasks (make_tasks.py), several in one sequence here and each alone there; on thread ranks loss and gradient
-// norm of 12 AdamW steps, and gradients of step 0 per tensor, on one rank by the reference and by the CPU's kernels,
-// and on TP2 PP2 DP2.
+// config.json: logits of the first sample, as `export` computes them, and with a cache of keys, as `sample` does;
+// likelihoods of the endings of test/golden/tasks (make_tasks.py), several in one sequence here and each alone there;
+// on thread ranks loss and gradient norm of 12 AdamW steps, and gradients of step 0 per tensor, on one rank by the
+// reference and by the CPU's kernels, and on TP2 PP2 DP2.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -78,6 +78,14 @@ void check_block(const std::string& name, int tp, int pp, int dp, bool reference
   CHECK(gradient.relative < tolerance::kBlockGradient);
 }
 
+/// The tokens of the first sample.
+std::vector<int32_t> first_sample(const std::string& name, const JobSpec& job) {
+  std::vector<uint16_t> stored(static_cast<size_t>(job.data.seq_len));
+  std::ifstream(kBlocks + "/" + name + "/tokens.bin", std::ios::binary)
+      .read(reinterpret_cast<char*>(stored.data()), int64_t(stored.size()) * 2);
+  return {stored.begin(), stored.end()};
+}
+
 /// Largest difference of the logits of the first sample, and the largest of them.
 struct LogitDifference {
   double largest = 0, scale = 0;
@@ -85,9 +93,7 @@ struct LogitDifference {
 LogitDifference logit_difference(const std::string& name) {
   const std::string dir = kBlocks + "/" + name;
   const JobSpec job = block_job(name);
-  std::vector<uint16_t> stored(static_cast<size_t>(job.data.seq_len));
-  std::ifstream(dir + "/tokens.bin", std::ios::binary).read(reinterpret_cast<char*>(stored.data()), int64_t(stored.size()) * 2);
-  const std::vector<int32_t> tokens(stored.begin(), stored.end());
+  const std::vector<int32_t> tokens = first_sample(name, job);
   const auto backend = kernels::make_cpu_backend(1);
   FileSystem& fs = real_file_system();
   const auto weights = ckpt::TensorFolder::open(fs, job.model.init_from);
@@ -162,6 +168,62 @@ TEST_CASE("endings of tasks are as likely as a scorer in Python says", "[golden]
     }
     CHECK(right_by_sum == expected[name]["right_by_sum"].get<int64_t>());
     CHECK(right_by_mean == expected[name]["right_by_mean"].get<int64_t>());
+  }
+}
+
+/// With a cache of keys: token by token, several at once, and with another end.
+void check_cached(const std::string& name, kernels::Backend& backend) {
+  const JobSpec job = block_job(name);
+  const std::vector<int32_t> tokens = first_sample(name, job);
+  const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init_from);
+  Generator generator(job, *weights, backend);
+  const size_t v = size_t(job.model.vocab_size);
+  const auto difference = [&](std::span<const int32_t> known, const std::vector<float>& whole) {
+    const std::vector<float> next = generator.next_logits(known);
+    REQUIRE(next.size() == v);
+    double largest = 0;
+    for (size_t i = 0; i < v; ++i)
+      largest = std::max(largest, std::abs(double(next[i]) - double(whole[(known.size() - 1) * v + i])));
+    return largest;
+  };
+  const std::vector<float> whole = generator.logits(tokens);
+  for (const size_t chunk : {1, 5}) {
+    generator.next_logits(std::vector<int32_t>{tokens[0] == 0});  // forgets what it has read
+    for (size_t count = chunk; count <= tokens.size(); count += chunk)
+      CHECK(difference(std::span(tokens).first(count), whole) < tolerance::kCachedLogits);
+  }
+  std::vector<int32_t> other = tokens;
+  for (size_t i = tokens.size() / 2; i < tokens.size(); ++i) other[i] = (tokens[i] + 1) % int32_t(v);
+  CHECK(difference(other, generator.logits(other)) < tolerance::kCachedLogits);
+}
+
+TEST_CASE("a cache of keys gives the logits of the whole window", "[golden]") {
+  const auto cpu = kernels::make_cpu_backend(2), reference = kernels::make_reference_backend();
+  for (const std::string& name : blocks())
+    for (kernels::Backend* backend : {cpu.get(), reference.get()}) {
+      CAPTURE(name, backend->name());
+      check_cached(name, *backend);
+    }
+}
+
+TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_len", "[golden]") {
+  const auto backend = kernels::make_cpu_backend(1);
+  for (const std::string& name : blocks()) {
+    CAPTURE(name);
+    const JobSpec job = block_job(name);
+    const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init_from);
+    Generator generator(job, *weights, *backend);
+    std::vector<int32_t> tokens = first_sample(name, job), expected;
+    tokens.resize(tokens.size() / 2);
+    const GenerateOptions options{.tokens = job.data.seq_len, .temperature = 0};
+    const std::vector<int32_t> generated = generator.generate(tokens, options, [](int32_t) {});
+    for (int64_t i = 0; i < options.tokens; ++i) {
+      const auto window = std::span(tokens).last(std::min(tokens.size(), size_t(job.data.seq_len)));
+      const std::vector<float> logits = generator.logits(window);
+      expected.push_back(pick_token(std::span(logits).last(size_t(job.model.vocab_size)), options, 0));
+      tokens.push_back(expected.back());
+    }
+    CHECK(generated == expected);
   }
 }
 
