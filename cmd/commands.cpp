@@ -11,6 +11,7 @@
 #include "runtime/exchange/model_config.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/supervise/preflight/job_files.h"
+#include "runtime/supervise/start/start.h"
 
 extern char** environ;
 
@@ -145,7 +146,8 @@ int check_start(const ParsedJob& job, const JobArguments& arguments, StartsAt pl
   if (!files_exist(job, arguments, context)) return exit_status(ErrorCode::kData);
   note_other_model(job.job.model, context);
   std::vector<Diagnostic> diagnostics;
-  const std::vector<StartProblem> problems = start_problems(job, real_file_system(), place);
+  const std::vector<StartProblem> problems =
+      start_problems(with_loss(job, real_file_system()), real_file_system(), place);
   for (const StartProblem& problem : problems) diagnostics.push_back(problem.diagnostic);
   if (problems.empty()) return kExitDone;
   print_diagnostics(diagnostics, problems.front().code, context);

@@ -13,7 +13,7 @@ const Json* list_of(const Json& record, const std::string& pointer) {
 }
 
 Problem changed_source(const std::string& field, const Json& before, const Json& after) {
-  for (const char* key : {"fingerprint", "ends"}) {
+  for (const char* key : {"fingerprint", "ends", "loss"}) {
     const std::string then = before.value(key, ""), now = after.value(key, "");
     if (then.empty() || now.empty() || then == now) continue;
     const std::string tokens =

@@ -31,6 +31,11 @@ size_t first_foreign(std::span<const int32_t> ids, int64_t vocab_size) {
   return size_t(std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return uint32_t(id) >= limit; }) - ids.begin());
 }
 
+/// `weights`: 0 or more becomes 0 or 1.
+void to_mask(std::span<uint8_t> weights) {
+  for (uint8_t& weight : weights) weight = weight > 0;
+}
+
 class MixedDataset final : public Dataset {
  public:
   explicit MixedDataset(const DatasetOptions& options) : options_(options), mixture_(weights_of(options)) {
@@ -45,17 +50,27 @@ class MixedDataset final : public Dataset {
     }
   }
 
-  void sample(uint64_t index, std::span<int32_t> out, std::span<int32_t> document_start) const override {
+  bool has_documents() const override { return options_.documents; }
+  bool has_weights() const override { return options_.loss != LossUse::all; }
+
+  void sample(uint64_t index, const SampleRows& rows) const override {
+    const std::span<int32_t> out = rows.tokens;
     ENSURE(out.size() == size_t(options_.seq_len) + 1, "{} tokens for sequences of {}", out.size(), options_.seq_len);
     const Mixture::Pick pick = mixture_.pick(index);
     const size_t s = size_t(pick.source);
     const SampleAddress at = address_in(pick, samples_[s], options_.shuffle, options_.seed);
     const uint64_t offset = at.sample * uint64_t(options_.seq_len);
     sources_[s]->read(offset, out);
-    if (!document_start.empty()) {
-      ENSURE(options_.documents && document_start.size() == out.size(), "{} of {} tokens",
-             document_start.size(), out.size());
-      sources_[s]->document_starts(offset, document_start);
+    if (!rows.document_start.empty()) {
+      ENSURE(has_documents() && rows.document_start.size() == out.size(), "{} of {} tokens",
+             rows.document_start.size(), out.size());
+      sources_[s]->document_starts(offset, rows.document_start);
+    }
+    if (!rows.weights.empty()) {
+      ENSURE(has_weights() && rows.weights.size() == out.size(), "{} of {} tokens", rows.weights.size(),
+             out.size());
+      sources_[s]->weights(offset, rows.weights);
+      if (options_.loss == LossUse::mask) to_mask(rows.weights);
     }
     // A sample is read once an epoch. If pages stayed mapped, all data of a long run would count as its
     // memory.
@@ -84,18 +99,18 @@ class MixedDataset final : public Dataset {
   std::string fingerprints_json() const override {
     auto list = Json::array();
     for (size_t i = 0; i < sources_.size(); ++i)
-      list.push_back({{"name", name_of(options_.sources[i])},
-                      {"path", options_.sources[i].path},
-                      {"format", sources_[i]->format_name()},
-                      {"tokens", sources_[i]->token_count()},
-                      {"fingerprint", sources_[i]->fingerprint()}});
+      list.push_back(with_loss(i, {{"name", name_of(options_.sources[i])},
+                                   {"path", options_.sources[i].path},
+                                   {"format", sources_[i]->format_name()},
+                                   {"tokens", sources_[i]->token_count()},
+                                   {"fingerprint", sources_[i]->fingerprint()}}));
     return dump_json(list);
   }
 
   std::string ends_json() const override {
     auto list = Json::array();
     for (size_t i = 0; i < sources_.size(); ++i)
-      list.push_back({{"path", options_.sources[i].path}, {"ends", sources_[i]->ends()}});
+      list.push_back(with_loss(i, {{"path", options_.sources[i].path}, {"ends", sources_[i]->ends()}}));
     return dump_json(list);
   }
   void require_unchanged() const override {
@@ -103,6 +118,10 @@ class MixedDataset final : public Dataset {
   }
 
  private:
+  Json with_loss(size_t source, Json record) const {
+    if (has_weights()) record["loss"] = sources_[source]->loss_hash();
+    return record;
+  }
   static std::vector<double> weights_of(const DatasetOptions& options) {
     ENSURE(!options.sources.empty() && options.seq_len > 0 && options.vocab_size > 0, "{} sources, seq_len {}, vocab_size {}",
            options.sources.size(), options.seq_len, options.vocab_size);
@@ -148,6 +167,20 @@ class MixedDataset final : public Dataset {
 };
 
 }  // namespace
+
+SampleBatch SampleBatch::of(const Dataset& dataset, size_t samples, size_t width) {
+  SampleBatch batch{.tokens = std::vector<int32_t>(samples * width)};
+  if (dataset.has_documents()) batch.document_starts.resize(samples * width);
+  if (dataset.has_weights()) batch.weights.resize(samples * width);
+  return batch;
+}
+
+SampleRows SampleBatch::rows(size_t i, size_t width) {
+  const auto of = [&](auto& row) {
+    return row.empty() ? std::span(row) : std::span(row).subspan(i * width, width);
+  };
+  return {.tokens = of(tokens), .document_start = of(document_starts), .weights = of(weights)};
+}
 
 std::unique_ptr<Dataset> open_dataset(const DatasetOptions& options) { return std::make_unique<MixedDataset>(options); }
 

@@ -25,6 +25,7 @@ struct SourceOptions {
   std::optional<DType> dtype;     ///< u16 or u32, required for raw
   double weight = 1.0;
   std::string name;               ///< name in messages and fingerprints; "": the path
+  bool loss = false;              ///< read the loss files that lie next to the token files
   /// Called while the source is opened, with the bytes of the index that were checked since the last call.
   /// May be empty.
   std::function<void(uint64_t bytes)> on_checked = {};
@@ -49,6 +50,10 @@ class TokenSource {
 /// raw without dtype, ...
 std::unique_ptr<TokenSource> open_source(const SourceOptions& options);
 
+/// Which weight a token has as a target. mask: 0 or 1, whether that of the loss file is more than 0; weights:
+/// that of the loss file. Tokens of files without a loss file have 1.
+enum class LossUse { all, mask, weights };
+
 struct DatasetOptions {
   std::vector<SourceOptions> sources;
   int64_t seq_len = 0;
@@ -56,6 +61,17 @@ struct DatasetOptions {
   bool shuffle = true;
   uint64_t seed = 0;
   bool documents = false;  ///< samples come with their documents: every source must have boundaries
+  LossUse loss = LossUse::all;
+};
+
+/// What a sample has, of each token: seq_len + 1 elements, or none.
+struct SampleRows {
+  std::span<int32_t> tokens;
+  /// The first token, counted from the beginning of the sample, that is of the same document. With
+  /// DatasetOptions::documents.
+  std::span<int32_t> document_start = {};
+  /// How much it counts as a target. Unless DatasetOptions::loss is all.
+  std::span<uint8_t> weights = {};
 };
 
 /// A mixture of sources as an endless sequence of samples. Thread-safe. A sample costs O(number of sources)
@@ -67,21 +83,21 @@ class Dataset {
   /// [s*G, (s+1)*G).
   ///   out   seq_len + 1 tokens
   /// Error(kData) with source, file, position and value if a token id is >= vocab_size.
-  void sample(uint64_t index, std::span<int32_t> out) const { sample(index, out, {}); }
-  /// With DatasetOptions::documents, also:
-  ///   document_start   seq_len + 1, or empty: of each token the first one, counted from the beginning of the
-  ///                    sample, that is of the same document
-  virtual void sample(uint64_t index, std::span<int32_t> out, std::span<int32_t> document_start) const = 0;
+  void sample(uint64_t index, std::span<int32_t> out) const { sample(index, SampleRows{.tokens = out}); }
+  virtual void sample(uint64_t index, const SampleRows& out) const = 0;
+  /// Whether samples have documents, and weights.
+  virtual bool has_documents() const = 0;
+  virtual bool has_weights() const = 0;
   /// The number of samples of all sources in one epoch. A validation pass without shuffle reads indices
   /// 0..n-1.
   virtual uint64_t samples_per_epoch() const = 0;
   virtual uint64_t token_count() const = 0;
   /// Of all sources, in their order.
   virtual std::vector<std::string> files() const = 0;
-  /// A JSON array with {"name", "path", "format", "tokens", "fingerprint"} for each source. Checkpoints
-  /// contain it.
+  /// A JSON array with {"name", "path", "format", "tokens", "fingerprint"} for each source, and "loss",
+  /// a hash of its loss files, where weights are used. Checkpoints contain it.
   virtual std::string fingerprints_json() const = 0;
-  /// A JSON array with {"path", "ends"} for each source: "ends" is a hash of sizes, first and last 4 KiB of
+  /// A JSON array with {"path", "ends"} for each source, and "loss" as above: "ends" is a hash of sizes, first and last 4 KiB of
   /// its files, so that every rank can compare what it opened with what the run began with.
   virtual std::string ends_json() const = 0;
   /// Error(kData): a file that was read since the last call was written to or shortened meanwhile.
@@ -91,7 +107,13 @@ class Dataset {
 /// Samples one after another, each of seq_len + 1.
 struct SampleBatch {
   std::vector<int32_t> tokens;
-  std::vector<int32_t> document_starts;  ///< as of Dataset::sample; empty without documents
+  std::vector<int32_t> document_starts = {};  ///< SampleRows::document_start; empty without documents
+  std::vector<uint8_t> weights = {};          ///< SampleRows::weights; empty if every target counts once
+
+  /// With room for so many samples of seq_len + 1 tokens, and what the dataset has of them.
+  static SampleBatch of(const Dataset& dataset, size_t samples, size_t width);
+  /// The i-th sample.
+  SampleRows rows(size_t i, size_t width);
 };
 
 /// Opens every source and checks it without a full scan. Checks token ids in up to 1 M tokens per source.
@@ -117,9 +139,8 @@ class Prefetcher {
   /// `depth`: the largest number of batches that are read ahead. The dataset must outlive this object.
   ///   on_read   called on the thread that reads, behind each batch, with the monotonic times between which
   ///             it was read; may be empty
-  ///   documents   batches have document_starts
   Prefetcher(const Dataset& dataset, int64_t seq_len, int depth,
-             std::function<void(double begin_s, double end_s)> on_read = {}, bool documents = false);
+             std::function<void(double begin_s, double end_s)> on_read = {});
   ~Prefetcher();   ///< does not wait for batches that were not read
   /// Requests the samples with these global indices as a batch [indices.size()][seq_len + 1].
   void request(std::vector<uint64_t> indices);

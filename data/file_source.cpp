@@ -62,6 +62,7 @@ FileSource::FileSource(const SourceOptions& options) : starts_{0} {
     files_.push_back(open_one(format_, path, options));
     if (options.on_checked) options.on_checked(1);   // a file without an index is progress, too
     starts_.push_back(starts_.back() + files_.back().token_count);
+    if (options.loss) files_.back().loss = open_loss(real_file_system(), path, files_.back().token_count);
     if (options.dtype && name_of(*options.dtype) != data::name_of(files_.back().element))
       throw Error(ErrorCode::kData, fmt::format("{} holds {} tokens, but the source says \"dtype\": \"{}\"; leave dtype out",
                                                 files_.back().path(), data::name_of(files_.back().element),
@@ -117,8 +118,42 @@ void FileSource::document_starts(uint64_t offset, std::span<int32_t> out) const 
   for (size_t i = 1; i < out.size(); ++i) out[i] = std::max(out[i], out[i - 1]);
 }
 
+void FileSource::weights(uint64_t offset, std::span<uint8_t> out) const {
+  ENSURE(offset <= token_count() && out.size() <= token_count() - offset, "weights [{}, +{}) of {}", offset,
+         out.size(), token_count());
+  while (!out.empty()) {
+    const size_t f = file_of(offset);
+    const size_t n = size_t(std::min<uint64_t>(out.size(), starts_[f + 1] - offset));
+    was_read_[f].store(true, std::memory_order_relaxed);
+    if (files_[f].loss) {
+      const auto from = files_[f].loss->weights().subspan(size_t(offset - starts_[f]), n);
+      std::copy(from.begin(), from.end(), out.begin());
+    } else {
+      std::fill_n(out.begin(), n, uint8_t(1));
+    }
+    out = out.subspan(n);
+    offset += n;
+  }
+}
+
+std::string FileSource::loss_hash() const {
+  Xxh3Stream hash;
+  bool any = false;
+  for (const TokenFile& f : files_) {
+    any |= f.loss.has_value();
+    const std::string header = f.loss ? loss_header(f.loss->header) : "";
+    const uint64_t size = header.size();
+    hash.update(std::as_bytes(std::span(&size, 1)));
+    hash.update(std::as_bytes(std::span(header)));
+  }
+  return any ? hex64(hash.digest()) : "none";
+}
+
 void FileSource::drop_pages(uint64_t offset, uint64_t tokens) const {
-  for (size_t f = file_of(offset); f < files_.size() && starts_[f] < offset + tokens; ++f) files_[f].tokens_map.drop_pages();
+  for (size_t f = file_of(offset); f < files_.size() && starts_[f] < offset + tokens; ++f) {
+    files_[f].tokens_map.drop_pages();
+    if (files_[f].loss) files_[f].loss->map.drop_pages();
+  }
 }
 
 void FileSource::require_unchanged() const {
@@ -126,6 +161,7 @@ void FileSource::require_unchanged() const {
     if (was_read_[f].exchange(false, std::memory_order_relaxed)) {
       files_[f].tokens_map.require_unchanged();
       if (documents_read_.load(std::memory_order_relaxed)) files_[f].index_map->require_unchanged();
+      if (files_[f].loss) files_[f].loss->map.require_unchanged();
     }
 }
 
@@ -157,6 +193,7 @@ std::vector<std::string> FileSource::files() const {
   for (const TokenFile& f : files_) {
     if (f.index_map) paths.push_back(f.index_map->path());
     paths.push_back(f.path());
+    if (f.loss) paths.push_back(f.loss->map.path());
   }
   return paths;
 }

@@ -39,6 +39,10 @@ class FileSource final : public TokenSource {
   /// Of tokens [offset, offset + out.size()): the first of them, counted from `offset`, that is of the same
   /// document.
   void document_starts(uint64_t offset, std::span<int32_t> out) const;
+  /// How much tokens [offset, offset + out.size()) count as targets: 1 each without SourceOptions::loss.
+  void weights(uint64_t offset, std::span<uint8_t> out) const;
+  /// A hash of the headers of the loss files, which have a hash of the weights; "none" without loss files.
+  std::string loss_hash() const;
   std::string fingerprint() const override;
   std::vector<std::string> files() const override;
   const char* format_name() const override { return data::name_of(format_); }

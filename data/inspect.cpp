@@ -45,6 +45,27 @@ void show_documents(const FileSource& source, const Tokenizer& tokenizer, std::v
   }
 }
 
+/// nullopt without a loss file.
+std::optional<uint64_t> count_loss_tokens(const FileSource& source) {
+  bool any = false;
+  uint64_t count = 0;
+  for (const TokenFile& file : source.token_files()) {
+    any |= file.loss.has_value();
+    if (!file.loss) {
+      count += file.token_count;
+      continue;
+    }
+    const auto weights = file.loss->weights();
+    count += weights.size() - uint64_t(std::count(weights.begin(), weights.end(), 0));
+  }
+  return any ? std::optional(count) : std::nullopt;
+}
+
+SourceOptions with_loss_files(SourceOptions options) {
+  options.loss = true;
+  return options;
+}
+
 [[noreturn]] void refuse_id(const FileSource& source, uint64_t offset, int64_t vocab_size) {
   const std::string limit = vocab_size > 0 ? fmt::format("the vocabulary of {}", vocab_size) : "any vocabulary";
   throw Error(ErrorCode::kData, fmt::format("{}: token id {} is outside {}", source.describe(offset), source.value_at(offset), limit));
@@ -53,9 +74,12 @@ void show_documents(const FileSource& source, const Tokenizer& tokenizer, std::v
 }  // namespace
 
 Inspection inspect(const SourceOptions& options, const TokenizerChoice& tokenizer) {
-  const FileSource source(options);
+  const FileSource source(with_loss_files(options));
   Inspection result{.format = source.format_name(), .element = name_of(source.token_files()[0].element), .files = source.files(),
                     .tokens = source.token_count(), .documents = source.document_count(), .fingerprint = source.fingerprint()};
+  result.loss_tokens = count_loss_tokens(source);
+  for (const TokenFile& file : source.token_files())
+    result.largest_weight = std::max<int>(result.largest_weight, file.loss ? file.loss->header.largest : 1);
   constexpr uint64_t kBlocks = 16;
   const uint64_t blocks = std::min(kBlocks, (result.tokens + kBlock - 1) / kBlock);
   std::vector<int32_t> ids(kBlock);
@@ -91,10 +115,15 @@ Inspection inspect(const SourceOptions& options, const TokenizerChoice& tokenize
 
 Verification verify(const SourceOptions& options, int64_t vocab_size) {
   const double start = real_clock().monotonic_s();
-  const FileSource source(options);
+  const FileSource source(with_loss_files(options));
   Verification result{.tokens = source.token_count(), .documents = source.document_count(), .vocab_size = vocab_size,
                       .fingerprint = source.fingerprint()};
+  result.loss_tokens = count_loss_tokens(source);
   for (const TokenFile& file : source.token_files()) {
+    if (file.loss) {
+      file.loss->verify();
+      result.bytes += file.loss->map.size();
+    }
     const auto sidecar = read_sidecar(file.path());
     if (!sidecar) continue;
     if (vocab_size == 0) result.vocab_size = std::max(result.vocab_size, sidecar->vocab_size);

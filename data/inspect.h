@@ -21,6 +21,9 @@ struct Inspection {
   TokenizerChoice tokenizer;           ///< of `first_documents`; none: not known
   std::vector<std::string> first_documents;  ///< the first 200 tokens of up to three documents, decoded
   std::vector<std::string> warnings;
+  /// With a loss file: the tokens of all files whose weight is not 0, and the largest weight.
+  std::optional<uint64_t> loss_tokens;
+  int largest_weight = 0;
 };
 /// `tokenizer`: none: the sidecar's. Error(kData) as open_source.
 Inspection inspect(const SourceOptions& source, const TokenizerChoice& tokenizer);
@@ -31,6 +34,7 @@ struct Verification {
   int64_t vocab_size = 0;              ///< ids must be smaller; 0: unknown, ids must only not be negative
   std::string hash;                    ///< xxh3 over every byte of every file, in order
   std::string fingerprint;
+  std::optional<uint64_t> loss_tokens;  ///< with a loss file: whose weight is not 0
   uint64_t shortest_document = 0, median_document = 0, longest_document = 0;  ///< in tokens; 0: unknown
   double seconds = 0;
 };

@@ -19,7 +19,6 @@ struct Prefetcher::State {
   const Dataset& dataset;
   const size_t width;  // tokens of a sample
   const size_t depth;
-  const bool documents;
   const std::function<void(double, double)> on_read;
   std::mutex mutex;
   std::condition_variable changed;
@@ -29,10 +28,8 @@ struct Prefetcher::State {
   bool stop = false;
   std::thread thread;      // last: it uses the members above
 
-  State(const Dataset& d, size_t w, size_t n, bool with_documents, std::function<void(double, double)> read)
-      : dataset(d), width(w), depth(n), documents(with_documents), on_read(std::move(read)), thread([this] {
-          work();
-        }) {}
+  State(const Dataset& d, size_t w, size_t n, std::function<void(double, double)> read)
+      : dataset(d), width(w), depth(n), on_read(std::move(read)), thread([this] { work(); }) {}
 
   void work() {
     std::unique_lock lock(mutex);
@@ -54,13 +51,9 @@ struct Prefetcher::State {
   Batch read(const std::vector<uint64_t>& indices) {
     Batch batch;
     try {
-      SampleBatch& samples = batch.samples;
-      samples.tokens.resize(indices.size() * width);
-      if (documents) samples.document_starts.resize(samples.tokens.size());
+      batch.samples = SampleBatch::of(dataset, indices.size(), width);
       for (size_t i = 0; i < indices.size() && !stopping(); ++i)
-        dataset.sample(
-            indices[i], std::span(samples.tokens).subspan(i * width, width),
-            std::span(samples.document_starts).subspan(documents ? i * width : 0, documents ? width : 0));
+        dataset.sample(indices[i], batch.samples.rows(i, width));
       dataset.require_unchanged();
     } catch (...) {
       batch.failure = std::current_exception();
@@ -75,10 +68,9 @@ struct Prefetcher::State {
 };
 
 Prefetcher::Prefetcher(const Dataset& dataset, int64_t seq_len, int depth,
-                       std::function<void(double, double)> on_read, bool documents) {
+                       std::function<void(double, double)> on_read) {
   ENSURE(seq_len > 0 && depth > 0, "seq_len {}, depth {}", seq_len, depth);
-  state_ =
-      std::make_unique<State>(dataset, size_t(seq_len) + 1, size_t(depth), documents, std::move(on_read));
+  state_ = std::make_unique<State>(dataset, size_t(seq_len) + 1, size_t(depth), std::move(on_read));
 }
 
 Prefetcher::~Prefetcher() {

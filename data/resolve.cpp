@@ -82,7 +82,9 @@ ResolvedSource resolve(const SourceOptions& options) {
     throw Error(ErrorCode::kData, fmt::format("{} is a folder; give a file, a prefix or a glob such as {}/*.bin", path, path));
   } else if (path.find_first_of("*?[") != std::string::npos) {
     found = expand(path);
-    std::erase_if(found, [](const std::string& f) { return ends_with(f, ".json") || !is_file(f); });
+    std::erase_if(found, [](const std::string& f) {
+      return ends_with(f, ".json") || ends_with(f, ".loss") || !is_file(f);
+    });
     if (found.empty()) throw Error(ErrorCode::kData, fmt::format("no file matches {}", path));
   } else {
     throw Error(ErrorCode::kData, fmt::format("there is no token file {}, also not with .idx or .bin behind its name", path));

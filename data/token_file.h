@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/loss_file.h"
 #include "data/mapped_file.h"
 
 namespace trainctl::data {
@@ -42,6 +43,7 @@ class TokenFile {
   std::vector<Segment> segments;
   /// Megatron: the first token of every kDocumentsPerMark-th document.
   std::vector<uint64_t> document_marks;
+  std::optional<LossFile> loss;  ///< nullopt: each token counts once
 
   const std::string& path() const { return tokens_map.path(); }
   /// Reads tokens [offset, offset + out.size()), which must exist. An id that does not fit int32 becomes

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,20 +12,23 @@
 
 namespace trainctl {
 
-enum class BatchField : uint8_t { tokens, targets, document_start, positions };
+enum class BatchField : uint8_t { tokens, targets, document_start, positions, weights };
 /// Who reads a row: the stage with the embedding, the one with the head, or all stages, of jobs that mask
-/// documents only.
-enum class ReadBy : uint8_t { first, last, all_of_documents };
+/// documents only; the one with the head, of jobs that weigh targets only.
+enum class ReadBy : uint8_t { first, last, all_of_documents, last_of_weights };
 
 /// What a row is made of: a token more than the sequence.
 struct SampleTokens {
   std::span<const int32_t> tokens;
   /// As of data::Dataset::sample; empty where documents are ignored.
   std::span<const int32_t> document_start = {};
-  bool counts_boundaries = false;  ///< data.count_boundary_targets
-  /// Whether the target of token t counts: it is of the same document.
-  bool counts(size_t t) const {
-    return document_start.empty() || counts_boundaries || document_start[t + 1] != int32_t(t + 1);
+  std::span<const uint8_t> weights = {};  ///< as of data::Dataset::sample; empty: each target counts once
+  bool counts_boundaries = false;         ///< data.count_boundary_targets
+  /// How much the target of token t counts; 0 where it is of the next document.
+  int weight(size_t t) const {
+    const bool inside =
+        document_start.empty() || counts_boundaries || document_start[t + 1] != int32_t(t + 1);
+    return !inside ? 0 : weights.empty() ? 1 : weights[t + 1];
   }
 };
 
@@ -36,27 +40,31 @@ struct BatchRow {
   /// Writes its elements of one sample.
   void (*fill)(const SampleTokens& sample, int32_t* out);
 };
-/// A target below 0 has no loss. document_start and positions: of each token the first one of the sequence that
+/// A target below 0 has no loss; weights multiply the loss of a target. document_start and positions: of each token the first one of the sequence that
 /// is of its document, and how many are between.
-inline constexpr BatchRow kBatchRows[] = {{BatchField::tokens, DType::i32, ReadBy::first,
-                                           [](const SampleTokens& sample, int32_t* out) {
-                                             std::copy(sample.tokens.begin(), sample.tokens.end() - 1, out);
-                                           }},
-                                          {BatchField::targets, DType::i32, ReadBy::last,
-                                           [](const SampleTokens& sample, int32_t* out) {
-                                             for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
-                                               out[t] = sample.counts(t) ? sample.tokens[t + 1] : -1;
-                                           }},
-                                          {BatchField::document_start, DType::i32, ReadBy::all_of_documents,
-                                           [](const SampleTokens& sample, int32_t* out) {
-                                             std::copy(sample.document_start.begin(),
-                                                       sample.document_start.end() - 1, out);
-                                           }},
-                                          {BatchField::positions, DType::i32, ReadBy::all_of_documents,
-                                           [](const SampleTokens& sample, int32_t* out) {
-                                             for (size_t t = 0; t + 1 < sample.document_start.size(); ++t)
-                                               out[t] = int32_t(t) - sample.document_start[t];
-                                           }}};
+inline constexpr BatchRow kBatchRows[] = {
+    {BatchField::tokens, DType::i32, ReadBy::first,
+     [](const SampleTokens& sample, int32_t* out) {
+       std::copy(sample.tokens.begin(), sample.tokens.end() - 1, out);
+     }},
+    {BatchField::targets, DType::i32, ReadBy::last,
+     [](const SampleTokens& sample, int32_t* out) {
+       for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
+         out[t] = sample.weight(t) > 0 ? sample.tokens[t + 1] : -1;
+     }},
+    {BatchField::document_start, DType::i32, ReadBy::all_of_documents,
+     [](const SampleTokens& sample, int32_t* out) {
+       std::copy(sample.document_start.begin(), sample.document_start.end() - 1, out);
+     }},
+    {BatchField::positions, DType::i32, ReadBy::all_of_documents,
+     [](const SampleTokens& sample, int32_t* out) {
+       for (size_t t = 0; t + 1 < sample.document_start.size(); ++t)
+         out[t] = int32_t(t) - sample.document_start[t];
+     }},
+    {BatchField::weights, DType::f32, ReadBy::last_of_weights, [](const SampleTokens& sample, int32_t* out) {
+       for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
+         out[t] = std::bit_cast<int32_t>(float(sample.weight(t)));
+     }}};
 
 /// A value for each field.
 template <typename T>
@@ -73,11 +81,13 @@ class PerField {
 struct BatchRows {
   bool first = false, last = false;  ///< it has the first virtual stage; the last
   bool documents = false;            ///< the job masks documents
+  bool weights = false;              ///< the job weighs targets
   bool has(const BatchRow& row) const {
     switch (row.read_by) {
       case ReadBy::first: return first;
       case ReadBy::last: return last;
       case ReadBy::all_of_documents: return documents;
+      case ReadBy::last_of_weights: return last && weights;
     }
     return false;
   }
@@ -96,6 +106,8 @@ struct MicroBatch {
   /// Device [M], of the rows that the rank reads; unchanged until backward is done.
   PerField<const void*> arrays = {};
   const int32_t* ids(BatchField field) const { return static_cast<const int32_t*>(arrays[field]); }
+  /// Of the loss of each target; null: each counts once.
+  const float* weights() const { return static_cast<const float*>(arrays[BatchField::weights]); }
 };
 
 /// The rows of a micro-batch of `size` tokens that begins with this sequence. Behind it come documents of one
@@ -117,9 +129,9 @@ inline PerField<std::vector<int32_t>> padded_rows(std::span<const int32_t> token
 }
 
 /// Sets all rows to one array of i32, which is so long: for passes whose values do not matter.
-/// documents: also those of jobs that mask documents.
-inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids, bool documents = false) {
-  const BatchRows rows{.first = true, .last = true, .documents = documents};
+/// documents, weights: also those of jobs that mask documents, that weigh targets.
+inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids, bool documents = false, bool weights = false) {
+  const BatchRows rows{.first = true, .last = true, .documents = documents, .weights = weights};
   for (const BatchRow& row : kBatchRows)
     if (rows.has(row)) mb.arrays[row.field] = ids;
   return mb;

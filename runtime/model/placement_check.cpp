@@ -33,8 +33,10 @@ class TwinStage {
         params_(uses.uses, grids_of(uses), sharding_of(job), {*alone_, *tensor_, nullptr}, *backend_,
                 *stream_),
         masks_documents_(job.data.masks_documents()),
+        weighs_targets_(job.data.weighs_targets()),
         options_{.slots = std::vector<int>(uses.virtual_stages.size(), 1),
-                 .split_backward = splits_backward(job)},
+                 .split_backward = splits_backward(job),
+                 .masks_targets = job.data.masks_targets()},
         model_(uses, options_, params_, *tp_, *backend_, *stream_),
         ids_(backend_->allocate(size_t(uses.shape.rows) * sizeof(int32_t))) {
     for (size_t u = 0; u < uses.uses.size(); ++u) {
@@ -53,7 +55,8 @@ class TwinStage {
       for (int part = 0; part < model_.parts(c); ++part) model_.take_weights(c, part);
     for (const bool first : {true, false}) {
       const auto* const ids = static_cast<const int32_t*>(ids_->data());
-      const MicroBatch mb = with_ids({.first_of_lane = first, .last_of_lane = !first}, ids, masks_documents_);
+      const MicroBatch mb =
+          with_ids({.first_of_lane = first, .last_of_lane = !first}, ids, masks_documents_, weighs_targets_);
       for (int c = 0; c < int(uses_.virtual_stages.size()); ++c) forward(c, mb);
       for (int c = int(uses_.virtual_stages.size()); c-- > 0;) backward(c, mb);
     }
@@ -145,7 +148,7 @@ class TwinStage {
   const std::unique_ptr<parallel::Communicator> tensor_;
   const std::unique_ptr<parallel::TensorParallel> tp_;
   parallel::ShardedParams params_;
-  const bool masks_documents_;
+  const bool masks_documents_, weighs_targets_;
   const StageModel::Options options_;
   StageModel model_;
   const std::unique_ptr<kernels::Buffer> ids_;

@@ -213,14 +213,14 @@ struct StageModel::Impl {
       stats = m.all_stats;
     }
     const float z_loss = train ? uses.ends.z_loss : 0;
-    backend.run(stream, kernels::CrossEntropyCombine{
-                            .stats = stats,
-                            .parts = tp.size(),
-                            .m = shape.rows,
-                            .lse = m.lse,
-                            .loss = m.loss,
-                            .targets = mb.ids(BatchField::document_start) ? targets : nullptr,
-                            .z_loss = z_loss});
+    backend.run(stream, kernels::CrossEntropyCombine{.stats = stats,
+                                                     .parts = tp.size(),
+                                                     .m = shape.rows,
+                                                     .lse = m.lse,
+                                                     .loss = m.loss,
+                                                     .targets = options.masks_targets ? targets : nullptr,
+                                                     .weights = mb.weights(),
+                                                     .z_loss = z_loss});
     backend.run(stream, kernels::Sum{.x = m.loss, .n = shape.rows, .out = loss});
     if (!train) return;
     backend.run(stream, kernels::CrossEntropyBackward{.logits = logits,
@@ -229,6 +229,7 @@ struct StageModel::Impl {
                                                       .lse = m.lse,
                                                       .scale = options.loss_scale,
                                                       .form = uses.ends.logits,
+                                                      .weights = mb.weights(),
                                                       .z_loss = z_loss});
     backend.run(stream, kernels::LinearBackwardInput{.dy = logits, .w = head.get(),
                                                      .dx = m.head_input_gradient});

@@ -35,6 +35,7 @@ class StageModel {
     std::vector<int> slots;
     bool split_backward = false;
     float loss_scale = 1;
+    bool masks_targets = false;  ///< targets may be below 0, which have no loss
   };
   StageModel(StageUses uses, Options options, parallel::ShardedParams& params, parallel::TensorParallel& tp,
              kernels::Backend& backend, kernels::Stream& stream);

@@ -62,7 +62,7 @@ class Planner {
   /// it holds.
   RankMemory alike(const RankParts& parts) {
     const StageModel::Options options{pipeline(parts.at.dp).slots[size_t(parts.at.pp)], splits_backward(job_),
-                                      1.0f};
+                                      1.0f, job_.data.masks_targets()};
     return memory_of_stage(job_, device_, StageModel::plan(parts.uses, options), parts.batch,
                            parts.sequences);
   }

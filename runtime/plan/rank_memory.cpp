@@ -42,8 +42,8 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
   }
   m.trace = SpanRecorder::bytes(trace_spans(job));
   if (!batch.empty())
-    m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) * 4 *
-                 (batch.documents ? 2 : 1) +
+    m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) *
+                 (4 * (batch.documents ? 2 : 1) + (job.data.reads_loss() ? 1 : 0)) +
              2 * tokens;
   return m;
 }

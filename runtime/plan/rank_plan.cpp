@@ -41,7 +41,8 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
                   .sharding = sharding_options(job),
                   .batch = {.first = at.pp == 0,
                             .last = at.pp == job.parallelism.pipeline - 1,
-                            .documents = job.data.masks_documents()},
+                            .documents = job.data.masks_documents(),
+                            .weights = job.data.weighs_targets()},
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
   parts.lines = lines_of(parts.groups);
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.data > 1;
@@ -62,7 +63,8 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
   ENSURE(problem.is_none(), "{}", problem.text_or_empty());
   plan.model = {.slots = plan.program.slots.slots,
                 .split_backward = splits_backward(job),
-                .loss_scale = float(1.0 / double(job.tokens_per_step()))};
+                .loss_scale = float(1.0 / double(job.tokens_per_step())),
+                .masks_targets = job.data.masks_targets()};
   const parallel::ShardingBytes sharding = plan.params.bytes();
   plan.scratch = scratch_shape(tables, sharding);
   plan.memory =

@@ -14,7 +14,7 @@ constexpr int64_t kTracedMicroBatches = 8;
 
 struct EvaluationSums {
   ExactSum loss;
-  int64_t targets = 0;  // that count
+  int64_t targets = 0;  // their weights
   void add(const EvaluationSums& other) {
     loss.add(other.loss);
     targets += other.targets;
@@ -27,8 +27,7 @@ Evaluation::Evaluation(const JobSpec& job)
     : spec_(job.eval),
       micro_sequences_(job.batch.micro_sequences),
       seq_len_(job.data.seq_len),
-      last_step_(job.schedule.total_steps),
-      masks_documents_(job.data.masks_documents()) {}
+      last_step_(job.schedule.total_steps) {}
 
 int64_t Evaluation::sequences(int64_t available) const {
   if (spec_.max_sequences > 0) available = std::min(available, spec_.max_sequences);
@@ -43,7 +42,7 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
   const int64_t all_mb = sequences / micro, begin = rank.at.dp * all_mb / rank.mesh.dp,
                 end = (rank.at.dp + 1) * all_mb / rank.mesh.dp;
   EvaluationSums sums;
-  const size_t t = size_t(seq_len_);
+  const size_t width = size_t(seq_len_) + 1;
   // Equally often on all ranks, which gather weights from each other: some compute a micro-batch that is
   // another's.
   const int64_t turns = (all_mb + rank.mesh.dp - 1) / rank.mesh.dp;
@@ -55,15 +54,11 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
     Span of_micro_batch = named_span(spans, SpanKind::part, "evaluate", -1);
     of_micro_batch.micro_batch = int32_t(turn);
     const RecordSpan span(spans, of_micro_batch);
-    data::SampleBatch samples{.tokens = std::vector<int32_t>(size_t(micro) * (t + 1)), .document_starts = {}};
-    if (masks_documents_) samples.document_starts.resize(samples.tokens.size());
-    const auto of = [&](std::vector<int32_t>& row, int64_t s) {
-      return row.empty() ? std::span<int32_t>() : std::span(row).subspan(size_t(s) * (t + 1), t + 1);
-    };
     MicroBatch mb;
     if (rank.tokens) {
+      data::SampleBatch samples = data::SampleBatch::of(validation, size_t(micro), width);
       for (int64_t s = 0; s < micro; ++s)
-        validation.sample(uint64_t(index * micro + s), of(samples.tokens, s), of(samples.document_starts, s));
+        validation.sample(uint64_t(index * micro + s), samples.rows(size_t(s), width));
       rank.tokens->upload(samples, *rank.stream);
       mb.arrays = rank.tokens->arrays(0);
     }
@@ -72,7 +67,7 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
     rank.comms.check();
     if (rank.owns_losses() && begin + turn < end) {
       sums.loss.add(*rank.loss_sums());
-      sums.targets += rank.tokens->counted_targets();
+      sums.targets += rank.tokens->targets_weight();
     }
     activity.progress(uint64_t(turn + 1), uint64_t(turns), false);
   }

@@ -26,7 +26,6 @@ class Evaluation {
  private:
   const EvalSpec spec_;
   const int64_t micro_sequences_, seq_len_, last_step_;
-  const bool masks_documents_;
 };
 
 }  // namespace trainctl

@@ -56,7 +56,7 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   if (rank_.owns_losses())
     for (int i = 0; i < rank_.plan.program.shape.pipeline.micro_batches; ++i)
       sums.loss.add(rank_.loss_sums()[i]);
-  if (rank_.owns_losses()) sums.targets = rank_.tokens->counted_targets();
+  if (rank_.owns_losses()) sums.targets = rank_.tokens->targets_weight();
   rank_.comms.check();
   sums.stop = control_.stop_level() != StopLevel::none;
   sums.saves = saver_.under_way();
@@ -90,7 +90,7 @@ StepFate StepEnd::apply_or_skip(const StepScalars& scalars, TrainingState& state
   const int64_t step = state.step;
   if (scalars.targets == 0) {
     ++bad_steps.total;  // nothing is wrong: it does not count towards the end of the run
-    report_skip(bad_steps, step, "no target of the step counts (data.documents = mask)");
+    report_skip(bad_steps, step, "no target of the step counts (data.documents, data.loss)");
     return StepFate::skip;
   }
   const StepFate fate = fate_of_step(line.loss, line.grad_norm, bad_steps, skip_bad_steps_);

@@ -17,7 +17,7 @@ namespace trainctl {
 /// Equal on every rank.
 struct StepScalars {
   StepLine line;        ///< has loss, grad_norm, staged_step and partner_step
-  int64_t targets = 0;  ///< that count in the step
+  int64_t targets = 0;  ///< that count in the step; where they are weighed, the sum of their weights
   double of_tokens =
       1;  ///< tokens of the step over those: what is a mean over tokens times this is one over them
   bool stop = false;    ///< a stop was requested
@@ -35,7 +35,7 @@ struct OwnScalars {
 /// What ranks contribute to the StepScalars, as a value that is sent.
 struct StepSums {
   ExactSum loss, squares;
-  int64_t targets = 0;  // that count
+  int64_t targets = 0;  // as of StepScalars
   SaveSet due;  // not empty on rank 0 alone
   bool stop = false, not_copied = false;
   SavesUnderWay saves;

@@ -9,10 +9,10 @@ namespace trainctl {
 
 namespace {
 
-int64_t counted(const SampleTokens& sample) {
-  int64_t n = 0;
-  for (size_t t = 0; t + 1 < sample.tokens.size(); ++t) n += sample.counts(t);
-  return n;
+int64_t weight_of(const SampleTokens& sample) {
+  int64_t sum = 0;
+  for (size_t t = 0; t + 1 < sample.tokens.size(); ++t) sum += sample.weight(t);
+  return sum;
 }
 
 }  // namespace
@@ -47,14 +47,17 @@ void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream
          sequences_, seq_len_);
   ENSURE(samples.document_starts.size() == (rows_.documents ? tokens : 0), "documents of {} tokens of {}",
          samples.document_starts.size(), tokens);
+  ENSURE(samples.weights.size() == tokens || (samples.weights.empty() && !rows_.weights),
+         "weights of {} tokens of {}", samples.weights.size(), tokens);
   const auto sample = [&](size_t i) {
     SampleTokens of{.tokens = std::span(samples.tokens).subspan(i * (t + 1), t + 1),
                     .counts_boundaries = counts_boundaries_};
     if (rows_.documents) of.document_start = std::span(samples.document_starts).subspan(i * (t + 1), t + 1);
+    if (!samples.weights.empty()) of.weights = std::span(samples.weights).subspan(i * (t + 1), t + 1);
     return of;
   };
-  counted_targets_ = 0;
-  for (size_t i = 0; i < n; ++i) counted_targets_ += counted(sample(i));
+  targets_weight_ = 0;
+  for (size_t i = 0; i < n; ++i) targets_weight_ += weight_of(sample(i));
   newest_ = 1 - newest_;
   Half& half = halves_[newest_];
   half.copied->synchronize();   // the host memory is being read until then

@@ -24,8 +24,9 @@ class TokenFeed {
   /// on sees them. They stay valid until the call after the next one; before that call, the work of `stream`
   /// that uses them must be done.
   void upload(const data::SampleBatch& samples, kernels::Stream& stream);
-  /// Targets of the newest upload that count, whether or not this rank reads targets.
-  int64_t counted_targets() const { return counted_targets_; }
+  /// Sum of the weights of the targets of the newest upload, whether or not this rank reads targets: their
+  /// number without loss files.
+  int64_t targets_weight() const { return targets_weight_; }
   /// The arrays of the newest upload from sequence `index` on, in device memory.
   PerField<const void*> arrays(int64_t index) const;
 
@@ -41,7 +42,7 @@ class TokenFeed {
   const BatchRows rows_;
   int64_t sequences_, seq_len_;
   const bool counts_boundaries_;
-  int64_t counted_targets_ = 0;
+  int64_t targets_weight_ = 0;
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> copies_;
   Half halves_[2];

@@ -100,6 +100,10 @@ data::DatasetOptions dataset_options(const DataSpec& spec, int64_t vocab_size, b
   o.shuffle = validation ? false : spec.shuffle;
   o.seed = spec.shuffle_seed;
   o.documents = spec.masks_documents();
+  o.loss = spec.weighs_targets() ? data::LossUse::weights
+           : spec.reads_loss()   ? data::LossUse::mask
+                                 : data::LossUse::all;
+  for (data::SourceOptions& source : o.sources) source.loss = spec.reads_loss();
   return o;
 }
 
@@ -145,8 +149,7 @@ struct Trainer::Impl {
     require_data_of_run();
     prefetcher = std::make_unique<data::Prefetcher>(
         *dataset, job.data.seq_len, job.data.prefetch_batches,
-        [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); },
-        job.data.masks_documents());
+        [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
     rank.build(options.most_staging_bytes, activity);
     spans->reserve(rank.plan.spans);
     tracer = std::make_unique<StepTracer>(recording(), spans, control, fs);

@@ -94,12 +94,12 @@ TEST_CASE("documents come with the samples of a shuffled mixture, over epochs, a
   const auto without = open_dataset(plain), with = open_dataset(masked);
   const std::vector<double> weights = {1, 2};
   const std::vector<uint64_t> samples = {(tokens[0].size() - 1) / 8, (tokens[1].size() - 1) / 8};
-  Prefetcher prefetcher(*with, 8, 2, {}, true);
+  Prefetcher prefetcher(*with, 8, 2);
   int boundaries = 0;
   for (uint64_t i = 0; i < 3 * with->samples_per_epoch(); ++i) {
     std::vector<int32_t> a(9), b(9), starts(9);
     without->sample(i, a);
-    with->sample(i, b, starts);
+    with->sample(i, SampleRows{.tokens = b, .document_start = starts});
     REQUIRE(a == b);
     const SampleAddress at = address_of(i, weights, samples, true, 3);
     for (size_t t = 0; t < 9; ++t) {

@@ -53,6 +53,8 @@ const BrokenJob kBroken[] = {
     {{R"(data.train=[{"path": "raw.bin", "format": "raw", "dtype": "uint16"}])", "data.documents=mask"},
      6,
      "E0511"},
+    {{R"(data.train=[{"path": "unfit.idx"}])"}, 6, "E0513"},
+    {{"data.loss=mask"}, 6, "E0514"},
     {{R"(data.train=[{"path": "tokens.idx", "format": "llmc"}])"}, 6, "E0510"},
     {{R"(data.train=[{"path": "tokens.idx", "weight": 0}])"}, 3, "E0202"},
     {{R"(data.train=[{"path": "*.nothing"}])"}, 6, "E0504"},
@@ -105,6 +107,9 @@ void write_tokens(const TemporaryFolder& dir) {
                        {"data", "tokenize", "few.txt", "--out", "short", "--tokenizer", "tokens.model"})
               .status == 0);
   std::filesystem::copy_file(dir / "tokens.idx", dir / "cut.idx");
+  for (const char* ending : {".idx", ".bin"})
+    std::filesystem::copy_file(dir / (std::string("tokens") + ending), dir / (std::string("unfit") + ending));
+  write_file(dir / "unfit.loss", "step loss");
   write_file(dir / "cut.bin", read_file(dir / "tokens.bin").substr(0, 100));
   write_file(dir / "empty.idx", "");
   write_file(dir / "empty.bin", "");

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "data/loss_file.h"
+#include "runtime/base/hash.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl::test {
@@ -62,6 +64,17 @@ inline void train_on(JobSpec& job, const std::string& folder, const std::vector<
   source.path = folder + "/documents";
   job.data.train = {source};
   job.data.documents = Documents::mask;
+}
+
+/// Writes the loss file of PREFIX.
+inline void write_loss(const std::string& prefix, const std::vector<uint8_t>& weights) {
+  data::LossHeader header{.tokens = weights.size()};
+  for (const uint8_t weight : weights) header.largest = std::max(header.largest, weight);
+  Xxh3Stream hash;
+  hash.update(std::as_bytes(std::span(weights)));
+  header.hash = hash.digest();
+  std::ofstream(data::loss_path(prefix), std::ios::binary)
+      << data::loss_header(header) << std::string(weights.begin(), weights.end());
 }
 
 }  // namespace trainctl::test

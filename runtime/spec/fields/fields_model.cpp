@@ -281,6 +281,18 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(data.count_boundary_targets))
       .fallback(false)
       .left_out_as_default();
+  data.choice(
+          "loss", words_of<TargetLoss>(),
+          "Which targets have a loss. `mask`: those whose weight in the loss file NAME.loss, next to the "
+          "token file, is not 0, as `data tokenize` writes it for conversations; those of files without "
+          "one all do. `weights`: the loss of each is multiplied by its weight, a whole number up to 255, "
+          "and the loss of a step is divided by the sum of the weights. `all`: every target, whatever "
+          "files there are. `auto`: `mask` where a training source has a loss file, `weights` where one "
+          "has weights above 1, else `all`; a run keeps what it began with.")
+      .to(IN_JOB(data.loss))
+      .fallback(std::string("auto"))
+      .also({"loss_mask", "train_on_inputs"})
+      .left_out_as_default();
   data.integer("prefetch_batches", "Steps whose samples each rank reads ahead.")
       .to(IN_JOB(data.prefetch_batches))
       .from(1)

@@ -35,6 +35,12 @@ template <>
 struct Words<Documents> {
   static constexpr std::string_view list[] = {"auto", "ignore", "mask"};
 };
+/// Which targets have a loss. `automatic` is decided once, when the run is launched; where it was not, all.
+enum class TargetLoss { automatic, all, mask, weights };
+template <>
+struct Words<TargetLoss> {
+  static constexpr std::string_view list[] = {"auto", "all", "mask", "weights"};
+};
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class BatchLrRule { none, linear, square_root };
 enum class TokenFormat { automatic, megatron, llmc, raw };
@@ -61,8 +67,12 @@ struct DataSpec {
   uint64_t shuffle_seed = 1234;
   Documents documents = Documents::automatic;
   bool count_boundary_targets = false;
+  TargetLoss loss = TargetLoss::automatic;
   int prefetch_batches = 4;
   bool masks_documents() const { return documents == Documents::mask; }
+  bool weighs_targets() const { return loss == TargetLoss::weights; }
+  bool reads_loss() const { return loss == TargetLoss::mask || loss == TargetLoss::weights; }
+  bool masks_targets() const { return masks_documents() || reads_loss(); }
 };
 
 struct BatchSpec {

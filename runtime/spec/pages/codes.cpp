@@ -263,6 +263,16 @@ const std::vector<CodePage> kOperation = {
      "sets (.bin and .idx) say where documents begin; llm.c shards and raw files do not.",
      R"("documents": "mask", "train": [{"path": "raw.bin", "format": "raw", "dtype": "uint16"}])",
      "Tokenize the text again with `trainctl data tokenize`, or set documents to \"ignore\"."},
+    {"E0513", "A loss file that does not fit",
+     "NAME.loss next to a token file has a weight for each of its tokens. This file is none, is cut off, or "
+     "is of "
+     "other tokens.",
+     R"("loss": "mask", "train": [{"path": "chat.idx"}])",
+     "Tokenize again, move the file away, or set data.loss to \"all\"."},
+    {"E0514", "No loss file",
+     "data.loss asks for the weights of targets, but no training source has a loss file next to its tokens.",
+     R"("loss": "mask", "train": [{"path": "books.idx"}])",
+     "Tokenize conversations with `trainctl data tokenize`, or set data.loss to \"auto\"."},
     {"E0601", "An automatic and a given interval",
      "With checkpoint.interval \"auto\" the run decides after how many steps it saves, from what a save "
      "costs and how often the run fails. every_steps contradicts that.",

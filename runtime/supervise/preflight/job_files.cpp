@@ -9,6 +9,7 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
 #include "data/file_source.h"
+#include "data/loss_file.h"
 #include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/base/paths.h"
@@ -67,6 +68,33 @@ void look_at_sources(const ParsedJob& job, FileSystem& fs, bool validation, std:
   }
 }
 
+void look_at_loss(const ParsedJob& job, FileSystem& fs, bool validation, std::vector<Diagnostic>& found) {
+  bool any = false;
+  const auto sources = dataset_options(job.job.data, job.job.model.vocab_size, validation).sources;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    data::ResolvedSource source;
+    try {
+      source = data::resolve(sources[i]);
+    } catch (const Error&) {
+      return;  // reported
+    }
+    for (const std::string& path : source.paths) {
+      try {
+        any |= data::read_loss_header(fs, path).has_value();
+      } catch (const Error& error) {
+        found.push_back(diagnostic_at(job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i),
+                                      "E0513", error.what()));
+        return;
+      }
+    }
+  }
+  if (!any && !validation && job.job.data.reads_loss())
+    found.push_back(
+        diagnostic_at(job, "data.loss", "E0514",
+                      fmt::format("data.loss is \"{}\", but no source of data.train has a loss file ({})",
+                                  word_of(job.job.data.loss), data::loss_path(sources.front().path))));
+}
+
 void look_at_tokenizer(const ParsedJob& job, FileSystem& fs, std::vector<Diagnostic>& found) {
   const data::TokenizerChoice& tokenizer = job.job.data.tokenizer;
   if (!tokenizer.is_file() || is_file(fs, tokenizer.path())) return;
@@ -85,7 +113,8 @@ void look_at_weights(const ParsedJob& job, FileSystem& fs, std::vector<Diagnosti
 
 /// Not one that is there and does not fit.
 bool is_missing(const Diagnostic& diagnostic) {
-  return diagnostic.code != "E0508" && diagnostic.code != "E0509";
+  return diagnostic.code != "E0508" && diagnostic.code != "E0509" && diagnostic.code != "E0513" &&
+         diagnostic.code != "E0514";
 }
 
 }  // namespace
@@ -121,10 +150,27 @@ bool sources_have_documents(const DataSpec& data) {
   return true;
 }
 
+TargetLoss loss_of_sources(const DataSpec& data, FileSystem& fs) {
+  TargetLoss loss = TargetLoss::all;
+  for (const data::SourceOptions& source : dataset_options(data, 1, false).sources) {
+    try {
+      for (const std::string& path : data::resolve(source).paths)
+        if (const auto header = data::read_loss_header(fs, path))
+          loss = std::max(loss, header->largest > 1 ? TargetLoss::weights : TargetLoss::mask);
+    } catch (const Error&) {
+      // A missing source is reported where the data are opened, and a loss file only if it is to be read.
+      if (loss == TargetLoss::all) loss = TargetLoss::mask;
+    }
+  }
+  return loss;
+}
+
 std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool weights) {
   std::vector<Diagnostic> found;
   look_at_sources(job, fs, false, found);
   look_at_sources(job, fs, true, found);
+  if (job.job.data.loss != TargetLoss::all)
+    for (const bool validation : {false, true}) look_at_loss(job, fs, validation, found);
   look_at_tokenizer(job, fs, found);
   const bool of_data =
       std::any_of(found.begin(), found.end(), [](const Diagnostic& d) { return is_missing(d); });

@@ -38,7 +38,8 @@ void refuse_foreign_checkpoints(FileSystem& fs, const std::string& directory) {
 }
 
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
-  const ParsedJob decided = with_documents(with_device(request.job, device_of_run(request.job.job, fs)));
+  const ParsedJob decided =
+      with_loss(with_documents(with_device(request.job, device_of_run(request.job.job, fs))), fs);
   const ParsedJob parsed = request.from ? with_batch_lr_rule(*request.from, decided) : decided;
   const JobSpec& job = parsed.job;
   const RunNodes nodes = nodes_of(job, fs);
@@ -192,6 +193,8 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
     stays.push_back(fmt::format("device={}", word_of(before.job.device)));
   if (job.job.data.documents == Documents::automatic && before.job.data.documents != Documents::automatic)
     stays.push_back(fmt::format("data.documents={}", word_of(before.job.data.documents)));
+  if (job.job.data.loss == TargetLoss::automatic && before.job.data.loss != TargetLoss::automatic)
+    stays.push_back(fmt::format("data.loss={}", word_of(before.job.data.loss)));
   const ParsedJob now = stays.empty() ? job : with_decided(job, stays, "auto, decided at launch");
   const std::string differences = differences_of(before, now);
   const auto known = status_of_run(fs, run);
@@ -238,7 +241,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   ckpt::sweep_memory(clock.unix_s());
   SupervisePlan plan;
   // Behind the hash, which is that of the job as it was given.
-  job = with_documents(job);
+  job = with_loss(with_documents(job), fs);
   const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
     // Before the folder is made: a refused launch leaves none.
     const std::string store = store_of_run(job.job.checkpoint, id);

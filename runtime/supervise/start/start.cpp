@@ -170,6 +170,12 @@ ParsedJob with_documents(const ParsedJob& job) {
   return with_decided(job, {fmt::format("data.documents={}", word_of(documents))}, "auto, decided at launch");
 }
 
+ParsedJob with_loss(const ParsedJob& job, FileSystem& fs) {
+  if (job.job.data.loss != TargetLoss::automatic) return job;
+  const TargetLoss loss = loss_of_sources(job.job.data, fs);
+  return with_decided(job, {fmt::format("data.loss={}", word_of(loss))}, "auto, decided at launch");
+}
+
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id) {
   auto lock = RunLock::try_take(run);
   if (!lock) refuse_busy(fs, run, id);

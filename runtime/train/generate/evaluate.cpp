@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "data/loss_file.h"
 #include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/model/batch.h"
@@ -25,24 +26,28 @@ std::optional<double> bits_per_byte(double loss, const std::string& path) {
   return loss / std::log(2.0) * double(sidecar->tokens) / double(sidecar->text_bytes);
 }
 
-SourceResult evaluate_source(Generator& generator, const data::Dataset& dataset, bool documents,
-                             const DataSpec& spec, int64_t limit,
-                             const std::function<void(int64_t, int64_t)>& each) {
+SourceResult evaluate_source(Generator& generator, const data::Dataset& dataset, const DataSpec& spec,
+                             int64_t limit, const std::function<void(int64_t, int64_t)>& each) {
   const size_t t = size_t(generator.seq_len());
   SourceResult result{.available = int64_t(dataset.samples_per_epoch())};
   result.sequences = at_most(result.available, limit);
-  std::vector<int32_t> tokens(t + 1), starts(documents ? t + 1 : 0), targets(t);
+  data::SampleBatch read = data::SampleBatch::of(dataset, 1, t + 1);
+  const SampleTokens sample{.tokens = read.tokens,
+                            .document_start = read.document_starts,
+                            .weights = read.weights,
+                            .counts_boundaries = spec.count_boundary_targets};
+  const std::span starts =
+      std::span<const int32_t>(read.document_starts).first(read.document_starts.empty() ? 0 : t);
+  std::vector<int32_t> targets(t);
   double sum = 0;
   for (int64_t i = 0; i < result.sequences; ++i) {
-    dataset.sample(uint64_t(i), tokens, starts);
-    const SampleTokens sample{
-        .tokens = tokens, .document_start = starts, .counts_boundaries = spec.count_boundary_targets};
+    dataset.sample(uint64_t(i), read.rows(0, t + 1));
     kBatchRows[size_t(BatchField::targets)].fill(sample, targets.data());
-    const std::span<const int32_t> own_starts(starts.data(), starts.empty() ? 0 : t);
-    for (const float loss : generator.losses(std::span(tokens).first(t), targets, own_starts))
-      sum += double(loss);
-    result.targets +=
-        std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+    const std::vector<float> losses = generator.losses(std::span(read.tokens).first(t), targets, starts);
+    for (size_t j = 0; j < t; ++j) {
+      sum += sample.weight(j) * double(losses[j]);
+      result.targets += sample.weight(j);
+    }
     each(i + 1, result.sequences);
   }
   dataset.require_unchanged();
@@ -73,12 +78,16 @@ std::vector<SourceResult> evaluate_sources(Generator& generator, const JobSpec& 
     data::DatasetOptions one = all;
     one.sources = {source};
     one.documents = keeps_documents(spec, source);
+    if (!request.data.empty() && !real_file_system().exists(data::loss_path(source.path))) {
+      one.sources[0].loss = false;  // the run's own files have one, this has none
+      one.loss = data::LossUse::all;
+    }
     const auto dataset = data::open_dataset(one);
     SourceResult result = evaluate_source(
-        generator, *dataset, one.documents, spec, request.most_sequences,
+        generator, *dataset, spec, request.most_sequences,
         [&](int64_t done, int64_t of) { each(fmt::format("{}: {} of {} sequences", name, done, of)); });
     result.name = name;
-    result.bits_per_byte = bits_per_byte(result.loss, source.path);
+    if (one.loss == data::LossUse::all) result.bits_per_byte = bits_per_byte(result.loss, source.path);
     result.seconds = real_clock().monotonic_s() - begin;
     results.push_back(std::move(result));
   }

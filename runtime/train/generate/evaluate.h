@@ -30,7 +30,7 @@ struct TaskResult {
   double seconds = 0;
 };
 
-/// The loss on a source of tokens, as a run's evaluation takes it.
+/// The loss on a source of tokens, as a run's evaluation takes it. targets: each as often as it is weighed.
 struct SourceResult {
   std::string name;
   int64_t sequences = 0, available = 0, targets = 0;
