@@ -17,7 +17,8 @@ namespace {
 
 struct TokenizeArguments {
   data::TokenizeOptions options;
-  std::string split, to = "megatron", tokenizer = "bytes", train_kind = "sentencepiece", separator;
+  std::string split, to = "megatron", tokenizer = "bytes", train_kind = "sentencepiece", separator,
+                     records = "auto";
   uint64_t longest_document_mb = 64;
   std::string cache, cache_folder;
 };
@@ -76,6 +77,9 @@ int tokenize(TokenizeArguments arguments, const Context& context) {
     throw Error(ErrorCode::kUsage, fmt::format("tokens cannot be written as {}; use --to megatron or --to llmc", arguments.to));
   if (options.train_vocab < 0)
     throw Error(ErrorCode::kUsage, fmt::format("--train-vocab {} is negative; give the number of ids", options.train_vocab));
+  options.records = arguments.records == "answers" ? data::Records::answers
+                    : arguments.records == "texts" ? data::Records::texts
+                                                   : data::Records::automatic;
   options.separator = unescaped(arguments.separator);
   options.longest_document = arguments.longest_document_mb * 1'000'000;
   options.train_kind =
@@ -134,6 +138,31 @@ void add_source(CommandLine command, ReadArguments& arguments) {
   command.add_option("--dtype", arguments.dtype, "uint16 or uint32, for raw files").type_name("DTYPE");
 }
 
+/// What a record is, and which of it is the text.
+void add_record_options(CommandLine& command, TokenizeArguments& text) {
+  data::TokenizeOptions& options = text.options;
+  command.add_option("--text-key", options.text_key, "key of the text in JSON, or column of a .parquet")
+      .show_default()
+      .type_name("KEY");
+  command
+      .add_option(
+          "--records", text.records,
+          "texts, or answers: conversations (messages) or prompt and completion in JSON lines, with a "
+          "loss on the answers alone (default: what the first record is)")
+      .one_of({"auto", "texts", "answers"})
+      .type_name("KIND");
+  command
+      .add_option("--chat-template", options.chat_template,
+                  "how conversations become text, instead of the template at the tokenizer: " +
+                      data::chat_template_names())
+      .type_name("NAME");
+  command
+      .add_option("--separator", text.separator,
+                  "separates the documents of a text file and belongs to none: anywhere if it contains a "
+                  "newline (\\n\\n), else as a whole line (<|endoftext|>)")
+      .type_name("TEXT");
+}
+
 void add_tokenize(CommandLine group, Context& context) {
   auto text = std::make_shared<TokenizeArguments>();
   data::TokenizeOptions& options = text->options;
@@ -180,14 +209,7 @@ void add_tokenize(CommandLine group, Context& context) {
   command.add_flag(
       "--force", options.force,
       "replace existing token sets and tokenizers of these names, and unfinished work with other settings");
-  command.add_option("--text-key", options.text_key, "key of the text in JSON, or column of a .parquet")
-      .show_default()
-      .type_name("KEY");
-  command
-      .add_option("--separator", text->separator,
-                  "separates the documents of a text file and belongs to none: anywhere if it contains a "
-                  "newline (\\n\\n), else as a whole line (<|endoftext|>)")
-      .type_name("TEXT");
+  add_record_options(command, *text);
   command
       .add_option("--cache", text->cache,
                   "limit of the local copies of s3:// inputs (default: 4GiB); removed at the end")

@@ -26,6 +26,11 @@ class BpeTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return int64_t(model_.tokens.size()); }
   int32_t end_of_text() const override { return model_.end_of_text; }
   std::string end_of_text_name() const override { return model_.tokens[size_t(model_.end_of_text)]; }
+  std::optional<int32_t> special_id(std::string_view text) const override {
+    for (const AddedToken& token : model_.added)
+      if (token.content == text) return token.id;
+    return std::nullopt;
+  }
   bool encodes_in_parts() const override { return in_parts_; }
   size_t first_part(std::string_view text, size_t limit) const override;
   std::vector<int32_t> encode(std::string_view text) const override;
@@ -34,11 +39,17 @@ class BpeTokenizer final : public Tokenizer {
 
  private:
   friend class BpeEncoder;
-  static std::vector<AddedToken> added_where(const BpeModel& model, bool normalized);
+  /// Those that are found in text; plain: but the special ones.
+  struct Finders {
+    Finders(const BpeModel& model, bool plain)
+        : as_is(added_where(model, false, plain)), normalized(added_where(model, true, plain)) {}
+    AddedTokenFinder as_is, normalized;
+  };
+  static std::vector<AddedToken> added_where(const BpeModel& model, bool normalized, bool plain);
 
   BpeModel model_;
   BytePairs pairs_;
-  AddedTokenFinder as_is_, normalized_;
+  Finders all_, plain_;
   std::unordered_map<std::string_view, int32_t>
       whole_;                                 // if whole pieces are looked up: views of model_.tokens
   std::vector<bool> special_;                 // by id
@@ -52,16 +63,23 @@ class BpeEncoder final : public Tokenizer::Encoder {
       : tokenizer_(tokenizer), cache_(cache_bits), splitter_(tokenizer.model_.stages) {}
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
-    ids.reserve(ids.size() + text.size() / 3);
-    tokenizer_.as_is_.divide(
-        text, [&](std::string_view part) { encode_normalized(part, ids); },
-        [&](int32_t id) { ids.push_back(id); });
+    encode_with(tokenizer_.all_, text, ids);
+  }
+  void encode_plain(std::string_view text, std::vector<int32_t>& ids) override {
+    encode_with(tokenizer_.plain_, text, ids);
   }
 
  private:
-  void encode_normalized(std::string_view text, std::vector<int32_t>& ids) {
+  void encode_with(const BpeTokenizer::Finders& finders, std::string_view text, std::vector<int32_t>& ids) {
+    ids.reserve(ids.size() + text.size() / 3);
+    finders.as_is.divide(
+        text, [&](std::string_view part) { encode_normalized(finders.normalized, part, ids); },
+        [&](int32_t id) { ids.push_back(id); });
+  }
+
+  void encode_normalized(const AddedTokenFinder& finder, std::string_view text, std::vector<int32_t>& ids) {
     if (tokenizer_.model_.normalizes_c) text = normalize_c(text, normalized_);
-    tokenizer_.normalized_.divide(
+    finder.divide(
         text, [&](std::string_view part) { encode_text(part, ids); }, [&](int32_t id) { ids.push_back(id); });
   }
 
@@ -97,11 +115,11 @@ class BpeEncoder final : public Tokenizer::Encoder {
   std::string normalized_;
 };
 
-std::vector<AddedToken> BpeTokenizer::added_where(const BpeModel& model, bool normalized) {
+std::vector<AddedToken> BpeTokenizer::added_where(const BpeModel& model, bool normalized, bool plain) {
   std::vector<AddedToken> tokens;
   if (!model.finds_added) return tokens;
   for (AddedToken token : model.added) {
-    if (token.normalized != normalized) continue;
+    if (token.normalized != normalized || (plain && token.special)) continue;
     std::string buffer;
     if (normalized && model.normalizes_c) token.content = std::string(normalize_c(token.content, buffer));
     tokens.push_back(std::move(token));
@@ -112,8 +130,8 @@ std::vector<AddedToken> BpeTokenizer::added_where(const BpeModel& model, bool no
 BpeTokenizer::BpeTokenizer(BpeModel model)
     : model_(std::move(model)),
       pairs_(model_.byte_ids, model_.merges.size()),
-      as_is_(added_where(model_, false)),
-      normalized_(added_where(model_, true)),
+      all_(model_, false),
+      plain_(model_, true),
       special_(model_.tokens.size()),
       only_pattern_(scanner_of(model_.stages)) {
   ENSURE(model_.end_of_text >= 0 && size_t(model_.end_of_text) < model_.tokens.size(),

@@ -141,6 +141,11 @@ class SentencePieceTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return processor_.GetPieceSize(); }
   int32_t end_of_text() const override { return processor_.eos_id(); }
   std::string end_of_text_name() const override { return processor_.IdToPiece(processor_.eos_id()); }
+  std::optional<int32_t> special_id(std::string_view text) const override {
+    const int id = processor_.PieceToId(std::string(text));
+    if (processor_.IsUnknown(id)) return std::nullopt;
+    return id;
+  }
   bool encodes_in_parts() const override { return in_parts_; }
   size_t first_part(std::string_view text, size_t limit) const override {
     return in_parts_ ? pairs_.first_part(text, limit) : text.size();

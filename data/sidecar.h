@@ -22,6 +22,9 @@ struct Sidecar {
   uint64_t tokens = 0, documents = 0, text_bytes = 0;
   std::string fingerprint;       ///< of the token files, as TokenSource::fingerprint
   std::vector<std::string> inputs;
+  /// Of sets with a loss file: the tokens whose weight is not 0; and how conversations became text.
+  std::optional<uint64_t> loss_tokens;
+  std::optional<std::string> chat_template;
   static constexpr const char* kMark = "trainctl_tokens";
   static constexpr int kVersion = 1;
   static void fields(auto& f, auto& r) {
@@ -36,6 +39,8 @@ struct Sidecar {
     f("text_bytes", r.text_bytes);
     f("fingerprint", r.fingerprint);
     f("inputs", r.inputs);
+    f.maybe("loss_tokens", r.loss_tokens);
+    f.maybe("chat_template", r.chat_template);
   }
 };
 

@@ -51,6 +51,10 @@ size_t Tokenizer::first_part(std::string_view text, size_t limit) const {
   return encodes_in_parts() ? cut_text(text, limit) : text.size();
 }
 
+std::optional<int32_t> Tokenizer::special_id(std::string_view text) const {
+  return text == end_of_text_name() ? std::optional(end_of_text()) : std::nullopt;
+}
+
 std::unique_ptr<Tokenizer::Encoder> Tokenizer::encoder() const {
   return std::make_unique<PlainEncoder>(*this);
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@ class Tokenizer {
   virtual bool adds_space() const { return false; }
   virtual int32_t end_of_text() const = 0;         ///< id that ends every document
   virtual std::string end_of_text_name() const = 0;  ///< as files of tokenizers write it
+  /// The id of the token that stands for this text alone: `<|im_end|>`. nullopt: there is none.
+  virtual std::optional<int32_t> special_id(std::string_view text) const;
   /// Whether a long text can be encoded in parts: the parts that first_part cuts off.
   virtual bool encodes_in_parts() const = 0;
   /// The length of a part of `text`, from its start, with encode(text) == encode(part) + encode(rest):
@@ -36,6 +39,8 @@ class Tokenizer {
     virtual ~Encoder() = default;
     /// Appends encode(text).
     virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
+    /// The same, but that nothing in the text becomes a special token, whatever it looks like.
+    virtual void encode_plain(std::string_view text, std::vector<int32_t>& ids) { encode(text, ids); }
   };
   virtual std::unique_ptr<Encoder> encoder() const;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;

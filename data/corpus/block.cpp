@@ -93,7 +93,9 @@ bool BlockDocuments::next_line(Document& document) {
       leave_out(too_long(line.size(), options_));
       continue;
     }
-    const LineText result = find_json_text(line, options_.text_key, text_);
+    const LineText result =
+        options_.whole_lines ? LineText::found : find_json_text(line, options_.text_key, text_);
+    if (options_.whole_lines) text_ = line;
     if (result != LineText::found) {
       leave_out(why_no_text(result, line, options_.text_key));
       continue;

@@ -15,6 +15,7 @@ struct CorpusOptions {
   /// `.gz` or `.zst` may follow, but for tables.
   std::vector<std::string> files;
   std::string text_key = "text";  ///< JSON lines: the key of the text; tables: the column
+  bool whole_lines = false;       ///< JSON lines: the text is the line itself, whatever is in it
   /// Plain text: ends a document, and belongs to none. With a newline in it, e.g. "\n\n", wherever it occurs;
   /// otherwise as a whole line. "": each file is one document.
   std::string separator;

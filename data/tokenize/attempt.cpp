@@ -89,6 +89,7 @@ std::string difference(const AttemptSettings& a, const AttemptSettings& b) {
   if (a.text_key != b.text_key) return differs("--text-key", a.text_key, b.text_key);
   if (a.separator != b.separator)
     return differs("--separator", json_string(a.separator), json_string(b.separator));
+  if (a.chat != b.chat) return differs("the chat template", a.chat, b.chat);
   return changed_input(a.inputs, b.inputs);
 }
 

@@ -2,7 +2,7 @@
 //
 //   settings.json   everything that decides the bytes of the token set
 //   progress.json   how far the work is; replaced every ten seconds, after the tokens are durable
-//   train.bin, train.lengths, val.bin, val.lengths   tokens; of them counts what progress.json names
+//   train.bin, train.lengths, train.loss, val.bin, ...   tokens; of them counts what progress.json names
 //   model           a tokenizer that was trained first
 //   train.idx, train.json, ...   when the work is done; then all files get their names, and the folder goes
 #pragma once
@@ -35,6 +35,7 @@ struct AttemptSettings {
   std::string text_key, separator, format, tokenizer,
       tokenizer_sha256;    ///< sha256: "" of bytes, and if it is trained
   std::string train_kind;  ///< "": no tokenizer is trained
+  std::string chat;  ///< "": texts; otherwise records with answers, and the name of their template or "none"
   int64_t train_vocab = 0, train_share = 1, val_share = 0;
   static void fields(auto& f, auto& r) {
     f("program_version", r.program_version), f("tokenizer", r.tokenizer),
@@ -42,6 +43,7 @@ struct AttemptSettings {
     f("train_kind", r.train_kind), f("train_vocab", r.train_vocab), f("train_share", r.train_share);
     f("val_share", r.val_share), f("format", r.format), f("text_key", r.text_key),
         f("separator", r.separator);
+    f.later("chat", r.chat);
     f("inputs", r.inputs);
   }
 };

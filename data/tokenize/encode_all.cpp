@@ -25,9 +25,10 @@ class EncodeAll {
         record_(record),
         most_text_(std::max(kLeastText, kTextOfThread * uint64_t(options.threads))),
         reader_(fs, corpus),
-        work_(options.threads, [&tokenizer, &corpus] {
-          return [&tokenizer, &corpus, encoder = std::shared_ptr(tokenizer.encoder())](const Block& block) {
-            return encode_block(tokenizer, *encoder, block, corpus);
+        work_(options.threads, [&tokenizer, &corpus, answers = options.answers] {
+          return [&tokenizer, &corpus, answers,
+                  encoder = std::shared_ptr(tokenizer.encoder())](const Block& block) {
+            return encode_block(tokenizer, *encoder, block, corpus, answers);
           };
         }) {
     if (state.position != CorpusPosition{}) reader_.seek(state.position);
@@ -90,6 +91,7 @@ class EncodeAll {
         state_.part = job.whole_file && options_.cuts_files ? uint64_t(job.held_out) : set_of_next_document();
       TokenWriter& set = *sets_[state_.part];
       set.add(std::span(encoded.ids).subspan(begin, text.end - begin));
+      if (options_.answers) set.add_weights(std::span(encoded.weights).subspan(begin, text.end - begin));
       set.count_text(text.text_bytes);
       text_bytes_ += text.text_bytes;
       if (text.ends_document) set.end_document();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "data/corpus/corpus_reader.h"
+#include "data/tokenize/answers.h"
 #include "data/tokenize/text_checks.h"
 #include "data/tokenize/token_writer.h"
 #include "data/tokenizer.h"
@@ -38,6 +39,7 @@ struct EncodingOptions {
   uint64_t train_share = 1, val_share = 0;
   bool cuts_files = true;  ///< a text file that is one document goes to both sets, as the corpus cuts it
   int threads = 1;
+  const AnswerEncoder* answers = nullptr;  ///< of records with answers, whose sets have loss files
   double record_every_s = 10;  ///< how often the state is made durable; more often in the beginning
   /// Called from time to time with the bytes of the input files, and of text, that are done.
   std::function<void(uint64_t stored_bytes, uint64_t text_bytes)> progress;

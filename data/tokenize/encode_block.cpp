@@ -5,7 +5,10 @@
 namespace trainctl::data {
 
 EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encoder, const Block& block,
-                          const CorpusOptions& options) {
+                          const CorpusOptions& options, const AnswerEncoder* answers) {
+  if (answers && block.kind != Block::Kind::json_lines)
+    throw Error(ErrorCode::kData,
+                fmt::format("{} has no JSON lines, which conversations are read from", *block.path));
   EncodedBlock result;
   result.left_out = block.left_out;
   result.faults = text_faults(block);
@@ -20,19 +23,24 @@ EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encode
   };
   while (documents.next(document)) {
     const size_t begin = result.ids.size();
+    size_t text_bytes = document.text.size();
     try {
-      encode(document.text);
+      if (answers)
+        text_bytes = answers->encode(document.text, encoder, result.ids, result.weights);
+      else
+        encode(document.text);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kData) throw;
       // A text may be a part of its document, the rest of which is in other blocks.
       if (!options.skip_bad || block.kind == Block::Kind::texts)
         throw Error(ErrorCode::kData, fmt::format("{}: {}", place_of(document), error.what()));
       result.ids.resize(begin);
+      if (answers) result.weights.resize(begin);
       result.left_out.push_back({place_of(document), error.what()});
       continue;
     }
-    result.ids.push_back(tokenizer.end_of_text());
-    result.texts.push_back({.end = result.ids.size(), .text_bytes = document.text.size()});
+    if (!answers) result.ids.push_back(tokenizer.end_of_text());
+    result.texts.push_back({.end = result.ids.size(), .text_bytes = text_bytes});
   }
   if (block.goes_on) {
     result.ids.pop_back();

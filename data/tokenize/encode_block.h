@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "data/corpus/block.h"
+#include "data/tokenize/answers.h"
 #include "data/tokenize/text_checks.h"
 #include "data/tokenizer.h"
 
@@ -17,6 +18,7 @@ struct EncodedBlock {
     bool ends_document = true;  ///< its last token is the end of text
   };
   std::vector<int32_t> ids;
+  std::vector<uint8_t> weights;  ///< of each token, of records with answers; else empty
   std::vector<Text> texts;
   TextFaults faults;
   uint64_t empty_documents = 0;
@@ -26,7 +28,9 @@ struct EncodedBlock {
 inline constexpr size_t kEncodedAtOnce = size_t(1) << 20;  ///< bytes of text
 
 /// Error(kData) with file and place of a bad record, unless options.skip_bad.
+///   answers   of records with answers (CorpusOptions::whole_lines), which end as their template ends; null: each
+///             document ends with the end of text
 EncodedBlock encode_block(const Tokenizer& tokenizer, Tokenizer::Encoder& encoder, const Block& block,
-                          const CorpusOptions& options);
+                          const CorpusOptions& options, const AnswerEncoder* answers = nullptr);
 
 }  // namespace trainctl::data

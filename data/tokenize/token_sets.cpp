@@ -14,7 +14,7 @@ namespace stdfs = std::filesystem;
 std::string existing_set(FileSystem& fs, const std::string& prefix) {
   uint64_t bytes = 0;
   std::string found;
-  for (const char* extension : {".bin", ".idx", ".json"}) {
+  for (const char* extension : {".bin", ".idx", ".json", ".loss"}) {
     const std::string file = prefix + extension;
     if (!fs.exists(file)) continue;
     found = found.empty() ? file : prefix;
@@ -34,12 +34,17 @@ std::string existing_set(FileSystem& fs, const std::string& prefix) {
 
 /// Moves the files of one set. Each step is durable before the next one, so that what is left in `from`
 /// says how far it came.
-void publish_set(FileSystem& fs, const std::string& from, const std::string& prefix) {
+void publish_set(FileSystem& fs, const std::string& from, const std::string& prefix, bool has_weights) {
   const std::string folder = folder_of(prefix);
   if (fs.exists(from + ".bin")) {
     // An old index next to new tokens would look like a pair; so would one next to a new llm.c shard.
     for (const char* old : {".json", ".idx", ".bin"})
       if (fs.exists(prefix + old)) fs.remove_file(prefix + old);
+    // Old weights would count for the new tokens; the new ones are there before those.
+    if (fs.exists(from + ".loss"))
+      fs.rename(from + ".loss", prefix + ".loss");
+    else if (!has_weights && fs.exists(prefix + ".loss"))
+      fs.remove_file(prefix + ".loss");
     fs.sync_directory(folder);
     fs.rename(from + ".bin", prefix + ".bin");
     fs.sync_directory(folder);
@@ -102,16 +107,16 @@ void refuse_existing(FileSystem& fs, const TokenizeOptions& options) {
           is_one ? "it" : "them"));
 }
 
-void publish(FileSystem& fs, const TokenizeOptions& options, Attempt& attempt) {
+void publish(FileSystem& fs, const TokenizeOptions& options, bool has_weights, Attempt& attempt) {
   if (fs.exists(attempt / "model")) {
     const std::string path = model_path(options);
     fs.make_directories(folder_of(path));
     fs.replace_text(path, fs.read_text(attempt / "model"));
   }
   const auto names = prefixes(options);
-  for (size_t i = 0; i < names.size(); ++i) publish_set(fs, attempt / kSetNames[i], names[i]);
+  for (size_t i = 0; i < names.size(); ++i) publish_set(fs, attempt / kSetNames[i], names[i], has_weights);
   for (const std::string& name : names)
-    for (const std::string& ending : TokenWriter::endings(options.to))
+    for (const std::string& ending : TokenWriter::endings(options.to, has_weights))
       if (!fs.exists(name + ending))
         throw Error(ErrorCode::kData,
                     fmt::format("{} is gone, and {} says that it was complete; remove that folder and "

@@ -24,6 +24,7 @@ void refuse_existing(FileSystem& fs, const TokenizeOptions& options);
 /// Gives the files of a complete attempt their names: the trained tokenizer first, then each set. A process
 /// that ends on the way leaves an attempt from which this function goes on. At no time an index has the
 /// tokens of another set.
-void publish(FileSystem& fs, const TokenizeOptions& options, Attempt& attempt);
+///   has_weights   the sets have loss files
+void publish(FileSystem& fs, const TokenizeOptions& options, bool has_weights, Attempt& attempt);
 
 }  // namespace trainctl::data

@@ -5,6 +5,7 @@
 
 #include "data/token_file.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 
 namespace trainctl::data {
 namespace {
@@ -55,20 +56,33 @@ TokenWriter::TokenWriter(FileSystem& fs, const WriterOptions& options)
     lengths_.file = fs_.create(lengths_path());
   else
     bin_.buffer.assign(kLlmcHeaderBytes, '\0');
+  if (!options_.has_weights) return;
+  loss_.file = fs_.create(loss_path(options_.prefix));
+  loss_.buffer.assign(kLossHeaderBytes, '\0');
 }
 
 TokenWriter::TokenWriter(FileSystem& fs, const WriterOptions& options, const WriterState& state)
     : fs_(fs), options_(options), wide_(is_wide(options)), state_(state) {
   bin_.written = (is_indexed() ? 0 : kLlmcHeaderBytes) + state.tokens * (wide_ ? 4 : 2);
   bin_.file = open_again(fs_, options_.prefix + ".bin", bin_.written);
+  if (options_.has_weights) {
+    loss_.written = kLossHeaderBytes + state.tokens;
+    loss_.file = open_again(fs_, loss_path(options_.prefix), loss_.written);
+  }
   if (!is_indexed()) return;
   lengths_.written = state.sequences * sizeof(uint32_t);
   lengths_.file = open_again(fs_, lengths_path(), lengths_.written);
 }
 
-std::vector<std::string> TokenWriter::endings(Format format) {
-  if (format == Format::llmc) return {".bin"};
-  return {".idx", ".bin"};
+std::vector<std::string> TokenWriter::endings(Format format, bool has_weights) {
+  std::vector<std::string> endings = {".idx", ".bin"};
+  if (format == Format::llmc) endings = {".bin"};
+  if (has_weights) endings.push_back(".loss");
+  return endings;
+}
+
+void TokenWriter::add_weights(std::span<const uint8_t> weights) {
+  loss_.put({reinterpret_cast<const char*>(weights.data()), weights.size()});
 }
 
 void TokenWriter::add(std::span<const int32_t> ids) {
@@ -116,6 +130,10 @@ void TokenWriter::end_document() {
 void TokenWriter::sync() {
   bin_.flush();
   bin_.file->sync();
+  if (options_.has_weights) {
+    loss_.flush();
+    loss_.file->sync();
+  }
   if (!is_indexed()) return;
   lengths_.flush();
   lengths_.file->sync();
@@ -164,6 +182,30 @@ void TokenWriter::write_index() {
   file->sync();
 }
 
+/// The header of the loss file, from what is in the file: an earlier process may have written it.
+void TokenWriter::complete_weights() {
+  loss_.flush();
+  ENSURE(loss_.written == kLossHeaderBytes + state_.tokens, "{}: weights up to byte {} for {} tokens",
+         options_.prefix, loss_.written, state_.tokens);
+  LossHeader header{.tokens = state_.tokens};
+  Xxh3Stream hash;
+  std::vector<uint8_t> weights(kBufferBytes);
+  loss_tokens_ = 0;
+  for (uint64_t done = 0; done < state_.tokens; done += weights.size()) {
+    weights.resize(size_t(std::min<uint64_t>(kBufferBytes, state_.tokens - done)));
+    loss_.file->read_at(kLossHeaderBytes + done, std::as_writable_bytes(std::span(weights)));
+    hash.update(std::as_bytes(std::span(weights)));
+    for (const uint8_t weight : weights) {
+      header.largest = std::max(header.largest, weight);
+      loss_tokens_ += weight > 0;
+    }
+  }
+  header.hash = hash.digest();
+  const std::string bytes = loss_header(header);
+  loss_.file->write_at(0, std::as_bytes(std::span(bytes)));
+  loss_.file->sync();
+}
+
 void TokenWriter::complete() {
   ENSURE(state_.sequence_tokens == 0, "{}: {} tokens outside a document", options_.prefix,
          state_.sequence_tokens);
@@ -179,6 +221,7 @@ void TokenWriter::complete() {
     const int32_t header[3] = {wide_ ? kLlmcMagicU32 : kLlmcMagicU16, wide_ ? 7 : 1, int32_t(state_.tokens)};
     bin_.file->write_at(0, std::as_bytes(std::span(header)));
   }
+  if (options_.has_weights) complete_weights();
   bin_.file->sync();
 }
 

@@ -12,9 +12,10 @@
 namespace trainctl::data {
 
 struct WriterOptions {
-  std::string prefix;                ///< writes PREFIX.bin, and PREFIX.idx for Megatron
+  std::string prefix;  ///< writes PREFIX.bin, PREFIX.idx for Megatron, and PREFIX.loss with weights
   Format format = Format::megatron;  ///< megatron or llmc
   int64_t vocab_size = 0;  ///< Megatron: u16 below 65500, else i32; llm.c: u16 up to 65536, else u32
+  bool has_weights = false;  ///< add_weights follows each add
 };
 
 /// How far a token set is: what the files of a writer hold.
@@ -45,6 +46,8 @@ class TokenWriter {
 
   /// Appends tokens to the current document; ids in [0, vocab_size).
   void add(std::span<const int32_t> ids);
+  /// Appends the weights of the tokens that were added last.
+  void add_weights(std::span<const uint8_t> weights);
   void end_document();
   void count_text(uint64_t bytes) { state_.text_bytes += bytes; }
   const WriterState& state() const { return state_; }
@@ -53,8 +56,10 @@ class TokenWriter {
   /// Writes the index or the header and makes the files durable. No document may be under way.
   /// PREFIX.lengths stays. Error(kData) if another program has written to the files.
   void complete();
-  /// The files of a complete set, as their endings: ".idx", ".bin".
-  static std::vector<std::string> endings(Format format);
+  /// Of a complete set with weights: the tokens whose weight is not 0.
+  uint64_t loss_tokens() const { return loss_tokens_; }
+  /// The files of a complete set, as their endings: ".idx", ".bin", ".loss".
+  static std::vector<std::string> endings(Format format, bool has_weights = false);
 
  private:
   /// A file, or a part of one, that is written from front to back.
@@ -69,12 +74,14 @@ class TokenWriter {
   std::string lengths_path() const { return options_.prefix + ".lengths"; }
   void put_length(bool ends_document);
   void write_index();
+  void complete_weights();
 
   FileSystem& fs_;
   WriterOptions options_;
   bool wide_;  // 4 bytes per token, otherwise 2
   WriterState state_;
-  Stream bin_, lengths_;  // lengths_: of sequences, see kEndsDocument
+  Stream bin_, lengths_, loss_;  // lengths_: of sequences, see kEndsDocument
+  uint64_t loss_tokens_ = 0;
 };
 
 }  // namespace trainctl::data

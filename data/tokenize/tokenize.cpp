@@ -5,6 +5,7 @@
 
 #include "data/corpus/corpus_reader.h"
 #include "data/ordered_work.h"
+#include "data/tokenize/answers.h"
 #include "data/tokenize/attempt.h"
 #include "data/tokenize/token_sets.h"
 #include "data/tokenize/train_tokenizer.h"
@@ -86,6 +87,7 @@ class Tokenizing {
                   fmt::format("{} holds no text; nothing was written", fmt::join(options_.inputs, ", ")));
     const std::string folder = options_.out + ".partial";
     if (!fs_.exists(folder)) refuse_existing(fs_, options_);
+    find_answers();
     Attempt attempt(fs_, folder);
     try {
       run_in(attempt);
@@ -102,6 +104,36 @@ class Tokenizing {
   }
 
  private:
+  /// Decides what the records are, and of which template.
+  void find_answers() {
+    has_answers_ =
+        options_.records == Records::answers || !options_.chat_template.empty() ||
+        (options_.records == Records::automatic && options_.train_vocab == 0 && begins_with_answers());
+    if (!has_answers_) return;
+    if (options_.train_vocab > 0)
+      throw Error(ErrorCode::kUsage,
+                  "conversations are for a model that is there: give its tokenizer, not --train-vocab");
+    form_ = options_.chat_template.empty() ? chat_template_of(fs_, options_.tokenizer, why_no_template_)
+                                           : std::optional(chat_template_named(options_.chat_template));
+    corpus_.whole_lines = true;
+    if (form_) note(fmt::format("conversations are written as {} says", form_->name));
+  }
+  std::string chat_name() const { return !has_answers_ ? "" : form_ ? std::string(form_->name) : "none"; }
+  bool begins_with_answers() {
+    try {
+      Block block;
+      BlockReader reader(inputs_, corpus_);
+      while (reader.next(block))
+        if (const size_t begin = block.bytes.find_first_not_of(" \t\r\n"); begin != block.bytes.npos)
+          return block.kind == Block::Kind::json_lines &&
+                 has_answers(
+                     std::string_view(block.bytes).substr(begin, block.bytes.find('\n', begin) - begin),
+                     options_.text_key);
+    } catch (const Error&) {  // reported where the records are read
+    }
+    return false;
+  }
+
   void note(const std::string& text) const {
     if (options_.note) options_.note(text);
   }
@@ -130,7 +162,8 @@ class Tokenizing {
   }
 
   void run_in(Attempt& attempt) {
-    const AttemptSettings settings = settings_of(fs_, inputs_, options_);
+    AttemptSettings settings = settings_of(fs_, inputs_, options_);
+    settings.chat = chat_name();
     const bool resumes = can_resume(attempt, settings);
     owns_attempt_ = true;
     if (!resumes || !attempt.progress()->complete) refuse_existing(fs_, options_);
@@ -145,7 +178,7 @@ class Tokenizing {
     progress_.longest_document = options_.longest_document;
     open_tokenizer_of(attempt);
     if (!progress_.complete) encode(attempt);
-    publish(fs_, options_, attempt);
+    publish(fs_, options_, has_answers_, attempt);
     fill_result();
     attempt.remove();
   }
@@ -213,13 +246,17 @@ class Tokenizing {
     const bool cuts_files = corpus_.files.size() < 2 * uint64_t(options_.train_share + options_.val_share);
     corpus_.kept = uint64_t(options_.train_share);
     corpus_.held_out = cuts_files ? uint64_t(options_.val_share) : 0;
+    std::optional<AnswerEncoder> answers;
+    if (has_answers_) answers.emplace(*tokenizer_, form_, why_no_template_);
     EncodingState& state = progress_.encoding;
     std::vector<std::unique_ptr<TokenWriter>> sets;
     const size_t count = prefixes(options_).size();
     const bool resumes = state.sets.size() == count;
     for (size_t i = 0; i < count; ++i) {
-      const WriterOptions options{
-          .prefix = attempt / kSetNames[i], .format = options_.to, .vocab_size = tokenizer_->vocab_size()};
+      const WriterOptions options{.prefix = attempt / kSetNames[i],
+                                  .format = options_.to,
+                                  .vocab_size = tokenizer_->vocab_size(),
+                                  .has_weights = has_answers_};
       if (!resumes) remove_set(options.prefix);
       sets.push_back(resumes ? std::make_unique<TokenWriter>(fs_, options, state.sets[i])
                              : std::make_unique<TokenWriter>(fs_, options));
@@ -229,6 +266,7 @@ class Tokenizing {
         .val_share = uint64_t(options_.val_share),
         .cuts_files = cuts_files,
         .threads = thread_count(options_.threads),
+        .answers = answers ? &*answers : nullptr,
         .record_every_s = options_.record_every_s,
         .progress = [this](uint64_t stored, uint64_t text) { report(kTokenizing, stored, text); }};
     encode_all(inputs_, options, corpus_, *tokenizer_, sets, state,
@@ -238,7 +276,7 @@ class Tokenizing {
 
   /// Removes the files of a set that were begun before the first record of progress.
   void remove_set(const std::string& prefix) {
-    for (const char* ending : {".bin", ".lengths"})
+    for (const char* ending : {".bin", ".lengths", ".loss"})
       if (fs_.exists(prefix + ending)) fs_.remove_file(prefix + ending);
   }
 
@@ -254,13 +292,22 @@ class Tokenizing {
       if (sets[i]->state().tokens == 0) refuse_empty(names[i], sets);
     for (size_t i = 0; i < sets.size(); ++i) {
       sets[i]->complete();
-      write_sidecar(attempt / kSetNames[i], names[i], sets[i]->state());
+      if (has_answers_ && sets[i]->loss_tokens() == 0) refuse_no_loss(names[i]);
+      write_sidecar(attempt / kSetNames[i], names[i], *sets[i]);
     }
     fs_.sync_directory(attempt.folder());
     progress_.complete = true;
     progress_.encoding.sets.clear();
     for (const auto& set : sets) progress_.encoding.sets.push_back(set->state());
     record(attempt);
+  }
+
+  [[noreturn]] void refuse_no_loss(const std::string& name) {
+    is_useless_ = true;
+    throw Error(ErrorCode::kData,
+                fmt::format("{} would hold no token with a loss: the weights of all answers are "
+                            "0; nothing was written",
+                            name));
   }
 
   [[noreturn]] void refuse_empty(const std::string& name,
@@ -275,11 +322,12 @@ class Tokenizing {
                 fmt::format("{} would hold no documents{}; nothing was written", name, split));
   }
 
-  void write_sidecar(const std::string& from, const std::string& prefix, const WriterState& state) {
+  void write_sidecar(const std::string& from, const std::string& prefix, const TokenWriter& set) {
+    const WriterState& state = set.state();
     const TokenizerChoice& used = result_.tokenizer;
     std::vector<std::string> files;
     for (const std::string& ending : TokenWriter::endings(options_.to)) files.push_back(from + ending);
-    const Sidecar sidecar{
+    Sidecar sidecar{
         .tokenizer = used.is_file() ? TokenizerChoice::file(model_beside(used.path(), prefix)) : used,
         .tokenizer_sha256 = tokenizer_sha256_,
         .vocab_size = tokenizer_->vocab_size(),
@@ -290,6 +338,8 @@ class Tokenizing {
         .text_bytes = state.text_bytes,
         .fingerprint = fingerprint_of(fs_, options_.to, files),
         .inputs = options_.inputs};
+    if (has_answers_) sidecar.loss_tokens = set.loss_tokens();
+    if (form_) sidecar.chat_template = std::string(form_->name);
     fs_.replace_text(from + ".json", sidecar_json(sidecar));
   }
 
@@ -298,7 +348,8 @@ class Tokenizing {
     const auto names = prefixes(options_);
     for (size_t i = 0; i < names.size(); ++i) {
       std::vector<std::string> files;
-      for (const std::string& ending : TokenWriter::endings(options_.to)) files.push_back(names[i] + ending);
+      for (const std::string& ending : TokenWriter::endings(options_.to, has_answers_))
+        files.push_back(names[i] + ending);
       result_.parts.push_back(
           {names[i], files, parse_sidecar(fs_.read_text(names[i] + ".json"), names[i] + ".json").value()});
       result_.text_bytes += state.sets[i].text_bytes;
@@ -323,6 +374,9 @@ class Tokenizing {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::string tokenizer_sha256_;
   TokenizeResult result_;
+  bool has_answers_ = false;
+  std::optional<ChatTemplate> form_;  // of conversations
+  std::string why_no_template_;
   bool owns_attempt_ = false;  // not before it is known that no other work is in it
   bool is_useless_ = false;    // the work cannot become a token set
 };

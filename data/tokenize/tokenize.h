@@ -9,6 +9,7 @@
 #include "data/corpus/progress.h"
 #include "data/dataset.h"
 #include "data/sidecar.h"
+#include "data/tokenize/chat_template.h"
 #include "runtime/base/file_system.h"
 
 namespace trainctl::data {
@@ -18,6 +19,10 @@ inline constexpr const char* kTokenizing = "tokenizing";
 
 /// sentencepiece: a SentencePiece .model file; bpe: byte-level BPE as a Hugging Face tokenizer.json.
 enum class TrainedKind { sentencepiece, bpe };
+
+/// What a record is. answers: a conversation, or a prompt and its completion, of which answers alone have a
+/// loss (data/tokenize/answers.h). automatic: answers if the first record of the first file is one.
+enum class Records { automatic, texts, answers };
 
 struct TokenizeOptions {
   std::vector<std::string> inputs;
@@ -32,6 +37,8 @@ struct TokenizeOptions {
   int64_t train_share = 1, val_share = 0;
   Format to = Format::megatron;  ///< megatron or llmc
   std::string text_key = "text";
+  Records records = Records::automatic;
+  std::string chat_template;  ///< a name of data/tokenize/chat_template.h; "": that of the tokenizer's folder
   std::string separator;                   ///< of plain text, see CorpusOptions
   bool skip_bad = false;                   ///< leave out records that cannot be read
   uint64_t longest_document = 64'000'000;  ///< bytes; see CorpusOptions

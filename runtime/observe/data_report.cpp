@@ -69,6 +69,12 @@ std::string render_tokenized(const data::TokenizeResult& result, bool json) {
     text += fmt::format("{:<9}  {} tokens in {}, {:.2f} bytes of text per token\n", fmt::join(part.files, ", "),
                         tally_text(part.sidecar.tokens), count_of(part.sidecar.documents, "document"),
                         double(part.sidecar.text_bytes) / double(part.sidecar.tokens));
+  for (const auto& part : result.parts)
+    if (part.sidecar.loss_tokens)
+      text += fmt::format(
+          "loss       {} of {} tokens of {}{}\n", tally_text(*part.sidecar.loss_tokens),
+          tally_text(part.sidecar.tokens), part.prefix,
+          part.sidecar.chat_template ? fmt::format(", chat template {}", *part.sidecar.chat_template) : "");
   if (result.empty_documents > 0) text += fmt::format("left out   {}\n", count_of(result.empty_documents, "empty document"));
   if (result.left_out_count > 0) {
     text += fmt::format("left out   {} that could not be read\n", count_of(result.left_out_count, "record"));
@@ -106,6 +112,7 @@ std::string render_inspection(const data::Inspection& i, const std::string& path
                  {"documents", i.documents ? OrderedJson(i.documents) : OrderedJson()},
                  {"largest_id", i.largest_id},
                  {"looked_at_tokens", i.looked_at},
+                 {"loss_tokens", i.loss_tokens ? OrderedJson(*i.loss_tokens) : OrderedJson()},
                  {"fingerprint", i.fingerprint},
                  {"sidecar", i.sidecar ? parsed(*i.sidecar) : OrderedJson()},
                  {"first_documents", i.first_documents},
@@ -116,6 +123,9 @@ std::string render_inspection(const data::Inspection& i, const std::string& path
   text += fmt::format("documents    {}\n", i.documents ? std::to_string(i.documents) : "unknown: the format has no index");
   text += fmt::format("largest id   {}, of {} tokens looked at\n", i.largest_id,
                       i.looked_at == i.tokens ? "all" : tally_text(i.looked_at));
+  if (i.loss_tokens)
+    text += fmt::format("loss         {} tokens have one, weights up to {} (data.loss)\n",
+                        tally_text(*i.loss_tokens), i.largest_weight);
   text += fmt::format("fingerprint  {}\n", i.fingerprint);
   if (i.sidecar)
     text += fmt::format("made by      tokenizer {}, vocabulary {}, end of text {}, from {} bytes of text\n",
@@ -138,6 +148,7 @@ std::string render_verification(const data::Verification& v, const std::string& 
                  {"bytes", v.bytes},
                  {"largest_id", v.largest_id},
                  {"vocab_size", v.vocab_size ? OrderedJson(v.vocab_size) : OrderedJson()},
+                 {"loss_tokens", v.loss_tokens ? OrderedJson(*v.loss_tokens) : OrderedJson()},
                  {"xxh3", v.hash},
                  {"fingerprint", v.fingerprint},
                  {"shortest_document", v.shortest_document},
@@ -147,6 +158,7 @@ std::string render_verification(const data::Verification& v, const std::string& 
   std::string text = fmt::format("sound        {} tokens, {} bytes read in {:.1f} s\n", v.tokens, v.bytes, v.seconds);
   text += v.vocab_size ? fmt::format("largest id   {}, within the vocabulary of {}\n", v.largest_id, v.vocab_size)
                        : fmt::format("largest id   {}; hold it against a vocabulary with --vocab\n", v.largest_id);
+  if (v.loss_tokens) text += fmt::format("loss         {} tokens have one\n", tally_text(*v.loss_tokens));
   if (v.documents > 0)
     text += fmt::format("documents    {}: shortest {}, median {}, longest {} tokens\n", v.documents, v.shortest_document,
                         v.median_document, v.longest_document);
