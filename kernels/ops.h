@@ -23,13 +23,14 @@
 //  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
 //  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
 //                       so that a caller can move or cut it; an op on a list of boxes has none
-// Those of norms, activations and the loss are in norm_ops.h, activation_ops.h and loss_ops.h.
+// Those of norms, activations, the loss and experts are in norm_ops.h, activation_ops.h, loss_ops.h and moe_ops.h.
 #pragma once
 #include <span>
 #include <variant>
 
 #include "kernels/activation_ops.h"
 #include "kernels/loss_ops.h"
+#include "kernels/moe_ops.h"
 #include "kernels/norm_ops.h"
 #include "kernels/op_arguments.h"
 #include "kernels/update_ops.h"
@@ -352,7 +353,8 @@ using Op =
                  LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight, ActivationForward,
                  ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
                  Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
-                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion,
-                 Sgd, ScaledAdd>;
+                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, ScaledAdd,
+                 Route, RouteBackward, SortByExpert, GatherRows, CombineRows, ScaleRows, ScaleRowsBackward,
+                 GroupedForward, GroupedBackwardInput, GroupedBackwardWeight>;
 
 }  // namespace trainctl::kernels

@@ -69,6 +69,8 @@ class CudaBackend final : public Backend {
   void compute(Stream&, const LinearGeluForward& op);
   void compute(Stream&, const LinearGeluBackwardInput& op);
   void compute(Stream&, const LinearBackwardWeight& op);
+  void compute(Stream&, const GroupedForward& op);
+  void compute(Stream&, const GroupedBackwardInput& op);
   void compute(Stream&, const AdamW& op);
   void compute(Stream&, const Lion& op);
   void compute(Stream&, const Sgd& op);

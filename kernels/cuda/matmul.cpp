@@ -88,6 +88,18 @@ void CudaBackend::compute(Stream& stream, const LinearBackwardInput& op) {
   (void)give_product(stream, product, {});
 }
 
+void CudaBackend::compute(Stream& stream, const GroupedForward& op) {
+  if (is_empty(op)) return;
+  give(stream, GroupedForward::kName,
+       [&](const Queue& queue) { grouped_forward(queue, op, PlainWeight::of(op.w)); });
+}
+
+void CudaBackend::compute(Stream& stream, const GroupedBackwardInput& op) {
+  if (is_empty(op)) return;
+  give(stream, GroupedBackwardInput::kName,
+       [&](const Queue& queue) { grouped_backward_input(queue, op, PlainWeight::of(op.w)); });
+}
+
 void CudaBackend::compute(Stream& stream, const LinearGeluForward& op) {
   const Matrix& w = PlainWeight::of(op.w);
   const Product product{.op = "linear_gelu_forward",

@@ -70,6 +70,19 @@ inline size_t scratch_bytes(const AttentionBackward& op) { return attention_back
 void enqueue(const Queue&, const SinkBackward&, void* scratch);
 inline size_t scratch_bytes(const SinkBackward& op) { return sink_backward_scratch(op.out.rows, op.heads()); }
 
+// moe.cu
+void enqueue(const Queue&, const Route&);
+void enqueue(const Queue&, const RouteBackward&);
+void enqueue(const Queue&, const SortByExpert&);
+void enqueue(const Queue&, const GatherRows&);
+void enqueue(const Queue&, const CombineRows&);
+void enqueue(const Queue&, const ScaleRows&);
+void enqueue(const Queue&, const ScaleRowsBackward&);
+/// w: the experts' weights as one matrix.
+void grouped_forward(const Queue&, const GroupedForward&, const Matrix& w);
+void grouped_backward_input(const Queue&, const GroupedBackwardInput&, const Matrix& w);
+void enqueue(const Queue&, const GroupedBackwardWeight&);
+
 // loss.cu
 void enqueue(const Queue&, const FormLogits&);
 void enqueue(const Queue&, const CrossEntropyStats&);

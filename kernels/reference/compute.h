@@ -71,6 +71,16 @@ void compute(const Lion& op);
 void compute(const Sgd& op);
 void compute(const SumSquares& op);
 void compute(const Sum& op);
+void compute(const Route& op);
+void compute(const RouteBackward& op);
+void compute(const SortByExpert& op);
+void compute(const GatherRows& op);
+void compute(const CombineRows& op);
+void compute(const ScaleRows& op);
+void compute(const ScaleRowsBackward& op);
+void compute(const GroupedForward& op);
+void compute(const GroupedBackwardInput& op);
+void compute(const GroupedBackwardWeight& op);
 /// Ops that a device may fuse.
 template <typename O>
   requires requires(const O& op) { op.product(); }

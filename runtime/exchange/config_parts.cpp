@@ -396,6 +396,66 @@ ConfigPart nope_layers() {
           }};
 }
 
+namespace {
+
+/// mlp_only_layers: trainctl has them in front.
+int64_t first_dense_layers(const ConfigReader& r, const ModelSpec& m) {
+  const Json& list = r.at("mlp_only_layers");
+  if (is_nothing(list)) return 0;
+  int64_t first = 0;
+  const auto is_listed = [&](int64_t layer) {
+    return std::find(list.begin(), list.end(), layer) != list.end();
+  };
+  while (first < m.num_layers && (is_listed(first) || (first + 1) % m.moe.layer_step != 0)) ++first;
+  for (int64_t i = first; i < m.num_layers; ++i)
+    if (is_listed(i) && (i + 1) % m.moe.layer_step == 0)
+      r.refuse("mlp_only_layers is {}; trainctl computes models whose first layers alone have no experts",
+               dump_json(list));
+  return first;
+}
+
+}  // namespace
+
+ConfigPart experts(ExpertKeys keys) {
+  const auto read = [=](const ConfigReader& r, ModelSpec& m) {
+    m.moe.num_experts = r.size("num_local_experts", r.size("num_experts", keys.num_experts));
+    m.moe.top_k = r.size("num_experts_per_tok", keys.top_k);
+    m.moe.expert_ffn_size = keys.own_width ? r.size("moe_intermediate_size", 768) : m.ffn_size;
+    m.moe.renormalize = !keys.own_width || r.boolean("norm_topk_prob", false);
+    m.moe.layer_step = keys.own_width ? r.size("decoder_sparse_step", 1) : 1;
+    m.moe.first_dense_layers = keys.own_width ? first_dense_layers(r, m) : 0;
+    m.moe.aux_loss_coefficient = r.number("router_aux_loss_coef", 0.001);
+    if (m.moe.top_k > m.moe.num_experts)
+      r.refuse("num_experts_per_tok is {}, and there are {} experts", m.moe.top_k, m.moe.num_experts);
+    if (const double jitter = r.number("router_jitter_noise", 0); jitter != 0)
+      r.refuse("router_jitter_noise is {}; trainctl computes 0 only", jitter);
+  };
+  const auto write = [=](const ModelSpec& m, OrderedJson& config) {
+    config["num_local_experts"] = m.moe.num_experts;
+    if (keys.own_width) {
+      config["num_experts"] = m.moe.num_experts;  // as version 4 calls them
+      config["moe_intermediate_size"] = m.moe.expert_ffn_size;
+      config["norm_topk_prob"] = m.moe.renormalize;
+      config["decoder_sparse_step"] = m.moe.layer_step;
+      OrderedJson dense = OrderedJson::array();
+      for (int64_t i = 0; i < m.moe.first_dense_layers; ++i) dense.push_back(i);
+      config["mlp_only_layers"] = dense;
+    }
+    config["num_experts_per_tok"] = m.moe.top_k;
+    config["router_aux_loss_coef"] = m.moe.aux_loss_coefficient;
+    config["output_router_logits"] = false;
+  };
+  ConfigPart part{{"num_local_experts", "num_experts", "num_experts_per_tok", "router_aux_loss_coef",
+                   "router_jitter_noise", "output_router_logits"},
+                  read,
+                  write};
+  if (keys.own_width)
+    for (const char* key :
+         {"moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"})
+      part.keys.push_back(key);
+  return part;
+}
+
 ConfigPart gemma(std::optional<double> score_cap, double logit_cap) {
   const auto read = [=](const ConfigReader& r, ModelSpec& m) {
     const double scalar = r.number("query_pre_attn_scalar", 256);

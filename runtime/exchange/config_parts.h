@@ -55,6 +55,14 @@ struct WindowRule {
 ConfigPart windows(WindowRule rule);
 /// Layers without rotary positions: no_rope_layers, or each no_rope_layer_interval-th (SmolLM3).
 ConfigPart nope_layers();
+/// Experts: how many (under either key), how many of them for each token, their width, and which layers have them.
+struct ExpertKeys {
+  bool own_width =
+      false;  ///< moe_intermediate_size, norm_topk_prob, decoder_sparse_step and mlp_only_layers (Qwen);
+              ///< else all layers have experts of intermediate_size, renormalised (Mixtral)
+  int64_t num_experts = 8, top_k = 2;  ///< where a file does not have the keys
+};
+ConfigPart experts(ExpertKeys keys);
 /// query_pre_attn_scalar and soft-caps, with what they are where a file has no such keys. score_cap nullopt: the
 /// class has its key, and computes none.
 ConfigPart gemma(std::optional<double> score_cap, double logit_cap);

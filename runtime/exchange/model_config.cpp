@@ -40,7 +40,8 @@ ConfigTable of_hub(std::vector<ConfigPart> own, double norm_eps, int64_t head_di
 }
 
 // In the order of Family. Source: GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config, Olmo3Config,
-// Gemma2Config, Gemma3TextConfig, MistralConfig and SmolLM3Config of transformers 4 and 5.
+// Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig and Qwen3MoeConfig of transformers 4
+// and 5.
 const ConfigTable& table_of(Family family) {
   using namespace config_parts;
   const auto silu = [] { return activation("hidden_act", true); };
@@ -72,17 +73,20 @@ const ConfigTable& table_of(Family family) {
       of_hub({silu(), attention_bias(), windows({.period = 4}),
               rope({.theta = 500000, .window_is_plain = true})},
              1e-5, 0, false, false),
-      of_hub({gelu(), attention_bias(), fixed("use_bidirectional_attention", "false"), windows({.period = 2}), ignored("hidden_act"),
-              ignored("sliding_window_size"),
-              gemma(50, 30), rope({})},
+      of_hub({gelu(), attention_bias(), fixed("use_bidirectional_attention", "false"), windows({.period = 2}),
+              ignored("hidden_act"), ignored("sliding_window_size"), gemma(50, 30), rope({})},
              1e-6, 256, true),
-      of_hub({gelu(), attention_bias(), fixed("use_bidirectional_attention", "false"), windows({.period = 6, .has_pattern_key = true}),
-              ignored("hidden_act"),
-              gemma(std::nullopt, 0), rope({.theta = 1e6, .window_theta = "rope_local_base_freq"})},
+      of_hub({gelu(), attention_bias(), fixed("use_bidirectional_attention", "false"),
+              windows({.period = 6, .has_pattern_key = true}), ignored("hidden_act"), gemma(std::nullopt, 0),
+              rope({.theta = 1e6, .window_theta = "rope_local_base_freq"})},
              1e-6, 256, true),
       of_hub({silu(), window_of_all(), rope({})}, 1e-6, 0, false),
       of_hub({silu(), attention_bias(), mlp_bias(), windows({}), nope_layers(), rope({.theta = 2e6})}, 1e-6,
              0, true),
+      of_hub({silu(), window_of_all(), experts({}), rope({.theta = 1e6})}, 1e-5, 0, false),
+      of_hub({silu(), attention_bias(), windows({.by_use_key = true}),
+              experts({.own_width = true, .num_experts = 128, .top_k = 8}), rope({})},
+             1e-6, 0, false),
   };
   return kTables[size_t(family)];
 }
@@ -236,6 +240,7 @@ std::string unsaid_field(const ModelSpec& model, const OrderedJson& config) {
   } catch (const Error&) {
     return "model.position";  // the part whose values are refused when they are read, too
   }
+  read.moe.z_loss_coefficient = model.moe.z_loss_coefficient;  // of training alone: no file has it
   if (read.max_seq_len == model.max_seq_len && compute_the_same(model_plan(read), model_plan(model))) return "";
   const std::vector<ModelDifference> differences = differing_fields(model, read);
   return differences.empty() ? "model.layer" : differences.front().field;
@@ -279,7 +284,10 @@ ReadConfig read_model_config(const Json& config, const std::string& file) {
   return ModelReader(config, file).read();
 }
 
-std::vector<ModelDifference> model_differences(const ModelSpec& here, const ModelSpec& there) {
+std::vector<ModelDifference> model_differences(const ModelSpec& here, ModelSpec there) {
+  // These are of training alone.
+  there.moe.z_loss_coefficient = here.moe.z_loss_coefficient;
+  there.moe.aux_loss_coefficient = here.moe.aux_loss_coefficient;
   if (compute_the_same(model_plan(here), model_plan(there))) return {};
   std::vector<ModelDifference> found = differing_fields(here, there);
   std::erase_if(found, [](const ModelDifference& d) { return d.field == "model.max_seq_len"; });

@@ -31,6 +31,6 @@ struct ModelDifference {
   std::string field, here, there;
 };
 /// Where the two compute something else from the same weights; empty: nowhere.
-std::vector<ModelDifference> model_differences(const ModelSpec& here, const ModelSpec& there);
+std::vector<ModelDifference> model_differences(const ModelSpec& here, ModelSpec there);
 
 }  // namespace trainctl

@@ -36,6 +36,8 @@ constexpr HuggingFaceFamily kHuggingFace[] = {
     of_hub("gemma3_text", "Gemma3ForCausalLM"),
     of_hub("mistral", "MistralForCausalLM"),
     of_hub("smollm3", "SmolLM3ForCausalLM"),
+    of_hub("mixtral", "MixtralForCausalLM"),
+    of_hub("qwen3_moe", "Qwen3MoeForCausalLM"),
 };
 static_assert(std::size(kHuggingFace) == std::size(kFamilies));
 

@@ -55,6 +55,15 @@ constexpr Names kNames[] = {{"wte.weight",
                               {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
                                "post_feedforward_layernorm"}}}};
 
+struct ExpertWords {
+  const char *router, *expert;  ///< of one expert: with its number behind
+  const char *gate, *up, *down;
+};
+// In the order of ExpertNames; the weights of experts lie apart in files of transformers 4 and 5.
+constexpr ExpertWords kExpertWords[] = {
+    {"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj"},
+    {"block_sparse_moe.gate", "block_sparse_moe.experts.", "w1", "w3", "w2"}};
+
 /// Makes a plan from the description of its layers.
 class PlanBuilder {
  public:
@@ -72,7 +81,8 @@ class PlanBuilder {
                                    .rows = m_.max_seq_len,
                                    .cols = m_.hidden_size};
     plan_.layer_prefix = names_.layers;
-    for (int64_t i = 0; i < m_.num_layers; ++i) plan_.layers.push_back(layer_of(m_.kind_of_layer(i)));
+    for (int64_t i = 0; i < m_.num_layers; ++i)
+      plan_.layers.push_back(layer_of(m_.kind_of_layer(i), m_.has_experts(i)));
     plan_.head = {norm_, norm_parameters(names_.last_norm), std::nullopt};
     if (!m_.tie_embeddings) plan_.head.weight = vocabulary("lm_head.weight", ParamRole::head);
     plan_.ends = {float(m_.embedding_scale), {float(m_.logit_scale), float(m_.logit_cap)}, float(m_.z_loss)};
@@ -97,13 +107,18 @@ class PlanBuilder {
   }
 
   /// Equal layers share one value.
-  LayerRef layer_of(LayerKind kind) {
-    const auto known = kinds_.find(kind);
+  LayerRef layer_of(LayerKind kind, bool has_experts) {
+    const std::pair key(kind, has_experts);
+    const auto known = kinds_.find(key);
     if (known != kinds_.end()) return known->second;
-    LayerPlan layer{{attention(kind), mlp()}, plan_.precision};
+    LayerPlan layer{{attention(kind)}, plan_.precision};
+    if (has_experts)
+      layer.sublayers.emplace_back(moe());
+    else
+      layer.sublayers.emplace_back(mlp());
     for (const auto& [other, plan] : kinds_)
-      if (*plan == layer) return kinds_[kind] = plan;
-    return kinds_[kind] = std::make_shared<const LayerPlan>(std::move(layer));
+      if (*plan == layer) return kinds_[key] = plan;
+    return kinds_[key] = std::make_shared<const LayerPlan>(std::move(layer));
   }
 
   AttentionPlan attention(LayerKind kind) const {
@@ -210,12 +225,65 @@ class PlanBuilder {
     return plan;
   }
 
+  MoePlan moe() const {
+    using M = MoePlan;
+    const MoeSpec& spec = m_.moe;
+    const char* const* names = names_.norms[size_t(layer_.norm_place)];
+    const ExpertWords& words = kExpertWords[size_t(kind_of(m_.family).expert_names)];
+    M plan{.experts = spec.num_experts, .top_k = spec.top_k, .ffn = spec.expert_ffn_size};
+    plan.activation = layer_.activation;
+    if (layer_.activation == FfnActivation::swiglu_clamped) plan.limit = float(layer_.activation_limit);
+    plan.router = {
+        spec.router == RouterKind::sigmoid ? kernels::RouterScore::sigmoid : kernels::RouterScore::softmax,
+        spec.renormalize, float(spec.routed_scale)};
+    plan.aux_loss = float(spec.aux_loss_coefficient);
+    plan.z_loss = float(spec.z_loss_coefficient);
+    ParamList list;
+    plan.norm = norm(list, names[2], M::norm_weight, M::norm_bias);
+    list.add({.name = std::string(words.router) + ".weight",
+              .role = ParamRole::router,
+              .rows = spec.num_experts,
+              .cols = m_.hidden_size,
+              .place = M::router_weight,
+              .partial = true});
+    expert_weights(list, words);
+    plan.norm_after = norm(list, names[3], M::after_weight, M::after_bias);
+    plan.parameters = list.take();
+    return plan;
+  }
+
+  /// Gate and up of all experts one after another, then down of all.
+  void expert_weights(ParamList& list, const ExpertWords& words) const {
+    const int64_t width = m_.moe.expert_ffn_size;
+    const auto name = [&](int64_t expert, const char* what) {
+      return words.expert + std::to_string(expert) + "." + what;
+    };
+    for (int64_t e = 0; e < m_.moe.num_experts; ++e) {
+      ParamList::Linear product{.out = width, .in = m_.hidden_size, .cut = Cut::rows, .joined = e > 0};
+      if (is_gated(layer_.activation)) {
+        product.name = name(e, words.gate);
+        list.weight(product, MoePlan::up_weight);
+        product.joined = true;
+      }
+      product.name = name(e, words.up);
+      list.weight(product, MoePlan::up_weight);
+    }
+    for (int64_t e = 0; e < m_.moe.num_experts; ++e)
+      list.weight({.name = name(e, words.down),
+                   .out = m_.hidden_size,
+                   .in = width,
+                   .cut = Cut::cols,
+                   .residual = true,
+                   .joined = e > 0},
+                  MoePlan::down_weight);
+  }
+
   const ModelSpec& m_;
   const LayerSpec& layer_;
   const Names& names_;
   NormPlan norm_;
   ModelPlan& plan_;
-  std::map<LayerKind, LayerRef> kinds_;
+  std::map<std::pair<LayerKind, bool>, LayerRef> kinds_;
 };
 
 }  // namespace
@@ -245,6 +313,19 @@ std::vector<Rotary> ModelPlan::rotaries() const {
         if (std::find(rotaries.begin(), rotaries.end(), *attention->rotary) == rotaries.end())
           rotaries.push_back(*attention->rotary);
   return rotaries;
+}
+
+int64_t idle_parameters(const ModelPlan& model) {
+  int64_t idle = 0;
+  for (const LayerRef& layer : model.layers)
+    for (const SublayerPlan& sublayer : layer->sublayers)
+      if (const auto* moe = std::get_if<MoePlan>(&sublayer)) {
+        int64_t of_experts = 0;
+        for (const ParamDeclaration& d : moe->parameters)
+          if (d.place == MoePlan::up_weight || d.place == MoePlan::down_weight) of_experts += d.rows * d.cols;
+        idle += of_experts / moe->experts * (moe->experts - moe->top_k);
+      }
+  return idle;
 }
 
 bool compute_the_same(const ModelPlan& a, const ModelPlan& b) {

@@ -44,7 +44,8 @@ class TableBuilder {
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
     p.init_mean = d.init_mean;
-    if (d.role == ParamRole::matrix || vocabulary || d.role == ParamRole::position) {
+    if (d.role == ParamRole::matrix || d.role == ParamRole::router || vocabulary ||
+        d.role == ParamRole::position) {
       p.init_std = model_.init_std;
       if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.layers.size()));
     }
@@ -80,6 +81,7 @@ class TableBuilder {
       case ParamRole::embedding:
       case ParamRole::position: return !excluded(DecayKind::embedding);
       case ParamRole::matrix:
+      case ParamRole::router:
       case ParamRole::head: return true;
     }
     return true;

@@ -28,7 +28,9 @@ struct Param {
   int64_t blocks = 0;    ///< of its moments: as of one chunk, until its grid is known (model_tables)
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
 
-  bool is_vector() const { return layout.cols == 1 && role != ParamRole::matrix; }
+  bool is_vector() const {
+    return layout.cols == 1 && role != ParamRole::matrix && role != ParamRole::router;
+  }
   int64_t count() const { return layout.rows * layout.cols; }
 };
 

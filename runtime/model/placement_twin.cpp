@@ -203,6 +203,52 @@ class PlacementBackend final : public kernels::Backend {
       p_.set(d, alike("a gate's inputs and the gradient of its output", in, p_.of(op.dy)));
   }
 
+  void place(const kernels::Route& op) {
+    const Placement in = whole_rows("a router", op.logits);
+    for (const Matrix& out : {op.ids, op.weights, op.counts}) p_.set(out, in);
+  }
+  void place(const kernels::SortByExpert& op) {
+    for (const Matrix& out : {op.offsets, op.slots, op.rows}) p_.set(out, p_.of(op.ids));
+  }
+  void place(const kernels::GatherRows& op) {
+    routed("tokens and their experts", p_.of(op.x), p_.of(op.slots));
+    p_.set(op.out, p_.of(op.x));
+  }
+  void place(const kernels::CombineRows& op) {
+    routed("rows of experts and their tokens", p_.of(op.x), p_.of(op.rows));
+    p_.set(op.out, p_.of(op.x));
+  }
+  void place(const kernels::ScaleRows& op) {
+    routed("rows of experts and their weights", p_.of(op.x), p_.of(op.weights));
+    p_.set(op.y, p_.of(op.x));
+  }
+  void place(const kernels::ScaleRowsBackward& op) {
+    const Placement both = alike("rows of experts and their gradient", p_.of(op.x), p_.of(op.dy));
+    routed("rows of experts and their weights", both, p_.of(op.weights));
+    p_.set(op.dx, both);
+    p_.set(op.dweights, both == cut_cols ? partial : both);
+  }
+  void place(const kernels::RouteBackward& op) {
+    const Placement in = whole_rows("a router", op.logits), weights = p_.of(op.dweights);
+    if (weights != partial)
+      alike("a router and the gradient of its weights", in, weights);
+    else if (op.aux != 0 || op.z != 0)
+      added("a router's own loss", in, partial, p_.rank());
+    p_.set(op.dlogits, weights);
+  }
+  void place(const kernels::GroupedForward& op) {
+    routed("rows of experts and their order", p_.of(op.x), p_.of(op.offsets));
+    p_.set(op.y, product(p_.of(op.x), weight(*op.w)));
+  }
+  void place(const kernels::GroupedBackwardInput& op) {
+    routed("rows of experts and their order", p_.of(op.dy), p_.of(op.offsets));
+    p_.set(op.dx, input_gradient(p_.of(op.dy), weight(*op.w)));
+  }
+  void place(const kernels::GroupedBackwardWeight& op) {
+    routed("rows of experts and their order", p_.of(op.x), p_.of(op.offsets));
+    accumulate(op.dw, weight_gradient(p_.of(op.dy), p_.of(op.x)), op.accumulate);
+  }
+
   void place(const kernels::Rope& op) const {
     const Placement in = p_.of(op.x);
     if (in == cut_rows && (!op.positions || p_.at(op.positions) != cut_rows))
@@ -263,6 +309,17 @@ class PlacementBackend final : public kernels::Backend {
     added("a norm's weight", p_.of(weight), in, p_.rank());
     added("a norm's bias", p_.of(bias), in, p_.rank());
     p_.set(y, in);
+  }
+  Placement whole_rows(std::string_view what, Matrix m) const {
+    const Placement in = nonlinear(what, p_.of(m));
+    if (in == cut_cols)
+      throw Misplaced{fmt::format("{} reads some of the columns as if they were all", what)};
+    return in;
+  }
+  /// Rows meet what a router said of them: of all tokens on each rank that shares them, or of its own.
+  static void routed(std::string_view what, Placement rows, Placement router) {
+    if (rows != cut_cols && rows != partial) alike(what, rows, router);
+    if (rows == cut_cols || rows == partial) alike(what, replicated, router);
   }
   /// Rows of a rank's own have positions of its own; some of the rows may have some of all positions.
   void positioned(Matrix rows, const int32_t* positions) const {

@@ -38,7 +38,14 @@ struct StageModel::Impl {
         backend(b),
         stream(s),
         shape(uses.shape),
-        context{shape, backend, stream, params, tp, memory.shared.scratch, !options.split_backward} {
+        context{shape,
+                backend,
+                stream,
+                params,
+                tp,
+                memory.shared.scratch,
+                !options.split_backward,
+                options.loss_scale} {
     const StageBytes bytes = StageModel::plan(uses, options);
     memory_buffer = backend.allocate(bytes.activations + bytes.shared);
     Arena place(memory_buffer->data());

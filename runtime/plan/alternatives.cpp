@@ -113,7 +113,8 @@ class Search {
     std::vector<Mesh> result;
     const int64_t widest = std::max<int64_t>(p.tensor, device_.kind == DeviceKind::cuda ? 8 : 64);
     for (int t = 1; t <= std::min<int64_t>(widest, job_.model.num_kv_heads); ++t) {
-      if (job_.model.num_kv_heads % t != 0 || job_.model.num_heads % t != 0 || job_.model.ffn_size % t != 0)
+      if (job_.model.num_kv_heads % t != 0 || job_.model.num_heads % t != 0 || job_.model.ffn_size % t != 0 ||
+          job_.model.moe.expert_ffn_size % t != 0)
         continue;
       for (int pp = 1; pp * t <= ranks && int64_t(pp) * p.virtual_stages <= job_.model.num_layers; ++pp) {
         const bool usual = (pp & (pp - 1)) == 0 || pp == p.pipeline;

@@ -154,6 +154,7 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   plan.device = device.kind;
   plan.parameters = table.total_count();
   plan.parameters_without_embedding = plan.parameters;
+  plan.active_parameters = plan.parameters - idle_parameters(model);
   for (const Param& p : table.params)
     if (p.role == ParamRole::embedding || p.role == ParamRole::position)
       plan.parameters_without_embedding -= p.count();

@@ -49,10 +49,12 @@ std::string header_lines(const PlanReport& r) {
   const parallel::MeshShape mesh = job.mesh();
   const int threads = job.parallelism.threads_per_rank;
   std::string out;
-  out += fmt::format("Job      {} · {} {} params ({} without embeddings) · {} compute, f32 master weights\n",
-                     job.name, word_of(job.model.family),
-                     count_text(double(r.plan.parameters)),
-                     count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
+  const bool has_experts = r.plan.active_parameters < r.plan.parameters;
+  out += fmt::format(
+      "Job      {} · {} {} params{} ({} without embeddings) · {} compute, f32 master weights\n", job.name,
+      word_of(job.model.family), count_text(double(r.plan.parameters)),
+      has_experts ? fmt::format(", {} of them active", count_text(double(r.plan.active_parameters))) : "",
+      count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
   out += fmt::format(
       "Layout   {} = tensor {} x pipeline {} x data {} · {} schedule · ZeRO-{} · {}{}\n",
       count_of(mesh.world_size(), "rank"), mesh.tp, mesh.pp, mesh.dp, schedule_text(job), job.parallelism.zero_stage,
@@ -367,6 +369,7 @@ std::string plan_json(const PlanReport& r) {
   j["v"] = 1;
   j["device"] = name_of(plan.device);
   j["parameters"] = plan.parameters;
+  if (plan.active_parameters < plan.parameters) j["active_parameters"] = plan.active_parameters;
   j["mesh"] = {
       {"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
   j["tokens_per_step"] = plan.tokens_per_step;

@@ -60,6 +60,43 @@ void check_idle(Resolution& r) {
   }
 }
 
+void check_experts(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  const char *experts = "model.moe.num_experts", *width = "model.moe.expert_ffn_size",
+             *top_k = "model.moe.top_k";
+  if (!r.sound(experts)) return;
+  if (m.moe.num_experts == 0) {
+    for (const Field& field : fields())
+      if (field.path.starts_with("model.moe.") && field.path != experts && r.given_by_user(field.path) &&
+          r.sound(field.path) && field.get(r.job) != field.fallback)
+        r.report("E0224", fmt::format("`{}` has no effect here", field.path), {field.path, experts},
+                 {"give model.moe.num_experts, too"});
+    return;
+  }
+  if (r.sound(width) && m.moe.expert_ffn_size == 0) {
+    r.report("E0250", fmt::format("{} experts have no width", m.moe.num_experts), {width, experts},
+             {"set model.moe.expert_ffn_size"});
+    r.spoil(width);
+  }
+  if (r.sound(top_k) && m.moe.top_k > m.moe.num_experts)
+    r.report("E0251", fmt::format("a token cannot go to {} of {} experts", m.moe.top_k, m.moe.num_experts),
+             {top_k, experts}, {fmt::format("use a top_k of at most {}", m.moe.num_experts)});
+  if (r.sound({width, "parallelism.tensor"}) &&
+      m.moe.expert_ffn_size % std::max(1, r.job.parallelism.tensor) != 0)
+    r.report("E0252", "tensor parallel size must divide the width of an expert",
+             {"parallelism.tensor", width}, {use_one_of(common_divisors({m.moe.expert_ffn_size}))},
+             fmt::format("{} is not a multiple of {}", m.moe.expert_ffn_size, r.job.parallelism.tensor));
+  bool any = false;
+  for (int64_t layer = 0; layer < m.num_layers && !any; ++layer) any = m.has_experts(layer);
+  if (!any && r.sound({"model.num_layers", "model.moe.first_dense_layers", "model.moe.layer_step"}))
+    r.report("E0253", "no layer has experts",
+             {"model.moe.first_dense_layers", "model.moe.layer_step", "model.num_layers"},
+             {fmt::format("there are {} layers", m.num_layers)});
+  if (m.layer.mlp_bias && r.sound("model.layer.mlp_bias"))
+    r.report("E0254", "experts have no biases", {"model.layer.mlp_bias", experts},
+             {"remove model.layer.mlp_bias"});
+}
+
 void check_pattern(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const auto length = int64_t(m.layers.size());
@@ -131,6 +168,7 @@ void check_layer(Resolution& r) {
   if (!r.sound("model.family")) return;
   check_idle(r);
   check_pattern(r);
+  check_experts(r);
   check_positions(r);
 }
 

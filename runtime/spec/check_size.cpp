@@ -42,7 +42,10 @@ double matrix_elements(const ModelSpec& m, int tables) {
   const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), heads = double(m.num_heads);
   const double in_attention =
       double(m.head_dim()) * ((m.layer.output_gate ? 3 : 2) * heads + 2 * double(m.num_kv_heads));
-  return double(m.num_layers) * hidden * (in_attention + (is_gated(m.layer.activation) ? 3 : 2) * ffn) +
+  double widths = 0;
+  for (int64_t layer = 0; layer < m.num_layers; ++layer)
+    widths += m.has_experts(layer) ? double(m.moe.num_experts) * double(m.moe.expert_ffn_size) : ffn;
+  return hidden * (double(m.num_layers) * in_attention + (is_gated(m.layer.activation) ? 3 : 2) * widths) +
          tables * double(m.vocab_size) * hidden;
 }
 
@@ -57,8 +60,8 @@ void check_size(Resolution& r) {
                vocabulary = double(m.vocab_size);
   const double kv = double(m.num_kv_heads), elements = matrix_elements(m, 2);
   // Chunks are also cut wherever tensor parallelism may cut.
-  const double chunks =
-      elements / std::max(1.0, r.job.checkpoint.chunk_mib * kMebibyte / 4) + layers * 12 * kv;
+  const double chunks = elements / std::max(1.0, r.job.checkpoint.chunk_mib * kMebibyte / 4) +
+                        layers * (12 + 3 * double(m.moe.num_experts)) * kv;
   if (!(chunks <= kMostChunks))
     r.report(
         "E0401",
@@ -71,7 +74,10 @@ void check_size(Resolution& r) {
   const double micro_batches =
       double(r.job.batch.global_sequences) / double(std::max<int64_t>(1, r.job.batch.micro_sequences));
   const double bytes =
-      4 * rows * (layers * (16 * hidden + 4 * ffn) * std::max(1.0, micro_batches) + vocabulary);
+      4 * rows *
+      (layers * (16 * hidden + 4 * std::max(ffn, double(m.moe.top_k) * double(m.moe.expert_ffn_size))) *
+           std::max(1.0, micro_batches) +
+       vocabulary);
   if (!(bytes <= kMostBytes))
     r.report("E0401",
              fmt::format("too large to plan: the activations of a step could take {} bytes", rounded(bytes)),

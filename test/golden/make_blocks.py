@@ -23,6 +23,8 @@ a second implementation of the forward pass in this file, written from the formu
 and the loss of step 0 follows from the logits by hand; transformers without Raised gives the same logits to 1e-4;
 and config_v4.json gives a model with the same logits, bit for bit.
 
+Experts have the names under which save_pretrained writes them, one by one.
+
 gpt_oss is only the dense part of that family: its mixture of experts is replaced by a plain SwiGLU
 (mlp.gate_proj, up_proj, down_proj without biases), and the keys about experts are left out of its configs.
 
@@ -89,6 +91,14 @@ CASES = {
                     rope_parameters=dict(PLAIN, rope_theta=1e4)),
     "smollm3": dict(model_type="smollm3", **SIZE, num_hidden_layers=4, intermediate_size=24,
                     max_position_embeddings=64, rope_parameters=dict(PLAIN, rope_theta=5e4)),
+    # Coefficients of 0: the loss of these runs is without the one that balances experts.
+    "mixtral": dict(model_type="mixtral", **SIZE, head_dim=8, num_hidden_layers=2, intermediate_size=24,
+                    num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, sliding_window=None,
+                    max_position_embeddings=64, rope_parameters=dict(PLAIN, rope_theta=1e3)),
+    "qwen3_moe": dict(model_type="qwen3_moe", **SIZE, head_dim=8, num_hidden_layers=3, intermediate_size=32,
+                      moe_intermediate_size=12, num_experts=5, num_experts_per_tok=3, norm_topk_prob=False,
+                      mlp_only_layers=[0], decoder_sparse_step=1, router_aux_loss_coef=0.0,
+                      max_position_embeddings=64, rope_parameters=dict(PLAIN, rope_theta=1e3)),
     "gpt2": dict(model_type="gpt2", vocab_size=64, n_embd=16, n_head=4, n_layer=2, n_positions=40, resid_pdrop=0.0,
                  embd_pdrop=0.0, attn_pdrop=0.0),
     # The attention factor is the default of YaRN, 0.1 ln(factor) + 1; low and high of its ramp stay fractions.
@@ -97,6 +107,7 @@ CASES = {
                     rope_parameters=dict(YARN, rope_theta=150.0, truncate=False,
                                          original_max_position_embeddings=64)),
 }
+SEEDS = dict(mixtral=205, qwen3_moe=220)  # the first from 200 whose routers never waver
 EXPERT_KEYS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits",
                "swiglu_alpha", "swiglu_limit")
 
@@ -126,6 +137,7 @@ class SwiGlu(torch.nn.Module):
 
 
 def build(config):
+    config._experts_implementation = "eager"  # the only one in float64
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     if config.model_type == "gpt_oss":
         for layer in model.model.layers:
@@ -143,6 +155,9 @@ def load(keys):
 def init(model, g):
     """Scores, gates and logits of order one, so that windows, caps and rotations matter; no weight is neutral."""
     for name, p in model.named_parameters():
+        if p.dim() == 3:  # [experts, out, in]
+            p.data.copy_((torch.randn(p.shape, generator=g) / math.sqrt(p.shape[2])).float().double())
+            continue
         noise = torch.randn(p.shape, generator=g)
         if p.dim() == 1:  # norms around 1, or 0 where the weight is added to 1; biases around 0
             value = noise if name.endswith("sinks") else p.detach().round() + 0.1 * noise
@@ -153,11 +168,32 @@ def init(model, g):
         p.data.copy_(value.float().double())
 
 
+def on_disk(model, tensors):
+    """Tensors by the names that save_pretrained gives them: those of experts one by one."""
+    mixtral = model.config.model_type == "mixtral"
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    out = {}
+    for name, x in tensors.items():
+        base = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        if name.endswith("experts.gate_up_proj"):
+            for e, both in enumerate(x):
+                for word, part in zip(names, both.chunk(2)):
+                    out[f"{base.removesuffix('gate_up_proj')}{e}.{word}.weight"] = part.contiguous()
+        elif name.endswith("experts.down_proj"):
+            for e, part in enumerate(x):
+                out[f"{base.removesuffix('down_proj')}{e}.{names[2]}.weight"] = part.contiguous()
+        else:
+            out[base] = x
+    return out
+
+
 def v4_layout(config, model_type):
     """The config as transformers 4 wrote it."""
     c = {k: v for k, v in config.items() if not k.startswith("_")}
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.57.3"
+    if model_type == "qwen3_moe":
+        c["num_experts"] = c.pop("num_local_experts")
     rope = c.pop("rope_parameters")
     if model_type == "gemma3_text":
         c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
@@ -232,6 +268,17 @@ def layer_kinds(c):
     return kinds
 
 
+def mix(c, p, h, x, act):
+    """Every expert of every token, most of them times 0."""
+    s = (x @ p[h + "gate.weight"].T).softmax(-1)
+    chosen = s >= s.sort(-1, descending=True).values[..., c["num_experts_per_tok"] - 1, None]
+    w = torch.where(chosen, s, 0.0)
+    if c["model_type"] == "mixtral" or c["norm_topk_prob"]:
+        w = w / w.sum(-1, keepdim=True)
+    gate, up = torch.einsum("btd,efd->btef", x, p[h + "experts.gate_up_proj"]).chunk(2, -1)
+    return torch.einsum("bte,btef,edf->btd", w, act(gate) * up, p[h + "experts.down_proj"])
+
+
 def forward(c, p, ids):
     """Logits of the families with rotary positions, from the config's keys and the parameters' names."""
     gemma = c["model_type"].startswith("gemma")
@@ -268,7 +315,10 @@ def forward(c, p, ids):
         x = x + (norm(y, after) if sandwich or not pre else y)
         before = h + "pre_feedforward_layernorm.weight" if sandwich else after if pre else ""
         y = norm(x, before)
-        y = linear(act(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
+        if h + "mlp.gate.weight" in p:
+            y = mix(c, p, h + "mlp.", y, act)
+        else:
+            y = linear(act(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
         x = x + norm(y, h + "post_feedforward_layernorm.weight")
     assert q.shape[1] == heads and k.shape[1] == groups
     logits = norm(x, "model.norm.weight") @ p.get("lm_head.weight", p["model.embed_tokens.weight"]).T
@@ -304,7 +354,8 @@ def write_configs(model, folder):
     with tempfile.TemporaryDirectory() as t:
         model.config.save_pretrained(t)
         config = json.loads(pathlib.Path(t, "config.json").read_text())
-    config = {k: v for k, v in config.items() if k not in EXPERT_KEYS} | dict(dtype="float32")
+    dropped = EXPERT_KEYS if config["model_type"] == "gpt_oss" else ()
+    config = {k: v for k, v in config.items() if k not in dropped} | dict(dtype="float32")
     old = None if config["model_type"] == "gpt2" else v4_layout(config, config["model_type"])
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if old:
@@ -334,13 +385,27 @@ def check(model, config, old, ids, logits):
     return error, rounding
 
 
+def watch_routers(model):
+    """A list that gets, of each pass, how far the last chosen logit is from the first that is not."""
+    gaps = []
+
+    def look(router, _, out):
+        best = out[0].sort(-1, descending=True).values
+        gaps.append((best[:, router.top_k - 1] - best[:, router.top_k]).min().item())
+
+    for module in model.modules():
+        if type(module).__name__.endswith("TopKRouter") and hasattr(module, "top_k"):
+            module.register_forward_hook(look)
+    return gaps
+
+
 def train(model, tokens, folder, logits):
     params = [p for p in model.parameters()]
     decay, plain = [p for p in params if p.dim() > 1], [p for p in params if p.dim() == 1]
     opt = torch.optim.AdamW([dict(params=decay, weight_decay=TRAIN["weight_decay"]),
                              dict(params=plain, weight_decay=0.0)], lr=TRAIN["lr"],
                             betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
-    curve = []
+    curve, gaps = [], watch_routers(model)
     for step in range(TRAIN["steps"]):
         ids, target = tokens[step, :, :-1], tokens[step, :, 1:]
         opt.zero_grad()
@@ -352,12 +417,14 @@ def train(model, tokens, folder, logits):
             by_hand = (logits.exp().sum(-1).log() - logits.gather(2, target[..., None])[..., 0]).mean()
             assert abs(by_hand - loss.item()) < 1e-12 and torch.equal(z, logits)
             save_safetensors(folder / "grads.safetensors",
-                             {k: v.grad.float().numpy() for k, v in model.named_parameters()})
+                             {k: v.float().numpy() for k, v in
+                              on_disk(model, {k: v.grad for k, v in model.named_parameters()}).items()})
         norm = torch.nn.utils.clip_grad_norm_(params, TRAIN["grad_clip"])
         for group in opt.param_groups:
             group["lr"] = lr_at(TRAIN, step)
         opt.step()
         curve.append(dict(step=step, loss=loss.item(), grad_norm=norm.item(), lr=lr_at(TRAIN, step)))
+    assert not gaps or min(gaps) > 5e-4, min(gaps)  # no rounding sends a token to another expert
     (folder / "curve.json").write_text(json.dumps(curve, indent=1) + "\n")
     return curve
 
@@ -374,7 +441,8 @@ def run(name, out, seed):
     tokens = stream.unfold(0, stride + 1, stride).view(TRAIN["steps"], TRAIN["batch"], stride + 1)
     config, old = write_configs(model, folder)
     save_safetensors(folder / "weights.safetensors",
-                     {k: v.detach().float().numpy() for k, v in model.named_parameters()})
+                     {k: v.float().numpy() for k, v in
+                      on_disk(model, {k: v.detach() for k, v in model.named_parameters()}).items()})
     stream.numpy().astype("<u2").tofile(folder / "tokens.bin")
     ids = tokens[0, :, :-1]
     with torch.no_grad(), Raised():
@@ -393,5 +461,5 @@ if __name__ == "__main__":
     print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}")
     out, wanted = sys.argv[1], sys.argv[2:] or list(CASES)
     for name in wanted:
-        run(name, out, 100 + list(CASES).index(name))
+        run(name, out, SEEDS.get(name) or 100 + [n for n in CASES if n not in SEEDS].index(name))
     pathlib.Path(out, "train.json").write_text(json.dumps(TRAIN, indent=1) + "\n")

@@ -35,6 +35,24 @@ inline void describe_everything(ModelSpec& m) {
   m.z_loss = 1e-3;
 }
 
+/// Experts without losses of their own, which the reported loss does not have.
+inline void describe_experts(ModelSpec& m) {
+  m.moe = {.num_experts = 5, .top_k = 2, .expert_ffn_size = 24, .aux_loss_coefficient = 0};
+}
+/// The other router, some layers without experts, norms behind, and all losses.
+inline void describe_balanced_experts(ModelSpec& m) {
+  m.layer.norm_place = NormPlace::sandwich;
+  m.layer.activation = FfnActivation::gelu;
+  m.moe = {.num_experts = 6,
+           .top_k = 3,
+           .expert_ffn_size = 20,
+           .router = RouterKind::sigmoid,
+           .routed_scale = 2.5,
+           .first_dense_layers = 1,
+           .aux_loss_coefficient = 0.3,
+           .z_loss_coefficient = 0.1};
+}
+
 inline const std::vector<DescribedModel>& described_models() {
   static const std::vector<DescribedModel> all = {
       {"head_dim", [](ModelSpec& m) { m.head_dim_given = 6; }},
@@ -80,6 +98,17 @@ inline const std::vector<DescribedModel>& described_models() {
       {"swiglu_clamped", [](ModelSpec& m) { m.layer.activation = FfnActivation::swiglu_clamped; }},
       {"scaled ends", [](ModelSpec& m) { m.embedding_scale = 4, m.logit_scale = 0.5; }},
       {"capped logits and z loss", [](ModelSpec& m) { m.logit_cap = 5, m.z_loss = 1e-3; }},
+      {"experts", describe_experts},
+      {"experts of a sigmoid router, some layers dense",
+       [](ModelSpec& m) {
+         describe_balanced_experts(m);
+         m.moe.aux_loss_coefficient = m.moe.z_loss_coefficient = 0;
+       }},
+      {"all experts for each token, scores as they are",
+       [](ModelSpec& m) {
+         describe_experts(m);
+         m.moe.top_k = 5, m.moe.renormalize = false, m.moe.layer_step = 2;
+       }},
       {"everything", describe_everything}};
   return all;
 }

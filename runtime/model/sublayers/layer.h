@@ -6,11 +6,12 @@
 
 #include "runtime/model/sublayers/attention.h"
 #include "runtime/model/sublayers/mlp.h"
+#include "runtime/model/sublayers/moe.h"
 
 namespace trainctl {
 
 /// A kind of sublayer: a word here, a header and a file of this folder.
-using SublayerPlan = std::variant<AttentionPlan, MlpPlan>;
+using SublayerPlan = std::variant<AttentionPlan, MlpPlan, MoePlan>;
 
 struct LayerPlan {
   std::vector<SublayerPlan> sublayers;

@@ -1,8 +1,8 @@
 #include "runtime/model/sublayers/mlp.h"
 
 #include <algorithm>
-#include <variant>
 
+#include "runtime/model/sublayers/ffn_activation.h"
 #include "runtime/model/sublayers/sublayer_parts.h"
 
 namespace trainctl {
@@ -25,29 +25,11 @@ MlpSizes sizes_of(const MlpPlan& plan, const LayerShape& s) {
   return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn};
 }
 
-/// What the activation is to the kernels: one of an input, or of an input and its gate.
-using Kernel = std::variant<kernels::Activation, kernels::Gate>;
-Kernel kernel_of(FfnActivation activation) {
-  switch (activation) {
-    case FfnActivation::gelu: return kernels::Activation::gelu;
-    case FfnActivation::gelu_erf: return kernels::Activation::gelu_erf;
-    case FfnActivation::relu2: return kernels::Activation::relu2;
-    case FfnActivation::silu: return kernels::Activation::silu;
-    case FfnActivation::swiglu: return kernels::Gate::swiglu;
-    case FfnActivation::geglu: return kernels::Gate::geglu;
-    case FfnActivation::geglu_erf: return kernels::Gate::geglu_erf;
-    case FfnActivation::swiglu_clamped: return kernels::Gate::clamped;
-  }
-  return kernels::Activation::gelu;
-}
-/// Of gpt-oss: g * sigmoid(1.702 g).
-constexpr float kClampedAlpha = 1.702f;
-
 class Mlp : public Sublayer {
  public:
   Mlp(const MlpPlan& plan, const LayerContext& c, const SublayerUses& uses, const Tensors& of_layer)
       : plan_(plan),
-        kernel_(kernel_of(plan.activation)),
+        activation_(plan.activation, plan.limit),
         sizes_(sizes_of(plan, c.shape)),
         norm_(plan.norm, uses, kNormNumbers),
         up_(c, uses.use(plan.up_weight), uses.use(plan.up_bias), sizes_.up, c.shape.hidden,
@@ -122,41 +104,13 @@ class Mlp : public Sublayer {
     activate(c, t);
   }
 
-  void activate(const LayerContext& c, Tensors& t) const {
-    const int64_t f = sizes_.ffn;
-    if (const auto* gate = std::get_if<kernels::Gate>(&kernel_))
-      c.backend.run(c.stream, kernels::GatedForward{.kind = *gate,
-                                                    .gate = t[kUp].columns(0, f),
-                                                    .up = t[kUp].columns(f, f),
-                                                    .y = t[kAct],
-                                                    .limit = plan_.limit,
-                                                    .alpha = kClampedAlpha});
-    else
-      c.backend.run(c.stream, kernels::ActivationForward{
-                                  .kind = std::get<kernels::Activation>(kernel_), .x = t[kUp], .y = t[kAct]});
-  }
-
+  void activate(const LayerContext& c, Tensors& t) const { activation_.forward(c, t[kUp], t[kAct]); }
   void activate_backward(const LayerContext& c, Tensors& t) const {
-    const int64_t f = sizes_.ffn;
-    const Matrix dup = t[kUpGradient];
-    if (const auto* gate = std::get_if<kernels::Gate>(&kernel_))
-      c.backend.run(c.stream, kernels::GatedBackward{.kind = *gate,
-                                                     .gate = t[kUp].columns(0, f),
-                                                     .up = t[kUp].columns(f, f),
-                                                     .dy = t[kActGradient],
-                                                     .dgate = dup.columns(0, f),
-                                                     .dup = dup.columns(f, f),
-                                                     .limit = plan_.limit,
-                                                     .alpha = kClampedAlpha});
-    else
-      c.backend.run(
-          c.stream,
-          kernels::ActivationBackward{
-              .kind = std::get<kernels::Activation>(kernel_), .x = t[kUp], .dy = t[kActGradient], .dx = dup});
+    activation_.backward(c, t[kUp], t[kActGradient], t[kUpGradient]);
   }
 
   const MlpPlan& plan_;
-  const Kernel kernel_;
+  const FfnStep activation_;
   const MlpSizes sizes_;
   EntryNorm norm_;
   Linear up_, down_;

@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-enum class ParamRole { embedding, position, norm_weight, norm_bias, bias, matrix, head };
+enum class ParamRole { embedding, position, norm_weight, norm_bias, bias, matrix, head, router };
 
 /// A parameter of a sublayer.
 struct ParamDeclaration {

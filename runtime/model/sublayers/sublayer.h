@@ -113,6 +113,7 @@ struct LayerContext {
   parallel::TensorParallel& tp;
   LayerScratch& scratch;
   bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
+  float loss_scale = 1;              ///< 1 / targets of a step: of losses that a layer has of its own
   /// Of the micro-batch under way, i32 [M] each; null where documents are ignored: the first token that a
   /// token sees, and its position.
   const int32_t* first_key = nullptr;

@@ -218,11 +218,15 @@ Matrix Linear::joined_bias(const LayerContext& c) const {
 Matrix Linear::bias(const LayerContext& c) const { return converted_ ? converted_ : joined_bias(c); }
 Matrix Linear::bias_once(const LayerContext& c) const { return c.tp.rank() == 0 ? bias(c) : Matrix{}; }
 
+Matrix Linear::gradient(const LayerContext& c, LanePlace at) const {
+  return joined(c.params.gradient(weight_, at.lane), rows_);
+}
+
 void Linear::backward_weight(const LayerContext& c, Matrix dy, Matrix x, LanePlace at) const {
   c.backend.run(c.stream, kernels::LinearBackwardWeight{
                               .dy = dy,
                               .x = x,
-                              .dw = joined(c.params.gradient(weight_, at.lane), rows_),
+                              .dw = gradient(c, at),
                               .dbias = bias_ < 0 ? Matrix{}
                                                  : kernels::vector(c.params.gradient(bias_, at.lane).data,
                                                                    DType::f32, rows_),

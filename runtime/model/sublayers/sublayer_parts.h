@@ -126,6 +126,8 @@ class Linear {
   /// The bias of a product whose partial sums are joined afterwards: tp rank 0 alone adds it.
   kernels::Matrix bias_once(const LayerContext& c) const;
   void backward_weight(const LayerContext& c, kernels::Matrix dy, kernels::Matrix x, LanePlace at) const;
+  /// The gradient of all its weights [rows, cols].
+  kernels::Matrix gradient(const LayerContext& c, LanePlace at) const;
 
  private:
   kernels::Matrix joined_bias(const LayerContext& c) const;

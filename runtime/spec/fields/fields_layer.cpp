@@ -41,7 +41,7 @@ void declare_attention(DeclareSection& layer) {
               "heads), or "
               "of all heads as one row (`projection`).")
       .to(IN_JOB(model.layer.qk_norm))
-      .by_family("qwen3, gemma3: head; olmo2, olmo3: projection; else none")
+      .by_family("qwen3, qwen3_moe, gemma3: head; olmo2, olmo3: projection; else none")
       .also({"use_qk_norm", "qk_layernorm"});
   layer
       .integer("window",
@@ -102,6 +102,106 @@ void declare_ffn(DeclareSection& layer) {
   layer.boolean("mlp_bias", "The products of the feed-forward part have biases.")
       .to(IN_JOB(model.layer.mlp_bias))
       .by_family("gpt2: true; else false");
+}
+
+void declare_expert_sizes(DeclareSection& moe) {
+  moe.integer("num_experts", "Experts of a layer, all on each rank of a stage. 0: the layers are dense.")
+      .to(IN_JOB(model.moe.num_experts))
+      .from(0)
+      .upto(4096)
+      .fallback(int64_t{0})
+      .left_out_as_default()
+      .also({"num_local_experts", "n_routed_experts", "experts"})
+      .example("64");
+  moe.integer(
+         "top_k",
+         "Experts of each token: those with the largest scores, of equal ones the first. None is dropped.")
+      .to(IN_JOB(model.moe.top_k))
+      .from(1)
+      .upto(4096)
+      .fallback(int64_t{2})
+      .left_out_as_default()
+      .also({"num_experts_per_tok", "moe_router_topk"})
+      .example("8");
+  moe.integer("expert_ffn_size", "Width of one expert; required with experts.")
+      .to(IN_JOB(model.moe.expert_ffn_size))
+      .from(0)
+      .upto(1 << 22)
+      .fallback(int64_t{0})
+      .left_out_as_default()
+      .also({"moe_intermediate_size", "moe_ffn_hidden_size"})
+      .example("768");
+  moe.integer("first_dense_layers", "So many of the first layers have no experts.")
+      .to(IN_JOB(model.moe.first_dense_layers))
+      .from(0)
+      .upto(10000)
+      .fallback(int64_t{0})
+      .left_out_as_default()
+      .also({"first_k_dense_replace"});
+  moe.integer("layer_step", "Of the layers, counted from 1, each so many-th has experts.")
+      .to(IN_JOB(model.moe.layer_step))
+      .from(1)
+      .upto(10000)
+      .fallback(int64_t{1})
+      .left_out_as_default()
+      .also({"decoder_sparse_step"});
+}
+
+void declare_router(DeclareSection& moe) {
+  moe.choice(
+         "router", words_of<RouterKind>(),
+         "Scores of experts, in float32: `softmax` over all experts, or a `sigmoid` of each (DeepSeek-V3).")
+      .to(IN_JOB(model.moe.router))
+      .fallback(std::string("softmax"))
+      .left_out_as_default()
+      .also({"scoring_func"});
+  moe.boolean("renormalize",
+              "The weights of a token's experts are their scores over the sum of those scores.")
+      .to(IN_JOB(model.moe.renormalize))
+      .fallback(true)
+      .left_out_as_default()
+      .also({"norm_topk_prob"});
+  moe.number("routed_scale", "Factor of the weights of a token's experts.")
+      .to(IN_JOB(model.moe.routed_scale))
+      .above(0)
+      .fallback(1.0)
+      .left_out_as_default()
+      .also({"routed_scaling_factor"});
+  moe.number("aux_loss_coefficient",
+             "How much the loss of unevenly used experts counts in training, of each token and layer: E / (k "
+             "T^2) "
+             "* sum over experts of a sequence's tokens that have it * the sum of its scores there. It is of "
+             "each "
+             "sequence, so that no mesh changes it. The reported loss is without it.")
+      .to(IN_JOB(model.moe.aux_loss_coefficient))
+      .on_change(Change::branch)
+      .from(0)
+      .upto(100)
+      .fallback(0.01)
+      .left_out_as_default()
+      .also({"router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coeff"})
+      .example("0.001");
+  moe.number("z_loss_coefficient",
+             "Adds this * lse^2 of a router's scores to the loss of each token in training, so that they "
+             "stay small.")
+      .to(IN_JOB(model.moe.z_loss_coefficient))
+      .on_change(Change::branch)
+      .from(0)
+      .upto(1)
+      .fallback(0.0)
+      .left_out_as_default()
+      .also({"router_z_loss_coef", "moe_z_loss_coeff"})
+      .example("1e-3");
+}
+
+void declare_experts(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection moe(
+      table, sections, "model.moe",
+      "Mixture of experts: in place of the feed-forward part, a router sends each token to a few "
+      "of many.",
+      Change::never);
+  declare_expert_sizes(moe);
+  declare_router(moe);
 }
 
 void declare_positions(std::vector<Field>& table, std::vector<Section>& sections) {
@@ -241,6 +341,7 @@ void declare_layer(std::vector<Field>& table, std::vector<Section>& sections) {
     declare_attention(layer);
     declare_ffn(layer);
   }
+  declare_experts(table, sections);
   declare_ends(table, sections);
   declare_positions(table, sections);
   declare_scaling(table, sections);

@@ -99,15 +99,49 @@ struct PositionSpec {
   RopeScalingSpec scaling;
 };
 
+/// How a router scores experts: their share of a softmax over all, or a sigmoid of each (DeepSeek-V3).
+enum class RouterKind { softmax, sigmoid };
+template <>
+struct Words<RouterKind> {
+  static constexpr std::string_view list[] = {"softmax", "sigmoid"};
+};
+/// Mixture of experts in place of the feed-forward part of some layers. Formulas: kernels/moe_ops.h.
+struct MoeSpec {
+  int64_t num_experts = 0;  // 0: none
+  int64_t top_k = 2, expert_ffn_size = 0;
+  RouterKind router = RouterKind::softmax;
+  bool renormalize = true;
+  double routed_scale = 1;
+  int64_t first_dense_layers = 0;  // that have no experts
+  int64_t layer_step = 1;          // of the layers from 1 on, each so many-th has experts
+  double aux_loss_coefficient = 0.01, z_loss_coefficient = 0;
+  bool operator==(const MoeSpec&) const = default;
+};
+
 /// How parameters are named.
 enum class ParamNames { gpt2, hub };
+enum class ExpertNames { mlp, mixtral };
 
 /// An architecture: its word and its row of kFamilies are all that the spec and the plan know of it.
-enum class Family { gpt2, llama, qwen2, qwen3, olmo2, olmo3, gemma2, gemma3, mistral, smollm3 };
+enum class Family {
+  gpt2,
+  llama,
+  qwen2,
+  qwen3,
+  olmo2,
+  olmo3,
+  gemma2,
+  gemma3,
+  mistral,
+  smollm3,
+  mixtral,
+  qwen3_moe
+};
 template <>
 struct Words<Family> {
-  static constexpr std::string_view list[] = {"gpt2",  "llama",  "qwen2",  "qwen3",   "olmo2",
-                                              "olmo3", "gemma2", "gemma3", "mistral", "smollm3"};
+  static constexpr std::string_view list[] = {"gpt2",    "llama",   "qwen2",   "qwen3",
+                                              "olmo2",   "olmo3",   "gemma2",  "gemma3",
+                                              "mistral", "smollm3", "mixtral", "qwen3_moe"};
 };
 /// What a family presets.
 struct FamilyKind {
@@ -116,6 +150,7 @@ struct FamilyKind {
   bool tied = false;
   bool scaled_embedding = false;  ///< by sqrt(hidden_size)
   ParamNames names = ParamNames::hub;
+  ExpertNames expert_names = ExpertNames::mlp;
 };
 inline constexpr LayerSpec kGemmaLayer{.norm_place = NormPlace::sandwich,
                                        .norm_weight = NormWeight::one_plus,
@@ -144,6 +179,8 @@ inline constexpr FamilyKind kFamilies[] = {
      .scaled_embedding = true},
     {},
     {.tied = true},
+    {.expert_names = ExpertNames::mixtral},
+    {.layer = {.qk_norm = QkNorm::head}},
 };
 static_assert(std::size(kFamilies) == std::size(Words<Family>::list));
 constexpr const FamilyKind& kind_of(Family family) { return kFamilies[size_t(family)]; }
@@ -158,6 +195,7 @@ struct ModelSpec {
   double norm_eps = 1e-5;
   LayerSpec layer;
   std::vector<LayerKind> layers;  // the pattern, repeated; empty: all alike
+  MoeSpec moe;
   PositionSpec position;
   double embedding_scale = 1, logit_scale = 1, logit_cap = 0, z_loss = 0;
   bool tie_embeddings = true;
@@ -178,6 +216,10 @@ struct ModelSpec {
   int64_t rotary_channels() const {
     return int64_t(std::llround(position.rotary_fraction * double(head_dim())));
   }
+  /// Whether layer `layer`, from 0, has experts in place of one feed-forward part.
+  bool has_experts(int64_t layer) const {
+    return moe.num_experts > 0 && layer >= moe.first_dense_layers && (layer + 1) % moe.layer_step == 0;
+  }
   LayerKind kind_of_layer(int64_t layer) const {
     if (layers.empty()) return this->layer.window > 0 ? LayerKind::window : LayerKind::full;
     return layers[size_t(layer) % layers.size()];
@@ -191,6 +233,7 @@ inline ModelSpec with_family_defaults(const ModelSpec& of) {
   model.head_dim_given = model.head_dim();
   model.layer = kind.layer;
   model.layers = {};
+  model.moe = {};
   model.position = {.type = kind.position};
   model.embedding_scale = kind.scaled_embedding ? std::sqrt(double(of.hidden_size)) : 1;
   model.logit_scale = 1;

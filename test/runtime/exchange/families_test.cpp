@@ -70,7 +70,7 @@ TEST_CASE("every family comes back from an import and an export as it was") {
       CHECK(spec::model_values(read_model_config(config_in(at + ".out"), "after").model) == spec::model_values(before));
       ++folders;
     }
-  CHECK(folders == 21);
+  CHECK(folders == 25);
 }
 
 TEST_CASE("what is said in another way, or by default, is exported") {

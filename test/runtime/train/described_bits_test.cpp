@@ -74,13 +74,22 @@ TEST_CASE("described models: the same bits on every mesh", "[bits]") {
   check_meshes(describe_others, 1, DType::bf16);
 }
 
+TEST_CASE("experts: the same bits on every mesh", "[bits]") {
+  check_meshes(describe_experts, 1, DType::bf16);
+  check_meshes(describe_balanced_experts, 1, DType::f32);
+}
+
+TEST_CASE("experts: the same bits on every mesh of two tensor ranks", "[bits]") {
+  check_meshes(describe_balanced_experts, 2, DType::bf16);
+}
+
 TEST_CASE("described models: the same bits on every mesh of two tensor ranks", "[bits]") {
   check_meshes(describe_everything, 2, DType::bf16);
   check_meshes(describe_others, 2, DType::f32);
 }
 
 TEST_CASE("described models: two tensor ranks compute what one computes", "[bits]") {
-  for (const auto describe : {describe_everything, describe_others}) {
+  for (const auto describe : {describe_everything, describe_others, describe_balanced_experts}) {
     const TemporaryFolder dir;
     const ThreadRun one = run_on_threads(described(dir, describe, 1, DType::f32),
                                          {.dir = dir.path() + "/one", .max_steps = kDescribedSteps});

@@ -1,0 +1,160 @@
+#include <cstring>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/router_row.h"
+
+namespace trainctl::kernels::cpu {
+namespace {
+
+constexpr int64_t kRouterRows = 64, kMovedRows = 32;
+
+float to_float(float x) { return x; }
+float to_float(bf16 x) { return float(x); }
+
+void combine(const CombineRows& op, int64_t m, auto* out) {
+  using T = std::remove_pointer_t<decltype(out)>;
+  const int64_t k = op.top_k();
+  const auto* rows = op.rows.as<int32_t>() + m * k;
+  for (int64_t c = 0; c < op.out.cols; ++c) {
+    float sum = 0;
+    for (int64_t j = 0; j < k; ++j) sum += to_float(op.x.as<T>()[rows[j] * op.x.stride + c]);
+    out[c] = T(sum);
+  }
+}
+
+/// Lanes of a sum that a compiler keeps in registers: their order is written here, so that no compiler's is.
+template <typename T>
+float dot(const T* a, const T* b, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes] = {};
+  for (int64_t c = 0; c < n; c += kLanes)
+    for (int64_t i = 0; i < std::min(kLanes, n - c); ++i) lanes[i] += to_float(a[c + i]) * to_float(b[c + i]);
+  for (int64_t width = kLanes / 2; width > 0; width /= 2)
+    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+/// Calls body(expert, first row, rows) for the rows of every expert in order, in pieces of a few heights: products keep
+/// something of each height, and what routers choose differs with each micro-batch.
+template <typename Body>
+void over_pieces(const Matrix& offsets, Body body) {
+  constexpr int64_t kMost = 512;
+  const auto* at = offsets.as<int32_t>();
+  for (int64_t e = 0; e + 1 < offsets.cols; ++e) {
+    int64_t row = at[e], height = kMost;
+    while (row < at[e + 1]) {
+      while (height > at[e + 1] - row) height /= 2;
+      body(e, row, height);
+      row += height;
+    }
+  }
+}
+
+}  // namespace
+
+void CpuBackend::compute(const Route& op) {
+  const int64_t experts = op.logits.cols, k = op.top_k();
+  over_rows(op.logits.rows, kRouterRows, [&](int64_t first, int64_t n) {
+    RouterRow row(op.router, experts);
+    for (int64_t m = first; m < first + n; ++m)
+      row.choose(op.logits.as<float>() + m * experts, k, op.ids.as<int32_t>() + m * k,
+                 op.weights.as<float>() + m * k);
+  });
+  over_rows(op.counts.rows, 1, [&](int64_t sequence, int64_t) {
+    int32_t* counts = op.counts.as<int32_t>() + sequence * experts;
+    const int32_t* ids = op.ids.as<int32_t>() + sequence * op.seq_len * k;
+    std::fill(counts, counts + experts, 0);
+    for (int64_t i = 0; i < op.seq_len * k; ++i) ++counts[ids[i]];
+  });
+}
+
+void CpuBackend::compute(const RouteBackward& op) {
+  const int64_t experts = op.logits.cols, k = op.ids.cols;
+  over_rows(op.logits.rows, kRouterRows, [&](int64_t first, int64_t n) {
+    RouterRow row(op.router, experts);
+    for (int64_t m = first; m < first + n; ++m)
+      row.backward(op.logits.as<float>() + m * experts, k, op.ids.as<int32_t>() + m * k,
+                   op.counts.as<int32_t>() + m / op.seq_len * experts, op.dweights.as<float>() + m * k,
+                   op.aux_of_slot(), double(op.z), op.dlogits.as<float>() + m * experts);
+  });
+}
+
+void CpuBackend::compute(const SortByExpert& op) { sort_by_expert(op); }
+
+void CpuBackend::compute(const GatherRows& op) {
+  const int64_t k = op.top_k();
+  over_rows(op.out.rows, kMovedRows, [&](int64_t first, int64_t n) {
+    for (int64_t r = first; r < first + n; ++r)
+      kernels_.copy({op.x.row_range(op.slots.as<int32_t>()[r] / k, 1), op.out.row_range(r, 1)});
+  });
+}
+
+void CpuBackend::compute(const CombineRows& op) {
+  over_rows(op.out.rows, kMovedRows, [&](int64_t first, int64_t n) {
+    for (int64_t m = first; m < first + n; ++m)
+      op.out.dtype == DType::f32 ? combine(op, m, op.out.as<float>() + m * op.out.stride)
+                                 : combine(op, m, op.out.as<bf16>() + m * op.out.stride);
+  });
+}
+
+void CpuBackend::compute(const ScaleRows& op) {
+  over_rows(op.y.rows, kMovedRows, [&](int64_t first, int64_t n) {
+    for (int64_t r = first; r < first + n; ++r)
+      kernels_.scaled_copy({op.x.row_range(r, 1), op.y.row_range(r, 1)},
+                           op.weights.as<float>()[op.slots.as<int32_t>()[r]]);
+  });
+}
+
+void CpuBackend::compute(const ScaleRowsBackward& op) {
+  over_rows(op.dy.rows, kMovedRows, [&](int64_t first, int64_t n) {
+    for (int64_t r = first; r < first + n; ++r) {
+      const int64_t slot = op.slots.as<int32_t>()[r];
+      op.dweights.as<float>()[slot] =
+          op.dy.dtype == DType::f32
+              ? dot(op.x.as<float>() + r * op.x.stride, op.dy.as<float>() + r * op.dy.stride, op.dy.cols)
+              : dot(op.x.as<bf16>() + r * op.x.stride, op.dy.as<bf16>() + r * op.dy.stride, op.dy.cols);
+      kernels_.scaled_copy({op.dy.row_range(r, 1), op.dx.row_range(r, 1)}, op.weights.as<float>()[slot]);
+    }
+  });
+}
+
+void CpuBackend::compute(const GroupedForward& op) {
+  const Matrix& w = PlainWeight::of(op.w);
+  const int64_t n = op.y.cols;
+  over_pieces(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
+    multiply({.left = op.x.row_range(first, rows),
+              .right = w.row_range(e * n, n),
+              .out = op.y.row_range(first, rows),
+              .right_transposed = true});
+  });
+}
+
+void CpuBackend::compute(const GroupedBackwardInput& op) {
+  const Matrix& w = PlainWeight::of(op.w);
+  const int64_t n = op.dy.cols;
+  over_pieces(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
+    multiply({.left = op.dy.row_range(first, rows),
+              .right = w.row_range(e * n, n),
+              .out = op.dx.row_range(first, rows)});
+  });
+}
+
+void CpuBackend::compute(const GroupedBackwardWeight& op) {
+  const int64_t n = op.dy.cols;
+  const auto* offsets = op.offsets.as<int32_t>();
+  for (int64_t e = 0; e < op.experts() && !op.accumulate; ++e)
+    if (offsets[e] == offsets[e + 1])
+      over_rows(n, kMovedRows, [&](int64_t first, int64_t rows) {
+        for (int64_t r = first; r < first + rows; ++r)
+          std::memset(op.dw.row_range(e * n + r, 1).data, 0, size_t(op.dw.cols) * sizeof(float));
+      });
+  over_pieces(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
+    multiply({.left = op.dy.row_range(first, rows),
+              .right = op.x.row_range(first, rows),
+              .out = op.dw.row_range(e * n, n),
+              .left_transposed = true,
+              .accumulate = op.accumulate || first > offsets[e]});
+  });
+}
+
+}  // namespace trainctl::kernels::cpu

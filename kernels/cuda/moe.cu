@@ -1,0 +1,394 @@
+// A mixture of experts: its router, the order of rows by expert, and products whose rows belong to experts. The host does not know how many
+// rows an expert has: a grid has a block for every tile that there may be, and a block finds its expert in the offsets.
+#include <climits>
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace trainctl::kernels::cuda {
+
+namespace {
+
+constexpr int kMoeThreads = 256;
+
+// ---- router: a warp for each token, in double -------------------------------------------------------------------------------------------
+
+constexpr int kRouterWarps = 4;
+
+struct Scores {
+  const float* logits;
+  int experts, lane;
+  bool sigmoid;
+  double top, sum, lse;
+
+  __device__ Scores(const float* row, int n, bool sigmoid_, int lane_)
+      : logits(row), experts(n), lane(lane_), sigmoid(sigmoid_) {
+    float most = -INFINITY;
+    for (int e = lane; e < experts; e += kWarpSize) most = fmaxf(most, logits[e]);
+    top = double(warp_max(most));
+    double part = 0;
+    for (int e = lane; e < experts; e += kWarpSize) part += exp(double(logits[e]) - top);
+    sum = warp_sum(part);
+    lse = top + log(sum);
+  }
+  __device__ double softmax(int e) const { return exp(double(logits[e]) - top) / sum; }
+  __device__ double operator()(int e) const {
+    return sigmoid ? 1 / (1 + exp(-double(logits[e]))) : softmax(e);
+  }
+};
+
+/// The best expert that comes behind (value, index) in descending order, of equal values the lower index first.
+__device__ inline int next_best(const Scores& s, float value, int index) {
+  float best = -INFINITY;
+  int at = INT_MAX;
+  for (int e = s.lane; e < s.experts; e += kWarpSize) {
+    const float l = s.logits[e];
+    const bool behind = index < 0 || l < value || (l == value && e > index);
+    if (behind && (at == INT_MAX || l > best)) best = l, at = e;
+  }
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
+    const float other = __shfl_xor_sync(kFullWarp, best, offset);
+    const int other_at = __shfl_xor_sync(kFullWarp, at, offset);
+    if (other_at != INT_MAX && (at == INT_MAX || other > best || (other == best && other_at < at)))
+      best = other, at = other_at;
+  }
+  return at == INT_MAX ? 0 : at;  // none is left where logits are NaN
+}
+
+struct RouterShape {
+  int64_t tokens;
+  int experts, k;
+  int64_t seq_len;
+  bool sigmoid, renormalize;
+  double scale;
+};
+RouterShape shape_of(const Router& router, const Matrix& logits, const Matrix& ids, int64_t seq_len) {
+  return {
+      logits.rows,        int(logits.cols),    int(ids.cols), seq_len, router.score == RouterScore::sigmoid,
+      router.renormalize, double(router.scale)};
+}
+
+__global__ void __launch_bounds__(kRouterWarps* kWarpSize)
+    route_kernel(RouterShape r, const float* logits, int32_t* ids, float* weights) {
+  const int64_t m = int64_t(blockIdx.x) * kRouterWarps + threadIdx.x / kWarpSize;
+  if (m >= r.tokens) return;
+  const int lane = int(threadIdx.x) % kWarpSize;
+  const Scores s(logits + m * r.experts, r.experts, r.sigmoid, lane);
+  double sum = r.sigmoid ? 1e-20 : 0.0;
+  int chosen = -1;
+  for (int j = 0; j < r.k; ++j) {
+    chosen = next_best(s, chosen < 0 ? 0.0f : s.logits[chosen], chosen);
+    sum += s(chosen);
+    if (lane == 0) ids[m * r.k + j] = chosen;
+  }
+  __syncwarp();
+  if (!r.renormalize) sum = 1;
+  for (int j = lane; j < r.k; j += kWarpSize)
+    weights[m * r.k + j] = float(r.scale * s(ids[m * r.k + j]) / sum);
+}
+
+/// Lane's own experts: ds of each, without what the chosen ones add.
+__global__ void __launch_bounds__(kRouterWarps* kWarpSize)
+    route_backward_kernel(RouterShape r, double aux, double z, const float* logits, const int32_t* ids,
+                          const int32_t* counts, const float* dweights, float* dlogits) {
+  const int64_t m = int64_t(blockIdx.x) * kRouterWarps + threadIdx.x / kWarpSize;
+  if (m >= r.tokens) return;
+  const int lane = int(threadIdx.x) % kWarpSize;
+  const Scores s(logits + m * r.experts, r.experts, r.sigmoid, lane);
+  const int32_t* const own = ids + m * r.k;
+  const int32_t* const count = counts + m / r.seq_len * r.experts;
+  double all = 0, dot = 0;
+  for (int e = lane; e < r.experts; e += kWarpSize) all += s(e), dot += aux * count[e] * s(e);
+  all = r.sigmoid ? warp_sum(all) : 1.0;
+  dot = warp_sum(dot) / all;
+  double sum = 1, mean = 0;
+  if (r.renormalize) {
+    sum = r.sigmoid ? 1e-20 : 0.0;
+    for (int j = 0; j < r.k; ++j) sum += s(own[j]);
+    for (int j = 0; j < r.k; ++j) mean += double(dweights[m * r.k + j]) * s(own[j]) / sum;
+  }
+  const auto gradient = [&](int e) {
+    double ds = (aux * count[e] - (r.sigmoid ? dot : 0.0)) / all;
+    for (int j = 0; j < r.k; ++j)
+      if (own[j] == e) ds += r.scale * (double(dweights[m * r.k + j]) - mean) / sum;
+    return ds;
+  };
+  double through = 0;
+  if (!r.sigmoid)
+    for (int e = lane; e < r.experts; e += kWarpSize) through += gradient(e) * s(e);
+  through = warp_sum(through);
+  for (int e = lane; e < r.experts; e += kWarpSize) {
+    const double ds = gradient(e), score = s(e);
+    const double d = r.sigmoid ? ds * score * (1 - score) : score * (ds - through);
+    dlogits[m * r.experts + e] = float(d + 2 * z * s.lse * s.softmax(e));
+  }
+}
+
+/// counts[group, e] of `per_group` ids each: a block for each expert and group.
+__global__ void __launch_bounds__(kMoeThreads)
+    count_kernel(const int32_t* ids, int64_t per_group, int experts, int32_t* counts) {
+  __shared__ int shared[kMoeThreads];
+  const int expert = int(blockIdx.x);
+  const int32_t* const own = ids + int64_t(blockIdx.y) * per_group;
+  int count = 0;
+  for (int64_t i = threadIdx.x; i < per_group; i += kMoeThreads) count += own[i] == expert;
+  shared[threadIdx.x] = count;
+  __syncthreads();
+  for (int width = kMoeThreads / 2; width > 0; width /= 2) {
+    if (int(threadIdx.x) < width) shared[threadIdx.x] += shared[threadIdx.x + width];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) counts[int64_t(blockIdx.y) * experts + expert] = shared[0];
+}
+
+/// Counts at offsets[1..] become the ends of the experts' rows.
+__global__ void offsets_kernel(int experts, int32_t* offsets) {
+  offsets[0] = 0;
+  for (int e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
+}
+
+/// A block for each expert goes over all slots, kMoeThreads at a time, and gives those of its own the next rows in order.
+__global__ void __launch_bounds__(kMoeThreads)
+    place_kernel(const int32_t* ids, int64_t n, const int32_t* offsets, int32_t* slots, int32_t* rows) {
+  __shared__ int before[2][kMoeThreads];
+  const int expert = int(blockIdx.x), thread = int(threadIdx.x);
+  int next = offsets[expert];
+  for (int64_t first = 0; first < n && next < offsets[expert + 1]; first += kMoeThreads) {
+    const int64_t i = first + thread;
+    const bool is_own = i < n && ids[i] == expert;
+    int in = 0;
+    before[in][thread] = is_own;
+    __syncthreads();
+    for (int width = 1; width < kMoeThreads; width *= 2, in = 1 - in) {
+      before[1 - in][thread] = before[in][thread] + (thread >= width ? before[in][thread - width] : 0);
+      __syncthreads();
+    }
+    if (is_own) {
+      const int row = next + before[in][thread] - 1;
+      slots[row] = int32_t(i);
+      rows[i] = row;
+    }
+    next += before[in][kMoeThreads - 1];
+    __syncthreads();
+  }
+}
+
+// ---- rows: a block for each ---------------------------------------------------------------------------------------------------------------
+
+template <typename T>
+__global__ void __launch_bounds__(kMoeThreads)
+    gather_kernel(View<const T> x, const int32_t* slots, int k, View<T> out, int64_t cols) {
+  const int64_t r = blockIdx.x, m = slots[r] / k;
+  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads) *out.at(r, c) = *x.at(m, c);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMoeThreads)
+    combine_kernel(View<const T> x, const int32_t* rows, int k, View<T> out, int64_t cols) {
+  const int64_t m = blockIdx.x;
+  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads) {
+    float sum = 0;
+    for (int j = 0; j < k; ++j) sum += to_float(*x.at(rows[m * k + j], c));
+    *out.at(m, c) = from_float<T>(sum);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMoeThreads)
+    scale_kernel(View<const T> x, const float* weights, const int32_t* slots, View<T> y, int64_t cols) {
+  const int64_t r = blockIdx.x;
+  const float weight = weights[slots[r]];
+  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads)
+    *y.at(r, c) = from_float<T>(weight * to_float(*x.at(r, c)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMoeThreads)
+    scale_backward_kernel(View<const T> x, const float* weights, const int32_t* slots, View<const T> dy,
+                          float* dweights, View<T> dx, int64_t cols) {
+  __shared__ float shared[kMoeThreads / kWarpSize];
+  const int64_t r = blockIdx.x;
+  const float weight = weights[slots[r]];
+  float dot = 0;
+  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads) {
+    const float d = to_float(*dy.at(r, c));
+    dot = fmaf(to_float(*x.at(r, c)), d, dot);
+    *dx.at(r, c) = from_float<T>(weight * d);
+  }
+  dot = block_sum<kMoeThreads>(dot, shared);
+  if (threadIdx.x == 0) dweights[slots[r]] = dot;
+}
+
+// ---- products -----------------------------------------------------------------------------------------------------------------------------
+
+constexpr int kTile = 64, kDepth = 16, kOfThread = 4;
+static_assert((kTile / kOfThread) * (kTile / kOfThread) == kMoeThreads);
+
+/// out[i, j] of a tile = the sum over `depth`, in order, of left(i, d) * right(d, j), which give 0 outside of their matrices.
+template <typename Left, typename Right, typename Store>
+__device__ inline void multiply_tile(int64_t depth, Left left, Right right, Store store) {
+  __shared__ float a[kDepth][kTile + 1], b[kDepth][kTile + 1];
+  const int thread = int(threadIdx.x), i0 = thread / (kTile / kOfThread) * kOfThread,
+            j0 = thread % (kTile / kOfThread) * kOfThread;
+  float sums[kOfThread][kOfThread] = {};
+  for (int64_t d0 = 0; d0 < depth; d0 += kDepth) {
+    for (int at = thread; at < kDepth * kTile; at += kMoeThreads) {
+      const int d = at / kTile, i = at % kTile;
+      const bool exists = d0 + d < depth;
+      a[d][i] = exists ? left(i, d0 + d) : 0.0f;
+      b[d][i] = exists ? right(d0 + d, i) : 0.0f;
+    }
+    __syncthreads();
+    for (int d = 0; d < kDepth; ++d)
+      for (int i = 0; i < kOfThread; ++i)
+        for (int j = 0; j < kOfThread; ++j) sums[i][j] = fmaf(a[d][i0 + i], b[d][j0 + j], sums[i][j]);
+    __syncthreads();
+  }
+  for (int i = 0; i < kOfThread; ++i)
+    for (int j = 0; j < kOfThread; ++j) store(i0 + i, j0 + j, sums[i][j]);
+}
+
+/// Rows of `left` times their expert's part of `w`, of `per_expert` rows. kByRows: those are outputs, else inputs.
+template <typename T, typename Out, bool kByRows>
+__global__ void __launch_bounds__(kMoeThreads)
+    grouped_kernel(View<const T> left, const int32_t* offsets, int experts, View<const T> w,
+                   int64_t per_expert, View<Out> out, int64_t cols, int64_t depth) {
+  int64_t tile = blockIdx.y;
+  int expert = 0;
+  for (; expert < experts; ++expert) {
+    const int64_t tiles = div_up(offsets[expert + 1] - offsets[expert], kTile);
+    if (tile < tiles) break;
+    tile -= tiles;
+  }
+  if (expert == experts) return;
+  const int64_t row = offsets[expert] + tile * kTile, end = offsets[expert + 1],
+                col = int64_t(blockIdx.x) * kTile, first = expert * per_expert;
+  multiply_tile(
+      depth, [&](int i, int64_t d) { return row + i < end ? to_float(*left.at(row + i, d)) : 0.0f; },
+      [&](int64_t d, int j) {
+        if (col + j >= cols) return 0.0f;
+        return to_float(kByRows ? *w.at(first + col + j, d) : *w.at(first + d, col + j));
+      },
+      [&](int i, int j, float sum) {
+        if (row + i < end && col + j < cols) *out.at(row + i, col + j) = from_float<Out>(sum);
+      });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMoeThreads)
+    grouped_weight_kernel(View<const T> dy, View<const T> x, const int32_t* offsets, View<float> dw,
+                          int64_t n, int64_t k, bool accumulate) {
+  const int64_t expert = blockIdx.z, first = offsets[expert], row = int64_t(blockIdx.y) * kTile,
+                col = int64_t(blockIdx.x) * kTile;
+  multiply_tile(
+      offsets[expert + 1] - first,
+      [&](int i, int64_t d) { return row + i < n ? to_float(*dy.at(first + d, row + i)) : 0.0f; },
+      [&](int64_t d, int j) { return col + j < k ? to_float(*x.at(first + d, col + j)) : 0.0f; },
+      [&](int i, int j, float sum) {
+        if (row + i >= n || col + j >= k) return;
+        float* const to = dw.at(expert * n + row + i, col + j);
+        *to = accumulate ? *to + sum : sum;
+      });
+}
+
+template <bool kByRows>
+void grouped(const Queue& queue, const char* name, const Matrix& left, const Matrix& offsets, const Matrix& w,
+             const Matrix& out) {
+  const int64_t experts = offsets.cols - 1;
+  const dim3 grid(unsigned(div_up(out.cols, kTile)), unsigned(left.rows / kTile + experts));
+  with_activation_type(left.dtype, [&](auto* in) {
+    using T = std::remove_pointer_t<decltype(in)>;
+    with_activation_type(out.dtype, [&](auto* to) {
+      using Out = std::remove_pointer_t<decltype(to)>;
+      launch(queue, name, grouped_kernel<T, Out, kByRows>, grid, kMoeThreads, 0, view_of<const T>(left),
+             offsets.as<int32_t>(), int(experts), view_of<const T>(w), w.rows / experts, view_of<Out>(out),
+             out.cols, left.cols);
+    });
+  });
+}
+
+void count(const Queue& queue, const char* name, const Matrix& ids, int64_t groups, int64_t experts,
+           int32_t* counts) {
+  launch(queue, name, count_kernel, dim3(unsigned(experts), unsigned(groups)), kMoeThreads, 0,
+         ids.as<int32_t>(), ids.count() / groups, int(experts), counts);
+}
+
+}  // namespace
+
+void enqueue(const Queue& queue, const Route& op) {
+  const RouterShape shape = shape_of(op.router, op.logits, op.ids, op.seq_len);
+  launch(queue, Route::kName, route_kernel, unsigned(div_up(op.logits.rows, kRouterWarps)),
+         kRouterWarps * kWarpSize, 0, shape, op.logits.as<float>(), op.ids.as<int32_t>(),
+         op.weights.as<float>());
+  count(queue, Route::kName, op.ids, op.counts.rows, op.logits.cols, op.counts.as<int32_t>());
+}
+
+void enqueue(const Queue& queue, const RouteBackward& op) {
+  const RouterShape shape = shape_of(op.router, op.logits, op.ids, op.seq_len);
+  launch(queue, RouteBackward::kName, route_backward_kernel, unsigned(div_up(op.logits.rows, kRouterWarps)),
+         kRouterWarps * kWarpSize, 0, shape, op.aux_of_slot(), double(op.z), op.logits.as<float>(),
+         op.ids.as<int32_t>(), op.counts.as<int32_t>(), op.dweights.as<float>(), op.dlogits.as<float>());
+}
+
+void enqueue(const Queue& queue, const SortByExpert& op) {
+  auto* const offsets = op.offsets.as<int32_t>();
+  count(queue, SortByExpert::kName, op.ids, 1, op.experts(), offsets + 1);
+  launch(queue, SortByExpert::kName, offsets_kernel, 1, 1, 0, int(op.experts()), offsets);
+  launch(queue, SortByExpert::kName, place_kernel, unsigned(op.experts()), kMoeThreads, 0,
+         op.ids.as<int32_t>(), op.ids.count(), offsets, op.slots.as<int32_t>(), op.rows.as<int32_t>());
+}
+
+void enqueue(const Queue& queue, const GatherRows& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(queue, GatherRows::kName, gather_kernel<T>, unsigned(op.out.rows), kMoeThreads, 0,
+           view_of<const T>(op.x), op.slots.as<int32_t>(), int(op.top_k()), view_of<T>(op.out), op.out.cols);
+  });
+}
+
+void enqueue(const Queue& queue, const CombineRows& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(queue, CombineRows::kName, combine_kernel<T>, unsigned(op.out.rows), kMoeThreads, 0,
+           view_of<const T>(op.x), op.rows.as<int32_t>(), int(op.top_k()), view_of<T>(op.out), op.out.cols);
+  });
+}
+
+void enqueue(const Queue& queue, const ScaleRows& op) {
+  with_activation_type(op.x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(queue, ScaleRows::kName, scale_kernel<T>, unsigned(op.y.rows), kMoeThreads, 0,
+           view_of<const T>(op.x), op.weights.as<float>(), op.slots.as<int32_t>(), view_of<T>(op.y),
+           op.y.cols);
+  });
+}
+
+void enqueue(const Queue& queue, const ScaleRowsBackward& op) {
+  with_activation_type(op.dy.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(queue, ScaleRowsBackward::kName, scale_backward_kernel<T>, unsigned(op.dy.rows), kMoeThreads, 0,
+           view_of<const T>(op.x), op.weights.as<float>(), op.slots.as<int32_t>(), view_of<const T>(op.dy),
+           op.dweights.as<float>(), view_of<T>(op.dx), op.dy.cols);
+  });
+}
+
+void grouped_forward(const Queue& queue, const GroupedForward& op, const Matrix& w) {
+  grouped<true>(queue, GroupedForward::kName, op.x, op.offsets, w, op.y);
+}
+
+void grouped_backward_input(const Queue& queue, const GroupedBackwardInput& op, const Matrix& w) {
+  grouped<false>(queue, GroupedBackwardInput::kName, op.dy, op.offsets, w, op.dx);
+}
+
+void enqueue(const Queue& queue, const GroupedBackwardWeight& op) {
+  const dim3 grid(unsigned(div_up(op.x.cols, kTile)), unsigned(div_up(op.dy.cols, kTile)),
+                  unsigned(op.experts()));
+  with_activation_type(op.x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(queue, GroupedBackwardWeight::kName, grouped_weight_kernel<T>, grid, kMoeThreads, 0,
+           view_of<const T>(op.dy), view_of<const T>(op.x), op.offsets.as<int32_t>(), view_of<float>(op.dw),
+           op.dy.cols, op.x.cols, op.accumulate);
+  });
+}
+
+}  // namespace trainctl::kernels::cuda

@@ -1,0 +1,91 @@
+#include "kernels/moe_ops.h"
+
+#include "runtime/base/error.h"
+
+namespace trainctl::kernels {
+namespace {
+
+void check_dtype(const Matrix& m, int64_t rows, int64_t cols, DType dtype) {
+  ENSURE(m && m.rows == rows && m.cols == cols && m.dtype == dtype && m.contiguous(),
+         "[{}, {}] {} instead of {} [{}, {}] without gaps", m.rows, m.cols, name_of(m.dtype), name_of(dtype),
+         rows, cols);
+}
+
+void check_router(const Matrix& logits, const Matrix& ids, const Matrix& counts, int64_t seq_len) {
+  ENSURE(ids.cols >= 1 && ids.cols <= logits.cols, "{} of {} experts for a token", ids.cols, logits.cols);
+  ENSURE(seq_len > 0 && logits.rows % seq_len == 0, "{} tokens in sequences of {}", logits.rows, seq_len);
+  check_dtype(logits, logits.rows, logits.cols, DType::f32);
+  check_dtype(ids, logits.rows, ids.cols, DType::i32);
+  check_dtype(counts, logits.rows / seq_len, logits.cols, DType::i32);
+}
+
+/// Rows by expert: the slots of `tokens` tokens, of which x has rows.
+void check_slots(const Matrix& slots, int64_t rows, int64_t tokens) {
+  check_dtype(slots, 1, rows, DType::i32);
+  ENSURE(tokens == 0 || rows % tokens == 0, "{} rows of {} tokens", rows, tokens);
+}
+
+void check_grouped(const Matrix& offsets, const PackedWeight& w, const Matrix& left, const Matrix& out,
+                   int64_t inner, int64_t columns) {
+  ENSURE(offsets.cols > 1 && w.n % (offsets.cols - 1) == 0, "a weight of {} rows for {} experts", w.n,
+         offsets.cols - 1);
+  check_dtype(offsets, 1, offsets.cols, DType::i32);
+  check_product(left, inner, out, columns, w.dtype);
+}
+
+}  // namespace
+
+void Route::check() const {
+  check_router(logits, ids, counts, seq_len);
+  check_dtype(weights, ids.rows, ids.cols, DType::f32);
+}
+
+void RouteBackward::check() const {
+  check_router(logits, ids, counts, seq_len);
+  check_dtype(dweights, ids.rows, ids.cols, DType::f32);
+  check_dtype(dlogits, logits.rows, logits.cols, DType::f32);
+}
+
+void SortByExpert::check() const {
+  check_dtype(ids, ids.rows, ids.cols, DType::i32);
+  ENSURE(offsets.cols > 1, "offsets of {} experts", offsets.cols - 1);
+  check_dtype(offsets, 1, offsets.cols, DType::i32);
+  check_dtype(slots, 1, ids.count(), DType::i32);
+  check_dtype(rows, 1, ids.count(), DType::i32);
+}
+
+void GatherRows::check() const {
+  ENSURE(x.cols == out.cols && x.dtype == out.dtype && is_activation(x.dtype));
+  check_slots(slots, out.rows, x.rows);
+}
+
+void CombineRows::check() const {
+  ENSURE(x.cols == out.cols && x.dtype == out.dtype && is_activation(x.dtype));
+  check_slots(rows, x.rows, out.rows);
+}
+
+void ScaleRows::check() const {
+  check_same({x, y});
+  check_slots(slots, x.rows, weights.rows);
+  check_dtype(weights, weights.rows, weights.cols, DType::f32);
+  ENSURE(weights.count() == x.rows, "{} weights of {} rows", weights.count(), x.rows);
+}
+
+void ScaleRowsBackward::check() const {
+  ScaleRows{x, weights, slots, dy}.check();
+  check_same({dy, dx});
+  check_dtype(dweights, weights.rows, weights.cols, DType::f32);
+}
+
+void GroupedForward::check() const { check_grouped(offsets, *w, x, y, w->k, w->n / experts()); }
+void GroupedBackwardInput::check() const { check_grouped(offsets, *w, dy, dx, w->n / experts(), w->k); }
+
+void GroupedBackwardWeight::check() const {
+  check_dtype(offsets, 1, offsets.cols, DType::i32);
+  ENSURE(dy.rows == x.rows && dw.rows == experts() * dy.cols && dw.cols == x.cols,
+         "dy [{}, {}], x [{}, {}], dw [{}, {}] of {} experts", dy.rows, dy.cols, x.rows, x.cols, dw.rows,
+         dw.cols, experts());
+  ENSURE(dw.dtype == DType::f32 && dy.dtype == x.dtype && is_activation(x.dtype));
+}
+
+}  // namespace trainctl::kernels

@@ -1,0 +1,160 @@
+// The ops of a mixture of experts. ops.h has the letters and the rules of every op; here also: E experts, k of them for
+// each token, R = M k rows, one for each token and each of its experts. Slot m k + j is the j-th expert of token m; row
+// r is a place in the order of experts, in which the rows of one expert lie together, in order of slots. How many rows
+// an expert has is known on the device alone; an expert may have none.
+#pragma once
+#include "kernels/op_arguments.h"
+
+namespace trainctl::kernels {
+
+enum class RouterScore {
+  softmax,  ///< s = softmax(logits) over all experts
+  sigmoid   ///< s = sigmoid(logits) of each expert; Source: DeepSeek-V3, arXiv:2412.19437
+};
+
+/// How logits become experts and weights. A token goes to the k experts with the largest logits, of equal ones to the
+/// lower index, in descending order. Its weights are w_j = scale s_j, or scale s_j / (sum of the chosen s) if
+/// renormalize.
+struct Router {
+  RouterScore score = RouterScore::softmax;
+  bool renormalize = true;
+  float scale = 1;
+  bool operator==(const Router&) const = default;
+};
+
+/// The experts of each token.
+/// logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]: the slots of each sequence by expert
+struct Route {
+  static constexpr const char* kName = "route";
+  Router router;
+  int64_t seq_len = 0;
+  Matrix logits, ids, weights, counts;
+  int64_t top_k() const { return ids.cols; }
+  OpShape cost_shape() const { return elements(kName, logits); }
+  double bytes() const { return bytes_of({logits, ids, weights, counts}); }
+  void check() const;
+  void arguments(auto&& each) { each(logits), each(ids), each(weights), each(counts); }
+};
+
+/// The gradient of Route's logits, and that of two losses of the router itself:
+///   aux * E / (k T) * sum over sequences and experts e of counts[b, e] * sum over the sequence's tokens of p_e
+///   z * sum over tokens of lse^2
+/// where p is s, of sigmoids s / (sum of s); lse is that of the token's logits, counts are constants. The first one is
+/// aux * T * (E / (k T^2)) * sum_e counts_e sum_t p_te of each sequence: of its tokens each has a part, so that it is
+/// the same however sequences are grouped. Source: arXiv:2101.03961, section 2.2; of sequences arXiv:2412.19437.
+/// dlogits [M, E]; with s' = dL/ds: p_e (s'_e - sum s'_i p_i), of sigmoids s'_e s_e (1 - s_e)
+struct RouteBackward {
+  static constexpr const char* kName = "route_backward";
+  Router router;
+  int64_t seq_len = 0;
+  float aux = 0, z = 0;
+  Matrix logits, ids, counts;  ///< of Route
+  Matrix dweights, dlogits;    ///< f32 [M, k], f32 [M, E]
+  OpShape cost_shape() const { return elements(kName, logits); }
+  double bytes() const { return bytes_of({logits, ids, counts, dweights, dlogits}); }
+  /// What one slot of a sequence adds to the gradient of each of its tokens' p.
+  double aux_of_slot() const {
+    return aux == 0 ? 0 : double(aux) * double(logits.cols) / (double(ids.cols) * double(seq_len));
+  }
+  void check() const;
+  void arguments(auto&& each) { each(logits), each(ids), each(counts), each(dweights), each(dlogits); }
+};
+
+/// The order of rows by expert.
+/// ids i32 [M, k] -> offsets i32 [1, E + 1]: expert e has the rows from offsets[e] to offsets[e + 1];
+/// slots i32 [1, R]: the slot of each row; rows i32 [1, R]: the row of each slot
+struct SortByExpert {
+  static constexpr const char* kName = "sort_by_expert";
+  Matrix ids, offsets, slots, rows;
+  int64_t experts() const { return offsets.cols - 1; }
+  OpShape cost_shape() const { return elements(kName, ids); }
+  double bytes() const { return bytes_of({ids, offsets, slots, rows}); }
+  void check() const;
+  void arguments(auto&& each) { each(ids), each(offsets), each(slots), each(rows); }
+};
+
+/// out[r] = x[slots[r] / k].   x [M, C], out [R, C]
+struct GatherRows {
+  static constexpr const char* kName = "gather_rows";
+  Matrix x, slots, out;
+  int64_t top_k() const { return x.rows > 0 ? out.rows / x.rows : 1; }
+  OpShape cost_shape() const { return elements(kName, out); }
+  double bytes() const { return bytes_of({slots, out, out}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(slots), each(out); }
+};
+
+/// out[m] = sum over j, in order, of x[rows[m k + j]], in f32, rounded once.   x [R, C], out [M, C]
+struct CombineRows {
+  static constexpr const char* kName = "combine_rows";
+  Matrix x, rows, out;
+  int64_t top_k() const { return out.rows > 0 ? x.rows / out.rows : 1; }
+  OpShape cost_shape() const { return elements(kName, x); }
+  double bytes() const { return bytes_of({x, rows, out}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(rows), each(out); }
+};
+
+/// y[r] = weights[slots[r]] * x[r].   x, y [R, F]; weights f32 [M, k]
+struct ScaleRows {
+  static constexpr const char* kName = "scale_rows";
+  Matrix x, weights, slots, y;
+  OpShape cost_shape() const { return elements(kName, y); }
+  double bytes() const { return bytes_of({x, weights, slots, y}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(weights), each(slots), each(y); }
+};
+
+/// dweights[slots[r]] = sum_c x[r, c] * dy[r, c]; dx[r] = weights[slots[r]] * dy[r]. dx may be dy.
+struct ScaleRowsBackward {
+  static constexpr const char* kName = "scale_rows_backward";
+  Matrix x, weights, slots, dy, dweights, dx;
+  OpShape cost_shape() const { return elements(kName, dy); }
+  double bytes() const { return bytes_of({x, weights, slots, dy, dweights, dx}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(weights), each(slots), each(dy), each(dweights), each(dx); }
+};
+
+/// y[r] = x[r] W_e^T of the rows of each expert e. W: the experts' [N, K] weights as one [E N, K].
+/// x [R, K], y [R, N]; offsets of SortByExpert
+struct GroupedForward {
+  static constexpr const char* kName = "grouped_forward";
+  Matrix x, offsets;
+  const PackedWeight* w = nullptr;
+  Matrix y;
+  int64_t experts() const { return offsets.cols - 1; }
+  OpShape cost_shape() const { return {kName, x.rows, y.cols, x.cols}; }
+  double bytes() const { return bytes_with(*w, {x, offsets, y}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(offsets), each(w), each(y); }
+};
+
+/// dx[r] = dy[r] W_e.   dy [R, N], dx [R, K]
+struct GroupedBackwardInput {
+  static constexpr const char* kName = "grouped_backward_input";
+  Matrix dy, offsets;
+  const PackedWeight* w = nullptr;
+  Matrix dx;
+  int64_t experts() const { return offsets.cols - 1; }
+  OpShape cost_shape() const { return {kName, dy.rows, dx.cols, dy.cols}; }
+  double bytes() const { return bytes_with(*w, {dy, offsets, dx}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const;
+  void arguments(auto&& each) { each(dy), each(offsets), each(w), each(dx); }
+};
+
+/// dW_e (+)= dy^T x of the rows of each expert; 0 of none.   dw f32 [E N, K]
+struct GroupedBackwardWeight {
+  static constexpr const char* kName = "grouped_backward_weight";
+  Matrix dy, x, offsets, dw;
+  bool accumulate = false;
+  int64_t experts() const { return offsets.cols - 1; }
+  OpShape cost_shape() const { return {kName, dy.cols, x.cols, dy.rows}; }
+  double bytes() const { return bytes_of({dy, x, offsets, dw}); }
+  double flops() const { return 2 * cost_shape().volume(); }
+  void check() const;
+  void arguments(auto&& each) { each(dy), each(x), each(offsets), each(dw); }
+};
+
+}  // namespace trainctl::kernels

@@ -1,0 +1,34 @@
+// The feed-forward part of a layer as a mixture of experts:  x -> norm -> router, and the k experts of each token
+// (up and gate -> activation -> down) -> the sum of theirs by the router's weights -> norm, of which the norms may be
+// missing. No token is dropped. The experts are all on each rank; tensor parallelism cuts each one as it cuts an Mlp.
+//
+// Letters: E experts, R = M k rows in the order of experts (kernels/moe_ops.h), F the width of one expert / tp.
+#pragma once
+#include <optional>
+
+#include "kernels/moe_ops.h"
+#include "runtime/model/sublayers/sublayer.h"
+
+namespace trainctl {
+
+/// Sizes of the whole model.
+struct MoePlan {
+  /// up_weight: of all experts, one taller matrix; so is down_weight.
+  enum Place { norm_weight, norm_bias, router_weight, up_weight, down_weight, after_weight, after_bias };
+  int64_t experts = 0, top_k = 0, ffn = 0;
+  FfnActivation activation = FfnActivation::swiglu;
+  float limit = 0;  ///< of swiglu_clamped
+  kernels::Router router;
+  float aux_loss = 0, z_loss = 0;  ///< coefficients
+  std::optional<NormPlan> norm, norm_after;
+  std::vector<ParamDeclaration> parameters;  ///< each declares its place
+
+  static constexpr const char* kName = "moe";
+  bool operator==(const MoePlan&) const = default;
+  std::vector<TensorDeclaration> tensors(const LayerShape&) const;
+  void widen(Widest&, const LayerShape&) const;
+  /// The plan must outlive the sublayer. of_layer: the tensors of Life::layer.
+  std::unique_ptr<Sublayer> make(const LayerContext&, const SublayerUses&, const Tensors& of_layer) const;
+};
+
+}  // namespace trainctl
