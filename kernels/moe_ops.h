@@ -1,7 +1,7 @@
-// The ops of a mixture of experts. ops.h has the letters and the rules of every op; here also: E experts, k of them for
-// each token, R = M k rows, one for each token and each of its experts. Slot m k + j is the j-th expert of token m; row
-// r is a place in the order of experts, in which the rows of one expert lie together, in order of slots. How many rows
-// an expert has is known on the device alone; an expert may have none.
+// The ops of a mixture of experts. ops.h has the letters and the rules of every op; here also: E experts, k
+// of them for each token, R = M k rows, one for each token and each of its experts. Slot m k + j is the j-th
+// expert of token m; row r is a place in the order of experts, in which the rows of one expert lie together,
+// in order of slots. How many rows an expert has is known on the device alone; an expert may have none.
 #pragma once
 #include "kernels/op_arguments.h"
 
@@ -12,9 +12,9 @@ enum class RouterScore {
   sigmoid   ///< s = sigmoid(logits) of each expert; Source: DeepSeek-V3, arXiv:2412.19437
 };
 
-/// How logits become experts and weights. A token goes to the k experts with the largest logits, of equal ones to the
-/// lower index, in descending order. Its weights are w_j = scale s_j, or scale s_j / (sum of the chosen s) if
-/// renormalize.
+/// How logits become experts and weights. A token goes to the k experts with the largest logits, of equal
+/// ones to the lower index, in descending order. Its weights are w_j = scale s_j, or scale s_j / (sum of the
+/// chosen s) if renormalize.
 struct Router {
   RouterScore score = RouterScore::softmax;
   bool renormalize = true;
@@ -23,7 +23,7 @@ struct Router {
 };
 
 /// The experts of each token.
-/// logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]: the slots of each sequence by expert
+/// logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]: slots of each sequence by expert
 struct Route {
   static constexpr const char* kName = "route";
   Router router;
@@ -39,9 +39,10 @@ struct Route {
 /// The gradient of Route's logits, and that of two losses of the router itself:
 ///   aux * E / (k T) * sum over sequences and experts e of counts[b, e] * sum over the sequence's tokens of p_e
 ///   z * sum over tokens of lse^2
-/// where p is s, of sigmoids s / (sum of s); lse is that of the token's logits, counts are constants. The first one is
-/// aux * T * (E / (k T^2)) * sum_e counts_e sum_t p_te of each sequence: of its tokens each has a part, so that it is
-/// the same however sequences are grouped. Source: arXiv:2101.03961, section 2.2; of sequences arXiv:2412.19437.
+/// where p is s, of sigmoids s / (sum of s); lse is that of the token's logits, counts are constants. The
+/// first one is aux * T * (E / (k T^2)) * sum_e counts_e sum_t p_te of each sequence: of its tokens each has
+/// a part, so that it is the same however sequences are grouped. Source: arXiv:2101.03961, section 2.2; of
+/// sequences arXiv:2412.19437.
 /// dlogits [M, E]; with s' = dL/ds: p_e (s'_e - sum s'_i p_i), of sigmoids s'_e s_e (1 - s_e)
 struct RouteBackward {
   static constexpr const char* kName = "route_backward";

@@ -12,11 +12,10 @@
 //
 // A value between two neighbours becomes one of them at random, so that its mean is right: rounded to the
 // nearest, a second moment that loses 1 - beta2 = 0.001 of itself in a step would never get smaller, since
-// bf16 has steps of 2^-8 to 2^-7, int8 larger ones. The random number is a hash of the value's own bits, of its
-// place in its block and of the number of the update, so it depends neither on the mesh nor on the device. A value that the format holds
-// stays as it is.
-// Sources: blocks and codes, arXiv:2110.02861 (there with a table of codes); the hash is that of MurmurHash3's
-// end.
+// bf16 has steps of 2^-8 to 2^-7, int8 larger ones. The random number is a hash of the value's own bits, of
+// its place in its block and of the number of the update, so it depends neither on the mesh nor on the
+// device. A value that the format holds stays as it is. Sources: blocks and codes, arXiv:2110.02861 (there
+// with a table of codes); the hash is that of MurmurHash3's end.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -91,8 +90,8 @@ struct MomentCodes {
   }
 };
 
-/// Values [begin, begin + n) of a box's moments, n <= kMomentBlock, begin a multiple of it. `scales`: null but
-/// for int8.
+/// Values [begin, begin + n) of a box's moments, n <= kMomentBlock, begin a multiple of it. `scales`: null
+/// but for int8.
 struct MomentBlock {
   void* moments = nullptr;
   float* scales = nullptr;

@@ -40,8 +40,8 @@ struct BatchRow {
   /// Writes its elements of one sample.
   void (*fill)(const SampleTokens& sample, int32_t* out);
 };
-/// A target below 0 has no loss; weights multiply the loss of a target. document_start and positions: of each token the first one of the sequence that
-/// is of its document, and how many are between.
+/// A target below 0 has no loss; weights multiply the loss of a target. document_start and positions: of each
+/// token the first one of the sequence that is of its document, and how many are between.
 inline constexpr BatchRow kBatchRows[] = {
     {BatchField::tokens, DType::i32, ReadBy::first,
      [](const SampleTokens& sample, int32_t* out) {

@@ -1,8 +1,10 @@
 // The feed-forward part of a layer as a mixture of experts:  x -> norm -> router, and the k experts of each token
-// (up and gate -> activation -> down) -> the sum of theirs by the router's weights -> norm, of which the norms may be
-// missing. No token is dropped. The experts are all on each rank; tensor parallelism cuts each one as it cuts an Mlp.
+// (up and gate -> activation -> down) -> the sum of theirs by the router's weights -> norm, of which the
+// norms may be missing. No token is dropped. The experts are all on each rank; tensor parallelism cuts each
+// one as it cuts an Mlp.
 //
-// Letters: E experts, R = M k rows in the order of experts (kernels/moe_ops.h), F the width of one expert / tp.
+// Letters: E experts, R = M k rows in the order of experts (kernels/moe_ops.h), F the width of one expert /
+// tp.
 #pragma once
 #include <optional>
 

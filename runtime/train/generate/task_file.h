@@ -28,8 +28,8 @@ struct TaskFile {
 ///                   endings a count and so many tokens
 ///   JSON lines      {"context" | "ctx" | "question": text, "endings" | "choices": [text, ..], "label" |
 ///                   "answer" | "gold": number}; a space comes before an ending that begins without one
-/// `limit` 0: all. `tokenizer`: of the model, for JSON lines; null: not known. Error(kData), one sentence with
-/// the example and the value: damaged, a token that is not below vocab_size, a label of no ending, ...
+/// `limit` 0: all. `tokenizer`: of the model, for JSON lines; null: not known. Error(kData), one sentence
+/// with the example and the value: damaged, a token that is not below vocab_size, a label of no ending, ...
 TaskFile read_task_file(FileSystem& fs, const std::string& path, const data::Tokenizer* tokenizer,
                         int64_t vocab_size, int64_t limit);
 

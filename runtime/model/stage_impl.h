@@ -1,0 +1,406 @@
+// The inside of StageModel, for stage_model.cpp and stage_inference.cpp.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/model/stage_memory.h"
+#include "runtime/model/stage_model.h"
+#include "runtime/model/sublayers/sublayer_parts.h"
+
+namespace trainctl {
+
+struct StageModel::Impl {
+  using Matrix = kernels::Matrix;
+  using Memory = stage_memory::Memory;
+  using Shared = stage_memory::Shared;
+  using Slot = stage_memory::Slot;
+
+  const StageUses uses;
+  const Options options;
+  parallel::ShardedParams& params;
+  parallel::TensorParallel& tp;
+  kernels::Backend& backend;
+  kernels::Stream& stream;
+  const LayerShape& shape;
+  std::unique_ptr<kernels::Buffer> memory_buffer, tp_scratch, rotary_buffer;
+  Memory memory;
+  LayerContext context;
+  std::vector<std::vector<Layer>> layers;  // [virtual_stage][layer]
+  std::vector<std::vector<bool>> stale;    // [virtual_stage][part]: its weights changed since they were taken
+  Matrix mid, delta;                       // forward under way: the stream is mid + delta
+  Matrix d, embedding_gradient;            // backward under way
+  std::unique_ptr<kernels::PackedWeight> head;
+
+  Impl(StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t, kernels::Backend& b,
+       kernels::Stream& s)
+      : uses(std::move(u)),
+        options(std::move(o)),
+        params(p),
+        tp(t),
+        backend(b),
+        stream(s),
+        shape(uses.shape),
+        context{shape,
+                backend,
+                stream,
+                params,
+                tp,
+                memory.shared.scratch,
+                !options.split_backward,
+                options.loss_scale} {
+    const StageBytes bytes = StageModel::plan(uses, options);
+    memory_buffer = backend.allocate(bytes.activations + bytes.shared);
+    Arena place(memory_buffer->data());
+    stage_memory::take_all(place, uses, options, memory);
+    ENSURE(place.used() == bytes.activations + bytes.shared, "{} of {} bytes", place.used(),
+           bytes.activations + bytes.shared);
+    tp_scratch = backend.allocate(bytes.tensor_sums);
+    tp.set_scratch(tp_scratch->data());
+    if (bytes.positions > 0) take_rotary_tables(bytes.positions);
+    for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
+      const std::vector<stage_memory::LayerRecord>& of_layers = memory.of_layers[layers.size()];
+      layers.emplace_back();
+      for (size_t l = 0; l < virtual_stage.layers.size(); ++l)
+        layers.back().emplace_back(*virtual_stage.layers[l].plan, virtual_stage.layers[l].sublayers, context,
+                                   of_layers[l]);
+      stale.emplace_back(virtual_stage.parts.size(), true);
+      if (virtual_stage.last)
+        head = backend.make_packed(params.weight(virtual_stage.head).rows, shape.hidden, shape.compute);
+    }
+  }
+
+  void take_rotary_tables(size_t bytes) {
+    rotary_buffer = backend.allocate(bytes);
+    auto* at = static_cast<char*>(rotary_buffer->data());
+    for (const Rotary& rotary : uses.rotaries) {
+      context.rotary_tables.emplace_back(rotary, reinterpret_cast<const float*>(at));
+      if (backend.computes()) {
+        const std::vector<float> table = rotary_table(rotary, shape.seq_len);
+        backend.copy_to_device(stream, at, table.data(), table.size() * sizeof(float));
+        stream.synchronize();  // the table on the host ends here
+      }
+      at += stage_memory::rotary_bytes(rotary, shape);
+    }
+  }
+
+  Slot& slot(int virtual_stage, int index) { return memory.slots[size_t(virtual_stage)][size_t(index)]; }
+  const VirtualStageUses& uses_of(int virtual_stage) const {
+    return uses.virtual_stages[size_t(virtual_stage)];
+  }
+
+  Kept kept(int c, size_t l) const { return uses_of(c).layers[l].kept; }
+
+  int64_t vocab_begin(const VirtualStageUses& virtual_stage) const {
+    int64_t begin = 0;
+    stage_memory::vocab_rows(uses, virtual_stage, tp.rank(), &begin);
+    return begin;
+  }
+
+  // ---- weights ----------------------------------------------------------------------------------------
+
+  void take_weights(int c, int part) {
+    if (!stale[size_t(c)][size_t(part)]) return;
+    stale[size_t(c)][size_t(part)] = false;
+    const StagePart& p = uses_of(c).parts[size_t(part)];
+    params.await(p.begin, p.end);
+    if (p.kind == StagePart::layer) layers[size_t(c)][size_t(p.index)].pack(context);
+    if (p.kind == StagePart::head)
+      backend.run(stream, kernels::Pack{.w = params.weight(p.begin), .packed = head.get()});
+  }
+
+  /// Calls each(part) for `part`, or for all parts in the order of the pass.
+  template <typename Each>
+  void for_parts(int c, int part, bool backward, Each each) {
+    const std::vector<StagePart>& parts = uses_of(c).parts;
+    const auto run = [&](size_t i) {
+      ENSURE(!stale[size_t(c)][i],
+             "the weights of virtual stage {} part {} were not taken since they changed", c, i);
+      each(parts[i]);
+    };
+    if (part != parallel::kAllParts) return run(size_t(part));
+    for (size_t i = 0; i < parts.size(); ++i) run(backward ? parts.size() - 1 - i : i);
+  }
+
+  // ---- forward ----------------------------------------------------------------------------------------
+
+  /// What follows computes with the documents of this micro-batch.
+  void see_documents(const MicroBatch& mb) {
+    context.first_key = mb.ids(BatchField::document_start);
+    context.positions = mb.ids(BatchField::positions);
+  }
+
+  void forward(int c, int index, const MicroBatch& mb, bool train, double* loss, int only) {
+    const kernels::Range range(backend, "F", mb.index, c);
+    const VirtualStageUses& virtual_stage = uses_of(c);
+    Slot& s = slot(c, index);
+    see_documents(mb);
+    for_parts(c, only, false, [&](const StagePart& part) {
+      switch (part.kind) {
+        case StagePart::embedding: embed(virtual_stage, s, mb.ids(BatchField::tokens)); break;
+        case StagePart::layer: layer_forward(c, size_t(part.index), s); break;
+        case StagePart::final_norm: final_norm(virtual_stage, s); break;
+        case StagePart::head: head_forward(virtual_stage, s, mb, train, loss); break;
+      }
+    });
+  }
+
+  void embed(const VirtualStageUses& virtual_stage, Slot& s, const int32_t* tokens) {
+    const Matrix x = s.input();
+    const Matrix partial = tp.cuts_rows() ? memory.shared.scratch.partial : x;
+    backend.run(stream, kernels::EmbeddingForward{.ids = tokens,
+                                                  .table = params.weight(virtual_stage.embedding),
+                                                  .vocab_begin = vocab_begin(virtual_stage),
+                                                  .out = partial,
+                                                  .scale = uses.ends.embedding_scale});
+    tp.leave(partial, x);
+    if (virtual_stage.position >= 0)
+      backend.run(stream, kernels::AddPosition{.table = params.weight(virtual_stage.position),
+                                               .first_row = tp.first_local_row(shape.rows),
+                                               .seq_len = shape.seq_len,
+                                               .x = x,
+                                               .positions = positions_from(tp.first_local_row(shape.rows))});
+  }
+
+  const int32_t* positions_from(int64_t row) const {
+    return context.positions ? context.positions + row : nullptr;
+  }
+
+  void layer_forward(int c, size_t l, Slot& s) {
+    if (l == 0) mid = delta = Matrix{};
+    delta = layers[size_t(c)][l].forward(context, s.layers[l], mid, delta);
+    mid = s.layers[l].back()[kInput];
+    const bool last = l + 1 == s.layers.size();
+    if (last && !uses_of(c).last) {
+      backend.run(stream, kernels::Copy{.src = mid, .dst = s.output});
+      backend.run(stream, kernels::Add{.src = delta, .dst = s.output});
+    } else if (!last && kept(c, l) == Kept::input) {
+      // The next layer may overwrite the shared `mid`: hand it over in the next layer's own input.
+      const Matrix x = s.layers[l + 1].front()[kInput];
+      backend.run(stream, kernels::Copy{.src = mid, .dst = x});
+      backend.run(stream, kernels::Add{.src = delta, .dst = x});
+      mid = delta = Matrix{};
+    }
+  }
+
+  void final_norm(const VirtualStageUses& virtual_stage, Slot& s) {
+    Shared& m = memory.shared;
+    if (s.layers.empty()) {
+      mid = s.final_x;
+      delta = Matrix{};
+      backend.run(stream, kernels::Copy{.src = s.input(), .dst = mid});
+    }
+    const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
+    backend.run(stream, kernels::NormForward{.kind = uses.final_norm.kind,
+                                             .x = mid,
+                                             .delta = delta,
+                                             .weight = vector_weight(params, virtual_stage.final_norm_weight),
+                                             .bias = vector_weight(params, virtual_stage.final_norm_bias),
+                                             .eps = uses.final_norm.eps,
+                                             .sum = s.final_x,
+                                             .y = y,
+                                             .stats = s.final_stats,
+                                             .weight_offset = uses.final_norm.weight_offset});
+    tp.enter(y, m.head_input);
+  }
+
+  void head_forward(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb, bool train,
+                    double* loss) {
+    Shared& m = memory.shared;
+    const int64_t v = params.weight(virtual_stage.head).rows, begin = vocab_begin(virtual_stage);
+    const Matrix logits = m.logits.columns(0, v);
+    const int32_t* targets = mb.ids(BatchField::targets);
+    backend.run(stream, kernels::LinearForward{.x = m.head_input, .w = head.get(), .y = logits});
+    backend.run(stream, kernels::CrossEntropyStats{.logits = logits,
+                                                   .targets = targets,
+                                                   .vocab_begin = begin,
+                                                   .stats = m.stats,
+                                                   .form = uses.ends.logits});
+    const float* stats = m.stats;
+    if (tp.size() > 1) {
+      tp.gather(kernels::matrix(m.stats, DType::f32, shape.rows, 3),
+                kernels::matrix(m.all_stats, DType::f32, shape.rows * tp.size(), 3));
+      stats = m.all_stats;
+    }
+    const float z_loss = train ? uses.ends.z_loss : 0;
+    backend.run(stream, kernels::CrossEntropyCombine{.stats = stats,
+                                                     .parts = tp.size(),
+                                                     .m = shape.rows,
+                                                     .lse = m.lse,
+                                                     .loss = m.loss,
+                                                     .targets = options.masks_targets ? targets : nullptr,
+                                                     .weights = mb.weights(),
+                                                     .z_loss = z_loss});
+    backend.run(stream, kernels::Sum{.x = m.loss, .n = shape.rows, .out = loss});
+    if (!train) return;
+    backend.run(stream, kernels::CrossEntropyBackward{.logits = logits,
+                                                      .targets = targets,
+                                                      .vocab_begin = begin,
+                                                      .lse = m.lse,
+                                                      .scale = options.loss_scale,
+                                                      .form = uses.ends.logits,
+                                                      .weights = mb.weights(),
+                                                      .z_loss = z_loss});
+    backend.run(stream,
+                kernels::LinearBackwardInput{.dy = logits, .w = head.get(), .dx = m.head_input_gradient});
+    const Matrix dy = tp.leave(m.head_input_gradient, s.final_gradient);
+    if (dy.data != s.final_gradient.data)
+      backend.run(stream, kernels::Copy{.src = dy, .dst = s.final_gradient});
+    backend.run(stream, kernels::LinearBackwardWeight{.dy = logits,
+                                                      .x = m.head_input,
+                                                      .dw = params.gradient(virtual_stage.head, mb.lane),
+                                                      .accumulate = !mb.first_of_lane});
+    if (mb.last_of_lane) params.merge_lane(virtual_stage.head, virtual_stage.head + 1, mb.lane);
+  }
+
+  /// The pass of StageModel::logits_behind. ids: the tokens on the device, then their positions.
+  void forward_behind(KeyValueCache& cache, const int32_t* ids, int64_t count) {
+    struct WholeAgain {
+      Impl& impl;
+      Memory whole = impl.memory;
+      ~WholeAgain() { impl.memory = std::move(whole), impl.context.cache = nullptr; }
+    } const whole_again{*this};
+    const VirtualStageUses& virtual_stage = uses_of(0);
+    memory = stage_memory::first_rows(std::move(memory), shape.rows, count);
+    context.first_key = nullptr;
+    context.positions = ids + count;
+    context.cache = &cache;
+    Slot& s = slot(0, 0);
+    for_parts(0, parallel::kAllParts, false, [&](const StagePart& part) {
+      switch (part.kind) {
+        case StagePart::embedding: embed(virtual_stage, s, ids); break;
+        case StagePart::layer: layer_forward(0, size_t(part.index), s); break;
+        case StagePart::final_norm: final_norm(virtual_stage, s); break;
+        case StagePart::head:
+          backend.run(stream,
+                      kernels::LinearForward{.x = memory.shared.head_input.row_range(count - 1, 1),
+                                             .w = head.get(),
+                                             .y = last_logits(params.weight(virtual_stage.head).rows)});
+          break;
+      }
+    });
+  }
+  Matrix last_logits(int64_t v) const { return memory.shared.logits.columns(0, v).row_range(0, 1); }
+
+  /// Waits for logits [rows, V] on the device, formed as the model gives them.
+  void take_logits(const Matrix& computed, std::span<float> logits) {
+    const auto wide = backend.allocate(logits.size() * sizeof(float));
+    const Matrix formed = kernels::matrix(wide->data(), DType::f32, computed.rows, computed.cols);
+    backend.run(stream, kernels::Copy{.src = computed, .dst = formed});
+    backend.run(stream, kernels::FormLogits{.logits = formed, .form = uses.ends.logits});
+    backend.copy_to_host(stream, logits.data(), wide->data(), logits.size() * sizeof(float));
+    stream.synchronize();
+  }
+
+  // ---- backward ---------------------------------------------------------------------------------------
+
+  /// Both halves part by part, or one of them.
+  void backward(int c, int index, const MicroBatch& mb, bool input_half, bool weight_half, int only) {
+    const char* const name = input_half && weight_half ? "B+W" : input_half ? "B" : "W";
+    const kernels::Range range(backend, name, mb.index, c);
+    Slot& s = slot(c, index);
+    see_documents(mb);
+    for_parts(c, only, true, [&](const StagePart& part) {
+      if (input_half) input_gradient(c, part, s, mb);
+      if (weight_half) weight_gradient(c, part, s, mb);
+    });
+  }
+
+  void input_gradient(int c, const StagePart& part, Slot& s, const MicroBatch& mb) {
+    const VirtualStageUses& virtual_stage = uses_of(c);
+    switch (part.kind) {
+      case StagePart::head: break;  // the forward half has made it
+      case StagePart::final_norm: final_norm_backward(virtual_stage, s, mb); break;
+      case StagePart::layer: layer_backward(c, size_t(part.index), s, mb); break;
+      case StagePart::embedding: embedding_backward(s); break;
+    }
+  }
+
+  void weight_gradient(int c, const StagePart& part, Slot& s, const MicroBatch& mb) {
+    const VirtualStageUses& virtual_stage = uses_of(c);
+    switch (part.kind) {
+      case StagePart::head: return;
+      case StagePart::final_norm: final_weight(virtual_stage, s, mb); break;
+      case StagePart::layer: {
+        const size_t l = size_t(part.index);
+        if (kept(c, l) == Kept::all_but_cheap) layers[size_t(c)][l].recompute_cheap(context, s.layers[l]);
+        layers[size_t(c)][l].backward_weight(context, s.layers[l], {mb.lane, mb.first_of_lane});
+        break;
+      }
+      case StagePart::embedding: embedding_weight(virtual_stage, s, mb); break;
+    }
+    if (mb.last_of_lane) params.merge_lane(part.begin, part.end, mb.lane);
+  }
+
+  void final_norm_backward(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
+    const bool fused = !options.split_backward;
+    const auto gradient = [&](int use, const Matrix& waiting) {
+      return fused ? vector_gradient(params, use, mb.lane) : use < 0 ? Matrix{} : waiting;
+    };
+    d = s.layers.empty() ? s.input_gradient : memory.shared.pong;
+    backend.run(stream, kernels::NormBackward{
+                            .kind = uses.final_norm.kind,
+                            .dy = s.final_gradient,
+                            .x = s.final_x,
+                            .weight = vector_weight(params, virtual_stage.final_norm_weight),
+                            .stats = s.final_stats,
+                            .dx = d,
+                            .dweight = gradient(virtual_stage.final_norm_weight, s.final_norm_weight),
+                            .dbias = gradient(virtual_stage.final_norm_bias, s.final_norm_bias),
+                            .accumulate = fused && !mb.first_of_lane,
+                            .weight_offset = uses.final_norm.weight_offset});
+  }
+
+  void layer_backward(int c, size_t l, Slot& s, const MicroBatch& mb) {
+    const VirtualStageUses& virtual_stage = uses_of(c);
+    if (l + 1 == s.layers.size() && !virtual_stage.last) d = s.output_gradient;
+    if (kept(c, l) == Kept::input) layers[size_t(c)][l].recompute(context, s.layers[l]);
+    const Matrix other = d.data == memory.shared.ping.data ? memory.shared.pong : memory.shared.ping;
+    const Matrix din = l == 0 && !virtual_stage.first ? s.input_gradient : other;
+    layers[size_t(c)][l].backward_input(context, s.layers[l], d, din, {mb.lane, mb.first_of_lane});
+    d = din;
+  }
+
+  Matrix& full_embedding_gradient(Slot& s) {
+    return options.split_backward ? s.embedding_gradient : memory.shared.embedding_gradient;
+  }
+
+  void embedding_backward(Slot& s) {
+    if (s.layers.empty()) d = s.output_gradient;
+    embedding_gradient = full_embedding_gradient(s);
+    if (tp.cuts_rows())
+      tp.enter(d, embedding_gradient);
+    else if (options.split_backward)
+      backend.run(stream, kernels::Copy{.src = d, .dst = embedding_gradient});
+    else
+      embedding_gradient = d;
+  }
+
+  void final_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
+    if (!options.split_backward) return;  // the input half made them
+    accumulate(context, s.final_norm_weight,
+               vector_gradient(params, virtual_stage.final_norm_weight, mb.lane), mb.first_of_lane);
+    accumulate(context, s.final_norm_bias, vector_gradient(params, virtual_stage.final_norm_bias, mb.lane),
+               mb.first_of_lane);
+  }
+  void embedding_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
+    const Matrix dx = options.split_backward ? s.embedding_gradient : embedding_gradient;
+    if (mb.first_of_lane) params.zero_gradient(virtual_stage.embedding, mb.lane);
+    backend.run(stream,
+                kernels::EmbeddingBackward{.ids = mb.ids(BatchField::tokens),
+                                           .dout = dx,
+                                           .vocab_begin = vocab_begin(virtual_stage),
+                                           .dtable = params.gradient(virtual_stage.embedding, mb.lane),
+                                           .scale = uses.ends.embedding_scale});
+    if (virtual_stage.position < 0) return;
+    if (mb.first_of_lane) params.zero_gradient(virtual_stage.position, mb.lane);
+    backend.run(stream,
+                kernels::AddPositionBackward{.dx = dx,
+                                             .seq_len = shape.seq_len,
+                                             .dtable = params.gradient(virtual_stage.position, mb.lane),
+                                             .positions = positions_from(0)});
+  }
+};
+
+}  // namespace trainctl
