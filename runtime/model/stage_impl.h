@@ -32,6 +32,7 @@ struct StageModel::Impl {
   Matrix mid, delta;                       // forward under way: the stream is mid + delta
   Matrix d, embedding_gradient;            // backward under way
   std::unique_ptr<kernels::PackedWeight> head;
+  int32_t* watched_experts = nullptr;  // see watch_experts
 
   Impl(StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t, kernels::Backend& b,
        kernels::Stream& s)
@@ -139,7 +140,10 @@ struct StageModel::Impl {
     for_parts(c, only, false, [&](const StagePart& part) {
       switch (part.kind) {
         case StagePart::embedding: embed(virtual_stage, s, mb.ids(BatchField::tokens)); break;
-        case StagePart::layer: layer_forward(c, size_t(part.index), s); break;
+        case StagePart::layer:
+          layer_forward(c, size_t(part.index), s,
+                        train ? counts_of(c, size_t(part.index), mb.index) : nullptr);
+          break;
         case StagePart::final_norm: final_norm(virtual_stage, s); break;
         case StagePart::head: head_forward(virtual_stage, s, mb, train, loss); break;
       }
@@ -167,9 +171,22 @@ struct StageModel::Impl {
     return context.positions ? context.positions + row : nullptr;
   }
 
-  void layer_forward(int c, size_t l, Slot& s) {
+  /// Where the counts of experts of a layer go; null: nowhere.
+  int32_t* counts_of(int c, size_t l, int micro_batch) const {
+    if (!watched_experts || !experts_of(*uses_of(c).layers[l].plan)) return nullptr;
+    const ExpertCounts all = expert_counts(uses);
+    int64_t before = 0;
+    for (int other = 0; other <= c; ++other)
+      for (size_t i = 0; i < (other < c ? uses_of(other).layers.size() : l); ++i)
+        before += experts_of(*uses_of(other).layers[i].plan) != nullptr;
+    return watched_experts + micro_batch * all.of_micro_batch() + before * all.sequences * all.experts;
+  }
+
+  void layer_forward(int c, size_t l, Slot& s, int32_t* counts) {
     if (l == 0) mid = delta = Matrix{};
+    context.expert_counts = counts;
     delta = layers[size_t(c)][l].forward(context, s.layers[l], mid, delta);
+    context.expert_counts = nullptr;
     mid = s.layers[l].back()[kInput];
     const bool last = l + 1 == s.layers.size();
     if (last && !uses_of(c).last) {
@@ -270,7 +287,7 @@ struct StageModel::Impl {
     for_parts(0, parallel::kAllParts, false, [&](const StagePart& part) {
       switch (part.kind) {
         case StagePart::embedding: embed(virtual_stage, s, ids); break;
-        case StagePart::layer: layer_forward(0, size_t(part.index), s); break;
+        case StagePart::layer: layer_forward(0, size_t(part.index), s, nullptr); break;
         case StagePart::final_norm: final_norm(virtual_stage, s); break;
         case StagePart::head:
           backend.run(stream,

@@ -36,6 +36,15 @@ void StageModel::take_weights(int virtual_stage, int part) { impl_->take_weights
 void StageModel::release_weights(int virtual_stage, int part) {
   impl_->stale[size_t(virtual_stage)][size_t(part)] = true;
 }
+StageModel::ExpertCounts StageModel::expert_counts(const StageUses& uses) {
+  ExpertCounts counts{.sequences = uses.shape.micro_sequences};
+  for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
+    for (const LayerUses& layer : virtual_stage.layers)
+      if (const MoePlan* moe = experts_of(*layer.plan)) ++counts.layers, counts.experts = moe->experts;
+  return counts;
+}
+void StageModel::watch_experts(int32_t* host) { impl_->watched_experts = host; }
+
 void StageModel::forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                          int part) {
   impl_->forward(virtual_stage, slot, mb, train, loss, part);

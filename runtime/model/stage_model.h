@@ -46,6 +46,17 @@ class StageModel {
   /// Call it when the compute copies change: every part must then call take_weights again.
   void weights_changed();
 
+  /// Of each layer with experts, in the order of the local virtual stages: how many there are, and of a micro-batch's
+  /// sequences.
+  struct ExpertCounts {
+    int64_t layers = 0, sequences = 0, experts = 0;
+    int64_t of_micro_batch() const { return layers * sequences * experts; }
+  };
+  static ExpertCounts expert_counts(const StageUses& uses);
+  /// Each training forward pass of micro-batch i writes the slots of each expert to host[i]: i32 [layers, sequences,
+  /// experts] of host memory (allocate_host) that outlives the model, once the stream has come that far.
+  void watch_experts(int32_t* host);
+
   /// The stream on which its work is enqueued.
   kernels::Stream& stream();
 

@@ -61,6 +61,12 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream);
   activity.progress(2, 3, false);
   losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
+  const StageModel::ExpertCounts counts = StageModel::expert_counts(plan.uses);
+  if (counts.layers > 0 && at.tp == 0) {
+    const size_t bytes = size_t(counts.of_micro_batch()) * size_t(micro_batches) * sizeof(int32_t);
+    expert_counts = backend.allocate_host(std::max<size_t>(bytes, 1));
+    model->watch_experts(static_cast<int32_t*>(expert_counts->data()));
+  }
   if (!plan.batch.empty())
     tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, job_.data.seq_len,
                                          job_.data.count_boundary_targets, backend);

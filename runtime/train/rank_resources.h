@@ -69,6 +69,7 @@ class RankResources {
   std::unique_ptr<StageModel> model;
   std::unique_ptr<TokenFeed> tokens;  ///< of a rank that reads tokens, else null
   std::unique_ptr<kernels::Buffer> losses;
+  std::unique_ptr<kernels::Buffer> expert_counts;  ///< StageModel::watch_experts; null without experts
 };
 
 /// Error(kPreflight) if ranks have devices with different numerics, because the bits would then depend on the

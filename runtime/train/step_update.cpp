@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -40,6 +41,16 @@ parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int6
 
 }  // namespace
 
+void ExpertUse::count(const int32_t* counts, int64_t rows, int64_t experts_of_row) {
+  for (int64_t row = 0; row < rows; ++row, counts += experts_of_row) {
+    const int32_t* const end = counts + experts_of_row;
+    largest += *std::max_element(counts, end);
+    idle += std::count(counts, end, 0);
+    slots += std::accumulate(counts, end, int64_t{0});
+  }
+  sequences += rows, experts += rows * experts_of_row;
+}
+
 StepEnd::StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver)
     : rank_(rank),
       control_(control),
@@ -57,6 +68,12 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
     for (int i = 0; i < rank_.plan.program.shape.pipeline.micro_batches; ++i)
       sums.loss.add(rank_.loss_sums()[i]);
   if (rank_.owns_losses()) sums.targets = rank_.tokens->targets_weight();
+  if (rank_.expert_counts) {
+    const StageModel::ExpertCounts of = StageModel::expert_counts(rank_.plan.uses);
+    sums.experts.count(static_cast<const int32_t*>(rank_.expert_counts->data()),
+                       of.layers * of.sequences * rank_.plan.program.shape.pipeline.micro_batches,
+                       of.experts);
+  }
   rank_.comms.check();
   sums.stop = control_.stop_level() != StopLevel::none;
   sums.saves = saver_.under_way();
@@ -73,6 +90,8 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   s.line.loss = sums.loss.value() / double(s.targets);
   s.of_tokens = double(tokens_per_step_) / double(s.targets);
   s.line.grad_norm = std::sqrt(sums.squares.value()) * s.of_tokens;
+  if (sums.experts.slots > 0)
+    s.line.expert_load = sums.experts.load(), s.line.idle_experts = sums.experts.idle_share();
   s.stop = sums.stop;
   s.saves = sums.saves;
   s.due = sums.due;

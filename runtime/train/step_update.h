@@ -32,10 +32,25 @@ struct OwnScalars {
   TraceOffer trace;
 };
 
+/// How evenly experts are used, as sums over layers and sequences.
+struct ExpertUse {
+  int64_t sequences = 0, experts = 0, slots = 0, largest = 0, idle = 0;
+  /// counts [rows, experts]: of a layer and a sequence each
+  void count(const int32_t* counts, int64_t rows, int64_t experts_of_row);
+  void add(const ExpertUse& other) {
+    sequences += other.sequences, experts += other.experts, slots += other.slots;
+    largest += other.largest, idle += other.idle;
+  }
+  /// Means over layers and sequences: the most used expert's slots over the mean one's; the share without any.
+  double load() const { return double(largest) / double(slots) * (double(experts) / double(sequences)); }
+  double idle_share() const { return double(idle) / double(experts); }
+};
+
 /// What ranks contribute to the StepScalars, as a value that is sent.
 struct StepSums {
   ExactSum loss, squares;
   int64_t targets = 0;  // as of StepScalars
+  ExpertUse experts;
   SaveSet due;  // not empty on rank 0 alone
   bool stop = false, not_copied = false;
   SavesUnderWay saves;
@@ -45,6 +60,7 @@ struct StepSums {
     loss.add(other.loss);
     squares.add(other.squares);
     targets += other.targets;
+    experts.add(other.experts);
     due.add(other.due);
     stop |= other.stop;
     saves.add(other.saves);

@@ -16,6 +16,11 @@ const char* name_of(const SublayerPlan& sublayer) {
 std::vector<TensorDeclaration> tensors_of(const SublayerPlan& sublayer, const LayerShape& shape) {
   return std::visit([&](const auto& plan) { return plan.tensors(shape); }, sublayer);
 }
+const MoePlan* experts_of(const LayerPlan& layer) {
+  for (const SublayerPlan& sublayer : layer.sublayers)
+    if (const auto* moe = std::get_if<MoePlan>(&sublayer)) return moe;
+  return nullptr;
+}
 void widen(Widest& widest, const LayerPlan& layer, const LayerShape& shape) {
   for (const SublayerPlan& sublayer : layer.sublayers)
     std::visit([&](const auto& plan) { plan.widen(widest, shape); }, sublayer);

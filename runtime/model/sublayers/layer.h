@@ -25,6 +25,8 @@ using LayerRef = std::shared_ptr<const LayerPlan>;
 const std::vector<ParamDeclaration>& parameters_of(const SublayerPlan&);
 const char* name_of(const SublayerPlan&);
 std::vector<TensorDeclaration> tensors_of(const SublayerPlan&, const LayerShape&);
+/// The layer's mixture of experts; null: it has none.
+const MoePlan* experts_of(const LayerPlan&);
 void widen(Widest&, const LayerPlan&, const LayerShape&);
 
 /// A layer of one rank: runs its sublayers in order, by the contracts of Sublayer. `t`: one element for

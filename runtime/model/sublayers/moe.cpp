@@ -124,6 +124,9 @@ class Moe : public Sublayer {
                                            .ids = t[kIds],
                                            .weights = t[kWeights],
                                            .counts = t[kCounts]});
+    if (c.expert_counts)
+      c.backend.copy_to_host(c.stream, c.expert_counts, t[kCounts].data,
+                             size_t(t[kCounts].count()) * sizeof(int32_t));
     c.backend.run(
         c.stream,
         kernels::SortByExpert{.ids = t[kIds], .offsets = t[kOffsets], .slots = t[kSlots], .rows = t[kRows]});

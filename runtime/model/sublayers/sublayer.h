@@ -114,6 +114,8 @@ struct LayerContext {
   LayerScratch& scratch;
   bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
   float loss_scale = 1;              ///< 1 / targets of a step: of losses that a layer has of its own
+  /// Host memory for the counts of experts of the layer under way, i32 [sequences, E]; null: nobody asks.
+  int32_t* expert_counts = nullptr;
   /// Of the micro-batch under way, i32 [M] each; null where documents are ignored: the first token that a
   /// token sees, and its position.
   const int32_t* first_key = nullptr;

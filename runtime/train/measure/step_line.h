@@ -114,6 +114,9 @@ struct StepLine {
   uint64_t attempt = 0;          ///< the epoch of the attempt that computed the step; 0: not known
   int64_t step = 0, tokens = 0;  ///< tokens of the run so far
   double loss = kAbsent, grad_norm = kAbsent, lr = kAbsent;
+  /// Of models with experts, means over sequences and layers: tokens of the most used expert over those of the mean
+  /// one; the share of experts that no token has.
+  double expert_load = kAbsent, idle_experts = kAbsent;
   std::optional<double> val_loss;  ///< of an evaluation after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
   int64_t skipped_steps = 0;       ///< skipped steps of the run so far, including this one
@@ -152,6 +155,8 @@ struct StepLine {
     f.when(!std::isfinite(r.grad_norm), "grad_norm_kind", as_kind(r.grad_norm));
     f.later("lr", r.lr);
     f.later("tokens", r.tokens);
+    f.when(!std::isnan(r.expert_load), "expert_load", r.expert_load);
+    f.when(!std::isnan(r.idle_experts), "idle_experts", r.idle_experts);
     f.maybe("val_loss", r.val_loss);
     if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
     f.when(r.skipped, "skipped", r.skipped);

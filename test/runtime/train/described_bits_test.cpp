@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
@@ -77,6 +78,32 @@ TEST_CASE("described models: the same bits on every mesh", "[bits]") {
 TEST_CASE("experts: the same bits on every mesh", "[bits]") {
   check_meshes(describe_experts, 1, DType::bf16);
   check_meshes(describe_balanced_experts, 1, DType::f32);
+}
+
+TEST_CASE("experts: how evenly they are used is reported, the same on every mesh", "[bits]") {
+  const TemporaryFolder dir;
+  const auto uses_of = [](const ThreadRun& run) {
+    std::vector<std::pair<double, double>> uses;
+    for (const std::string& line : run.lines) {
+      const Json of = parse_json(line);
+      uses.emplace_back(of["expert_load"].get<double>(), of["idle_experts"].get<double>());
+    }
+    return uses;
+  };
+  JobSpec job = described(dir, describe_balanced_experts, 1, DType::f32);
+  const auto plain = uses_of(run_on_threads(job, {.dir = dir.path() + "/plain", .max_steps = 2}));
+  REQUIRE(plain.size() == 2);
+  for (const auto& [load, idle] : plain) {
+    CHECK((load >= 1 && load <= 2));  // of 6 experts each token has 3
+    CHECK((idle >= 0 && idle <= 0.5));
+  }
+  job.parallelism.pipeline = job.parallelism.data = 2;
+  job.recompute = Recompute::full;
+  CHECK(uses_of(run_on_threads(job, {.dir = dir.path() + "/mesh", .max_steps = 2})) == plain);
+  describe_experts(job.model);
+  job.model.moe.num_experts = 2;
+  const auto all = uses_of(run_on_threads(job, {.dir = dir.path() + "/all", .max_steps = 2}));
+  CHECK(all == std::vector<std::pair<double, double>>{{1, 0}, {1, 0}});  // both are always used
 }
 
 TEST_CASE("experts: the same bits on every mesh of two tensor ranks", "[bits]") {
