@@ -125,17 +125,21 @@ bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Cont
   return missing.empty();
 }
 
-/// Weights alone do not say what is computed from them.
+/// Says where the job is not the model of the config.json beside its weights, which alone do not say what is
+/// computed from them.
 void note_other_model(const ModelSpec& model, const Context& context) {
   const std::string file = model.init_from + "/config.json";
-  if (context.json || model.init_from.empty() || !real_file_system().exists(file)) return;
+  if (context.json || context.quiet() || model.init_from.empty() || !real_file_system().exists(file)) return;
   try {
     const Json config = try_parse_json(real_file_system().read_text(file));
     if (config.is_discarded()) throw Error(ErrorCode::kData, file + " is not JSON");
+    std::string differences;
     for (const ModelDifference& d : model_differences(model, read_model_config(config, file).model))
-      fmt::print(stderr,
-                 "note: {} is {}, but {} says {}: the model computes something else from its weights\n",
-                 d.field, d.here, file, d.there);
+      differences += fmt::format("{}{} is {} there and {} here", differences.empty() ? "" : ", ", d.field,
+                                 d.there, d.here);
+    if (!differences.empty())
+      fmt::print(stderr, "note: this job computes something else from its weights than {} says: {}\n", file,
+                 differences);
   } catch (const Error& error) {
     fmt::print(stderr, "note: whether this job is the model of its weights is unknown: {}\n", error.what());
   }
@@ -147,7 +151,7 @@ int check_start(const ParsedJob& job, const JobArguments& arguments, StartsAt pl
   note_other_model(job.job.model, context);
   std::vector<Diagnostic> diagnostics;
   const std::vector<StartProblem> problems =
-      start_problems(with_loss(job, real_file_system()), real_file_system(), place);
+      start_problems(with_data_decided(job, real_file_system()), real_file_system(), place);
   for (const StartProblem& problem : problems) diagnostics.push_back(problem.diagnostic);
   if (problems.empty()) return kExitDone;
   print_diagnostics(diagnostics, problems.front().code, context);

@@ -169,7 +169,7 @@ void print_next(const PlanOptions& options, const PlanReport& report) {
 int plan(const PlanOptions& options, const Context& context) {
   std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
-  parsed = with_loss(with_documents(*parsed), real_file_system());
+  if (!options.job.no_data) parsed = with_data_decided(*parsed, real_file_system());
   if (options.timeline) return timeline(options, parsed->job, context);
   const std::optional<double> mfu =
       options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;

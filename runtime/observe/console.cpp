@@ -116,8 +116,10 @@ std::string table_row(const StepLine* v, double left_s, int columns) {
 
 void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
   if (v.skipped)
-    note(fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite; parameters are unchanged ({} so far)", v.step,
-                     count_of(v.skipped_steps, "step")));
+    note(
+        fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite, or it has no target; "
+                    "parameters are unchanged ({} so far)",
+                    v.step, count_of(v.skipped_steps, "step")));
   if (options_.quiet) return;
   pace_.step(v.attempt, std::isnan(v.unix_s) ? unix_s : v.unix_s);
   goodput_.step(v, unix_s);

@@ -88,7 +88,7 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   StepScalars s;
   s.targets = sums.targets;
   s.line.loss = sums.loss.value() / double(s.targets);
-  s.of_tokens = double(tokens_per_step_) / double(s.targets);
+  if (s.targets > 0) s.of_tokens = double(tokens_per_step_) / double(s.targets);
   s.line.grad_norm = std::sqrt(sums.squares.value()) * s.of_tokens;
   if (sums.experts.slots > 0)
     s.line.expert_load = sums.experts.load(), s.line.idle_experts = sums.experts.idle_share();
@@ -109,7 +109,7 @@ StepFate StepEnd::apply_or_skip(const StepScalars& scalars, TrainingState& state
   const int64_t step = state.step;
   if (scalars.targets == 0) {
     ++bad_steps.total;  // nothing is wrong: it does not count towards the end of the run
-    report_skip(bad_steps, step, "no target of the step counts (data.documents, data.loss)");
+    report_skip(bad_steps, step, 0, "no target of the step counts (data.documents, data.loss)");
     return StepFate::skip;
   }
   const StepFate fate = fate_of_step(line.loss, line.grad_norm, bad_steps, skip_bad_steps_);
@@ -131,14 +131,15 @@ StepFate StepEnd::apply_or_skip(const StepScalars& scalars, TrainingState& state
                             what, step + 1, lr, bad_steps.in_a_row, bad_steps.in_a_row == 1 ? "" : "s",
                             skip_bad_steps_, step - bad_steps.in_a_row));
   bad_steps = after_step(bad_steps, fate);
-  report_skip(bad_steps, step, what);
+  report_skip(bad_steps, step, scalars.targets, what);
   return fate;
 }
 
-void StepEnd::report_skip(const BadSteps& bad_steps, int64_t step, const std::string& why) {
+void StepEnd::report_skip(const BadSteps& bad_steps, int64_t step, int64_t targets, const std::string& why) {
   if (rank_.world.rank() != 0) return;
   control_.event(EventKind::step_skipped, dump_json(Json{{"step", step + 1},
                                                          {"reason", why},
+                                                         {"targets", targets},
                                                          {"lr", learning_rate(schedule_, step)},
                                                          {"in_a_row", bad_steps.in_a_row},
                                                          {"total", bad_steps.total}}));

@@ -86,7 +86,7 @@ class StepEnd {
   StepFate apply_or_skip(const StepScalars& scalars, TrainingState& state);
 
  private:
-  void report_skip(const BadSteps& bad_steps, int64_t step, const std::string& why);
+  void report_skip(const BadSteps& bad_steps, int64_t step, int64_t targets, const std::string& why);
 
   RankResources& rank_;
   Control& control_;

@@ -69,11 +69,11 @@ TEST_CASE("a trained model is exported, imported, trained on and exported again 
 
     // The import is where model.init.from begins.
     launch(dir, "init", 4, {"-s", "model.init.from=out"});
-    const std::string other = "but " + (dir / "out") + "/config.json says";
+    const std::string other = "than " + (dir / "out") + "/config.json says: ";
     CHECK_THAT(done(dir, {"validate", "job.json", "-s", "model.init.from=out"}).err, !Contains(other));
     CHECK_THAT(
         done(dir, {"validate", "job.json", "-s", "model.init.from=out", "-s", "model.norm_eps=0.5"}).err,
-        Contains("note: model.norm_eps is 0.5, " + other));
+        Contains(other + "model.norm_eps is 1e-05 there and 0.5 here"));
     // The made-up job of the import has another batch, which is no reason to change the learning rate.
     const Outcome begun =
         launch(dir, "branch", 4,

@@ -51,8 +51,10 @@ std::string RunSummary::render(double ended_unix_s, double val_bytes_per_token) 
   if (validation_.step > 0)
     text += fmt::format(" · validation {:.4f}{} at best (step {})", validation_.loss, bits, validation_.step);
   if (skipped_ > 0)
-    text += fmt::format("\n            {} skipped: loss or gradient norm not finite (events.jsonl: step_skipped)",
-                        count_of(skipped_, "step"));
+    text += fmt::format(
+        "\n            {} skipped: loss or gradient norm not finite, or no target (events.jsonl: "
+        "step_skipped)",
+        count_of(skipped_, "step"));
   return text;
 }
 

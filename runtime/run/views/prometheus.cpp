@@ -80,7 +80,8 @@ void add_state(Page& page, const RunStatus& s) {
 
 void add_step(Page& page, const StepLine& line) {
   page.counter("trainctl_tokens_total", "Tokens that the run was trained on.", double(line.tokens));
-  page.counter("trainctl_skipped_steps_total", "Steps whose loss or gradient norm was not finite.",
+  page.counter("trainctl_skipped_steps_total",
+               "Steps that changed no weights: loss or gradient norm not finite, or no target.",
                double(line.skipped_steps));
   page.gauge("trainctl_loss", "Training loss of the last step.", line.loss);
   page.gauge("trainctl_grad_norm", "Norm of the gradients of the last step.", line.grad_norm);

@@ -26,7 +26,8 @@ class Reader {
                           : int64_t{-1};
     if (*kind == EventKind::start) return begin(record_of<StartEvent>(event));
     if (*kind == EventKind::checkpoint && step > loaded_.value_or(-1)) bad_.erase(step);
-    if (*kind == EventKind::step_skipped) bad_step(step);
+    // A step without targets is one of the data, not of the state.
+    if (*kind == EventKind::step_skipped && event.value("targets", int64_t{1}) > 0) bad_step(step);
     if (*kind == EventKind::failure && event.value("code_name", "") == name_of(ErrorCode::kDiverged))
       bad_step(step + 1);
   }

@@ -238,13 +238,6 @@ namespace {
 
 /// GPUs are there and each has room for the ranks on it, before any of them is touched.
 std::string check_gpus(const JobSpec& job) {
-  if (job.model.head_dim() > kernels::kMostHeadDim)
-    throw Error(
-        ErrorCode::kPreflight,
-        fmt::format(
-            "model.head_dim = {}: attention on GPUs has at most {} channels a head; use more heads, or -s "
-            "device=cpu",
-            job.model.head_dim(), kernels::kMostHeadDim));
   const kernels::CudaStatus status = kernels::cuda_status();
   if (const Problem missing = missing_gpus(job, status.devices, status.problem); missing.exists())
     throw Error(ErrorCode::kPreflight, missing.text());
@@ -307,6 +300,13 @@ void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ra
   const SharesHere here{.own = double(ranks_here.value_or(ranks)) / double(ranks),
                         .second = double(second_ranks_here) / double(ranks)};
   if (device_kind(job) == DeviceKind::cuda) {
+    if (job.model.head_dim() > kernels::kMostHeadDim)
+      throw Error(
+          ErrorCode::kPreflight,
+          fmt::format(
+              "model.head_dim = {}: attention on GPUs has at most {} channels a head; use more heads, or -s "
+              "device=cpu",
+              job.model.head_dim(), kernels::kMostHeadDim));
     result.memory_text = ranks_here ? "" : check_gpus(job);
     check_host_memory(job, here, result);
   } else {

@@ -37,9 +37,18 @@ void refuse_foreign_checkpoints(FileSystem& fs, const std::string& directory) {
                     directory, steps.front()));
 }
 
+namespace {
+
+/// The data of the run that this one begins from; null: it begins with none of them.
+const DataSpec* parent_data(const LaunchRequest& request) {
+  return request.from && !request.from->imported ? &request.from->job.job.data : nullptr;
+}
+
+}  // namespace
+
 LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
-  const ParsedJob decided =
-      with_loss(with_documents(with_device(request.job, device_of_run(request.job.job, fs))), fs);
+  const ParsedJob decided = with_data_decided(with_device(request.job, device_of_run(request.job.job, fs)),
+                                              fs, parent_data(request));
   const ParsedJob parsed = request.from ? with_batch_lr_rule(*request.from, decided) : decided;
   const JobSpec& job = parsed.job;
   const RunNodes nodes = nodes_of(job, fs);
@@ -179,14 +188,16 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
   const auto begun = std::find_if(lineage.rbegin(), lineage.rend(),
                                   [](const LineageEntry& e) { return e.kind == LineageEntry::branch; });
   const std::string root = begun == lineage.rend() ? "" : begun->root;
-  if (existing.spec_hash != job.hash || root != (request.from ? request.from->root_hash : ""))
+  ParsedJob before =
+      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
+  if (!before.ok()) before = job;
+  // The run's own job.json has what `auto` came to.
+  const bool is_same = job.hash == existing.spec_hash || (before.ok() && job.hash == before.hash);
+  if (!is_same || root != (request.from ? request.from->root_hash : ""))
     throw Error(ErrorCode::kSpec,
                 fmt::format("run {} exists with another job spec or beginning ({}); choose another "
                             "observability.run_id, or continue it with `trainctl resume {}`",
                             existing.run_id, run.job(), existing.run_id));
-  ParsedJob before =
-      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
-  if (!before.ok()) before = job;
   // What `auto` came to when the run was launched stays.
   std::vector<std::string> stays;
   if (request.job.job.device == DeviceChoice::automatic && before.job.device != DeviceChoice::automatic)
@@ -241,7 +252,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   ckpt::sweep_memory(clock.unix_s());
   SupervisePlan plan;
   // Behind the hash, which is that of the job as it was given.
-  job = with_loss(with_documents(job), fs);
+  job = with_data_decided(job, fs, parent_data(request));
   const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
     // Before the folder is made: a refused launch leaves none.
     const std::string store = store_of_run(job.job.checkpoint, id);

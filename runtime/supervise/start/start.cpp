@@ -163,17 +163,21 @@ ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {
   return with_decided(job, {fmt::format("device={}", name_of(kind))}, "auto, decided at launch");
 }
 
-ParsedJob with_documents(const ParsedJob& job) {
+ParsedJob with_data_decided(const ParsedJob& job, FileSystem& fs, const DataSpec* parent) {
   const DataSpec& data = job.job.data;
-  if (data.documents != Documents::automatic) return job;
-  const Documents documents = sources_have_documents(data) ? Documents::mask : Documents::ignore;
-  return with_decided(job, {fmt::format("data.documents={}", word_of(documents))}, "auto, decided at launch");
-}
-
-ParsedJob with_loss(const ParsedJob& job, FileSystem& fs) {
-  if (job.job.data.loss != TargetLoss::automatic) return job;
-  const TargetLoss loss = loss_of_sources(job.job.data, fs);
-  return with_decided(job, {fmt::format("data.loss={}", word_of(loss))}, "auto, decided at launch");
+  std::vector<std::string> decided;
+  if (data.documents == Documents::automatic) {
+    const bool masks = parent ? parent->masks_documents() : sources_have_documents(data);
+    decided.push_back(fmt::format("data.documents={}", word_of(masks ? Documents::mask : Documents::ignore)));
+  }
+  if (data.loss == TargetLoss::automatic) {
+    // A run of an older program never decided, and took every target.
+    const TargetLoss loss = !parent                                 ? loss_of_sources(data, fs)
+                            : parent->loss == TargetLoss::automatic ? TargetLoss::all
+                                                                    : parent->loss;
+    decided.push_back(fmt::format("data.loss={}", word_of(loss)));
+  }
+  return decided.empty() ? job : with_decided(job, decided, "auto, decided at launch");
 }
 
 RunLock lock_or_refuse(FileSystem& fs, const RunDirectory& run, const std::string& id) {

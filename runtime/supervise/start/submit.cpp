@@ -51,7 +51,8 @@ void refuse_if_queued(const SlurmRecord& before, const std::string& id) {
 /// The folder and records of a run that nothing has started yet.
 void make_run(const SubmitRequest& request, const Submitted& result, FileSystem& fs, Clock& clock) {
   const RunDirectory& run = result.run;
-  const JobSpec& job = request.job.job;
+  const ParsedJob decided = with_data_decided(request.job, fs);  // nobody decides later
+  const JobSpec& job = decided.job;
   refuse_foreign_checkpoints(fs, run.checkpoints(job.checkpoint));
   Preflight preflight;
   check_data(job.data, job.model.vocab_size, preflight);
@@ -65,7 +66,7 @@ void make_run(const SubmitRequest& request, const Submitted& result, FileSystem&
               .working_directory = current_folder(),
               .created_unix_s = clock.unix_s(),
               .command = request.command},
-             request.job, preflight.data_json);
+             decided, preflight.data_json);
 }
 
 }  // namespace
