@@ -214,8 +214,14 @@ size_t AnswerEncoder::encode(std::string_view line, Tokenizer::Encoder& encoder,
       size_t at = rest.npos;
       const Special* next = nullptr;
       for (const Special& special : specials_)
-        if (const size_t found = part.is_content ? rest.npos : rest.find(special.text); found < at)
-          at = found, next = &special;
+        if (const size_t found = rest.find(special.text); found < at) at = found, next = &special;
+      if (next && part.is_content) {
+        // Cut inside, so that no tokenizer takes it for the token, whether it calls that one special or not.
+        put_text(rest.substr(0, at + 1), part.weight);
+        put_stretch();
+        rest.remove_prefix(at + 1);
+        continue;
+      }
       put_text(rest.substr(0, at), part.weight);
       if (!next) break;
       put_stretch();

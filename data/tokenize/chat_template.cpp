@@ -24,7 +24,7 @@ constexpr std::string_view kTulu[] = {"<|system|>", "<|user|>", "<|assistant|>"}
 /// Recognised by all of `has` and none of `lacks`. Source of each: the chat_template of the named models' repositories.
 struct KnownTemplate {
   ChatForm form;
-  std::array<std::string_view, 4> has, lacks;
+  std::array<std::string_view, 6> has, lacks;
 };
 
 constexpr ChatForm::Turn kChatMlSystem{"<|im_start|>system\n", "<|im_end|>", "\n"},
@@ -46,7 +46,8 @@ constexpr KnownTemplate kKnownTemplates[] = {
       .assistant = kChatMlAssistant,
       .specials = kChatMl},
      {"<|im_start|>", "<|im_end|>"},
-     {"think", "<functions>", "Metadata"}},
+     // Others have a beginning of text, or no line after the role: Hermes on Llama 3, LFM 2, Phi 4.
+     {"think", "<functions>", "Metadata", "bos_token", "<|im_sep|>"}},
     {{.name = "qwen3",
       .begin = "",
       .system = kChatMlSystem,
@@ -104,7 +105,7 @@ constexpr KnownTemplate kKnownTemplates[] = {
       .system_goes = System::refused,
       .specials = kMistral},
      {"'[INST] '", "' [/INST]'"},
-     {}},
+     {"<<SYS>>", "strip()"}},  // Llama 2
     {{.name = "mistral-v3",
       .begin = "<s>",
       .user = {"[INST] ", "[/INST]", ""},

@@ -253,7 +253,7 @@ template <typename T, typename Out, bool kByRows>
 __global__ void __launch_bounds__(kMoeThreads)
     grouped_kernel(View<const T> left, const int32_t* offsets, int experts, View<const T> w,
                    int64_t per_expert, View<Out> out, int64_t cols, int64_t depth) {
-  int64_t tile = blockIdx.y;
+  int64_t tile = blockIdx.x;
   int expert = 0;
   for (; expert < experts; ++expert) {
     const int64_t tiles = div_up(offsets[expert + 1] - offsets[expert], kTile);
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kMoeThreads)
   }
   if (expert == experts) return;
   const int64_t row = offsets[expert] + tile * kTile, end = offsets[expert + 1],
-                col = int64_t(blockIdx.x) * kTile, first = expert * per_expert;
+                col = int64_t(blockIdx.y) * kTile, first = expert * per_expert;
   multiply_tile(
       depth, [&](int i, int64_t d) { return row + i < end ? to_float(*left.at(row + i, d)) : 0.0f; },
       [&](int64_t d, int j) {
@@ -295,7 +295,7 @@ template <bool kByRows>
 void grouped(const Queue& queue, const char* name, const Matrix& left, const Matrix& offsets, const Matrix& w,
              const Matrix& out) {
   const int64_t experts = offsets.cols - 1;
-  const dim3 grid(unsigned(div_up(out.cols, kTile)), unsigned(left.rows / kTile + experts));
+  const dim3 grid(unsigned(left.rows / kTile + experts), unsigned(div_up(out.cols, kTile)));  // y has 65,535 at most
   with_activation_type(left.dtype, [&](auto* in) {
     using T = std::remove_pointer_t<decltype(in)>;
     with_activation_type(out.dtype, [&](auto* to) {

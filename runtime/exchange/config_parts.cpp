@@ -440,6 +440,8 @@ ConfigPart experts(ExpertKeys keys) {
       OrderedJson dense = OrderedJson::array();
       for (int64_t i = 0; i < m.moe.first_dense_layers; ++i) dense.push_back(i);
       config["mlp_only_layers"] = dense;
+    } else {
+      config["intermediate_size"] = m.moe.expert_ffn_size;  // no layer has the other width
     }
     config["num_experts_per_tok"] = m.moe.top_k;
     config["router_aux_loss_coef"] = m.moe.aux_loss_coefficient;

@@ -94,7 +94,7 @@ void check_experts(Resolution& r) {
              {fmt::format("there are {} layers", m.num_layers)});
   if (m.layer.mlp_bias && r.sound("model.layer.mlp_bias"))
     r.report("E0254", "experts have no biases", {"model.layer.mlp_bias", experts},
-             {"remove model.layer.mlp_bias"});
+             {"set model.layer.mlp_bias to false"});
 }
 
 void check_pattern(Resolution& r) {

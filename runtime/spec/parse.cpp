@@ -52,7 +52,11 @@ bool is_left_out(const Field& field, const JobSpec& job) {
 std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
-    if (!field.in_resolved || field.set_in_source || is_left_out(field, r.job)) continue;
+    // A default that was given against the preset's value would be the preset's again.
+    const bool is_against_preset =
+        field.part == SpecPart::model && !r.job.model.preset.empty() && r.given_by_user(field.path);
+    if (!field.in_resolved || field.set_in_source) continue;
+    if (is_left_out(field, r.job) && !is_against_preset) continue;
     if (field.where_learned == spec::WhereLearned::nothing && !r.job.model.is_rotary()) continue;
     if (field.type == spec::Type::source_list) {
       const std::vector<DataSource>& sources = r.job.data.*field.sources;

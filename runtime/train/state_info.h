@@ -22,6 +22,9 @@ struct TrainingState {
 ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const RankOptions& options,
                            const std::string& numerics, const std::string& data_fingerprints_json);
 
+/// Error(kCheckpoint): its moments in int8 have a scale for each block of a chunk, and this job has other chunks.
+void require_same_blocks(const JobSpec& job, const ckpt::StateInfo& info);
+
 /// The state that a checkpoint describes. new_data: the data begin at their start. Error(kCheckpoint) if it
 /// does not say how far the run was in its data, and that is needed.
 TrainingState training_state(const ckpt::StateInfo& info, bool new_data);

@@ -205,6 +205,7 @@ struct Trainer::Impl {
         rank.state([this](uint64_t done, uint64_t total) { activity.progress(done, total, true); });
     if (loads_state(options)) {
       const auto checkpoint = open_start(options, {world.rank(), table, *rank.params}, fs, activity);
+      require_same_blocks(job, checkpoint->state());
       load_state(table, *checkpoint, state);
       now = training_state(checkpoint->state(), options.new_data);
     } else if (!job.model.init_from.empty()) {

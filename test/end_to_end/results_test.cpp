@@ -74,6 +74,10 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   INFO(submitted.err);
   CHECK(result_error(submitted.out, "submitted") == "");
   CHECK(Json::parse(submitted.out)["slurm"]["jobs"] == Json{"17"});
+  // What `auto` comes to is decided here, since a resume, which Slurm starts, decides nothing.
+  const Json written =
+      Json::parse(read_file(Json::parse(submitted.out)["directory"].get<std::string>() + "/job.json"));
+  CHECK(written["data"].contains("documents"));
   Child serve({"/bin/sh", "-c", "exec " + trainctl_path() + " status hurt --serve 127.0.0.1:0 --json >url"},
               in);
   REQUIRE(eventually(120, [&] {

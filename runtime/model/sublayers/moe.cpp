@@ -118,8 +118,12 @@ class Moe : public Sublayer {
     norm_.forward(c, t, previous, delta);
     c.backend.run(c.stream,
                   kernels::LinearForward{.x = router_input(c, t), .w = router_.get(), .y = t[kLogits]});
+    // Behind a cache of keys there are fewer tokens than in a sequence.
+    const int64_t tokens = t[kLogits].rows;
+    for (const int slots : {kSlots, kRows})
+      t[size_t(slots)] = t[size_t(slots)].columns(0, tokens * plan_.top_k);
     c.backend.run(c.stream, kernels::Route{.router = plan_.router,
-                                           .seq_len = c.shape.seq_len,
+                                           .seq_len = std::min(c.shape.seq_len, tokens),
                                            .logits = t[kLogits],
                                            .ids = t[kIds],
                                            .weights = t[kWeights],

@@ -167,12 +167,14 @@ void declare_router(DeclareSection& moe) {
       .fallback(1.0)
       .left_out_as_default()
       .also({"routed_scaling_factor"});
-  moe.number("aux_loss_coefficient",
-             "How much the loss of unevenly used experts counts in training, of each token and layer: E / (k "
-             "T^2) "
-             "* sum over experts of a sequence's tokens that have it * the sum of its scores there. It is of "
-             "each "
-             "sequence, so that no mesh changes it. The reported loss is without it.")
+  moe.number(
+         "aux_loss_coefficient",
+         "How much the loss of unevenly used experts counts in training, of each token and layer: E / (k "
+         "T^2) * sum over experts of a sequence's tokens that have it * the sum of its scores there. It is "
+         "of each sequence, so that no mesh changes it, and of all tokens, while the loss is divided by the "
+         "targets that count. Layers add up, as in Megatron-LM; transformers take their mean and do not "
+         "divide by k: their router_aux_loss_coef is this times layers / k. The reported loss is without "
+         "it.")
       .to(IN_JOB(model.moe.aux_loss_coefficient))
       .on_change(Change::branch)
       .from(0)

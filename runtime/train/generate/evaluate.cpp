@@ -51,7 +51,11 @@ SourceResult evaluate_source(Generator& generator, const data::Dataset& dataset,
     each(i + 1, result.sequences);
   }
   dataset.require_unchanged();
-  result.loss = sum / double(std::max<int64_t>(1, result.targets));
+  if (result.targets == 0)
+    throw Error(ErrorCode::kData,
+                fmt::format("no target of the first {} sequences counts (data.documents, data.loss)",
+                            result.sequences));
+  result.loss = sum / double(result.targets);
   return result;
 }
 
@@ -60,7 +64,13 @@ bool keeps_documents(const DataSpec& spec, const data::SourceOptions& source) {
   return spec.masks_documents() && data::open_source(source)->document_count() > 0;
 }
 
-std::vector<SourceResult> evaluate_sources(Generator& generator, const JobSpec& job,
+bool has_loss_file(FileSystem& fs, const data::SourceOptions& source) {
+  const std::vector<std::string> paths = data::resolve(source).paths;
+  return std::any_of(paths.begin(), paths.end(),
+                     [&](const std::string& path) { return fs.exists(data::loss_path(path)); });
+}
+
+std::vector<SourceResult> evaluate_sources(FileSystem& fs, Generator& generator, const JobSpec& job,
                                            const EvaluateRequest& request,
                                            const std::function<void(const std::string&)>& each) {
   DataSpec spec = job.data;
@@ -78,8 +88,8 @@ std::vector<SourceResult> evaluate_sources(Generator& generator, const JobSpec& 
     data::DatasetOptions one = all;
     one.sources = {source};
     one.documents = keeps_documents(spec, source);
-    if (!request.data.empty() && !real_file_system().exists(data::loss_path(source.path))) {
-      one.sources[0].loss = false;  // the run's own files have one, this has none
+    if (!has_loss_file(fs, source)) {  // others of the run have one
+      one.sources[0].loss = false;
       one.loss = data::LossUse::all;
     }
     const auto dataset = data::open_dataset(one);
@@ -103,8 +113,16 @@ TaskResult evaluate_task(Generator& generator, const TaskFile& file, std::option
     each(fmt::format("{}: {} of {} examples", file_name(file.path), done, result.examples));
   });
   for (size_t i = 0; i < file.examples.size(); ++i) {
+    for (const Likelihood& ending : likelihoods.of_examples[i])
+      if (!std::isfinite(ending.log))
+        throw Error(
+            ErrorCode::kCheckpoint,
+            fmt::format(
+                "an ending of {}, example {} has a likelihood that is not finite: the model's weights have "
+                "diverged",
+                file.path, i + 1));
     const std::vector<Likelihood>& endings = likelihoods.of_examples[i];
-    const int label = file.examples[i].label;
+    const int64_t label = file.examples[i].label;
     result.right_by_mean += best_by_mean(endings) == label;
     result.right_by_sum += best_by_sum(endings) == label;
   }
@@ -174,7 +192,7 @@ EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
   const std::optional<int32_t> start = tokenizer ? std::optional(tokenizer->end_of_text()) : std::nullopt;
   for (const TaskFile& file : tasks) result.tasks.push_back(evaluate_task(generator, file, start, each));
   if (request.tasks.empty() || !request.data.empty())
-    result.sources = evaluate_sources(generator, job, request, each);
+    result.sources = evaluate_sources(fs, generator, job, request, each);
   return result;
 }
 

@@ -29,7 +29,7 @@ void check(const TaskExample& example, const Place& place, int64_t vocab_size) {
   if (example.endings.size() < 2)
     place.refuse(fmt::format("{} endings, of which none can be chosen; at least two are needed",
                              example.endings.size()));
-  if (example.label < 0 || size_t(example.label) >= example.endings.size())
+  if (example.label < 0 || example.label >= int64_t(example.endings.size()))
     place.refuse(fmt::format("label {} is none of its {} endings, which count from 0", example.label,
                              example.endings.size()));
   const auto check_tokens = [&](const std::vector<int32_t>& tokens) {
@@ -112,7 +112,8 @@ Json value_of(const Json& object, std::initializer_list<const char*> names) {
 /// Text as it stands behind a context: a space before it, which some tokenizers add themselves.
 std::vector<int32_t> behind_context(const data::Tokenizer& tokenizer, const std::string& text) {
   const bool has_space = !text.empty() && (text[0] == ' ' || text[0] == '\n');
-  return tokenizer.encode(has_space || tokenizer.adds_space() ? text : " " + text);
+  if (tokenizer.adds_space()) return tokenizer.encode(has_space && text[0] == ' ' ? text.substr(1) : text);
+  return tokenizer.encode(has_space ? text : " " + text);
 }
 
 TaskExample example_of(const Json& line, const Place& place, const data::Tokenizer& tokenizer) {
@@ -129,7 +130,7 @@ TaskExample example_of(const Json& line, const Place& place, const data::Tokeniz
   // Some files have the number as a text.
   const Json number = label.is_string() ? try_parse_json(label.get<std::string>()) : label;
   if (!number.is_number_integer()) place.refuse("no number under `label` (or `answer`, `gold`)");
-  example.label = number.get<int>();
+  example.label = number.get<int64_t>();
   return example;
 }
 

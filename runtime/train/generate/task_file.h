@@ -12,7 +12,7 @@ namespace trainctl {
 struct TaskExample {
   std::vector<int32_t> context;               ///< may be empty
   std::vector<std::vector<int32_t>> endings;  ///< at least two, none empty
-  int label = 0;                              ///< of the right one
+  int64_t label = 0;                          ///< of the right one
 };
 
 struct TaskFile {
