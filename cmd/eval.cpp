@@ -153,6 +153,7 @@ void add_eval(CommandLine& app, Context& context) {
       .range(0, 1000000000);
   command.add_option("--tokenizer", options->tokenizer,
                      "tokenizer file or `bytes`, if the run does not name one");
+  command.add_flag("--ema", options->request.averages, "with the averages of the weights (optimizer.ema)");
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }
 

@@ -168,7 +168,7 @@ TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,
 
 EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
                         const std::function<void(const std::string&)>& each) {
-  const auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
+  const auto checkpoint = open_model(fs, request.checkpoint, request.averages);
   const JobSpec job = job_of(*checkpoint);
   const data::TokenizerChoice choice =
       request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);

@@ -18,6 +18,7 @@ struct EvaluateRequest {
   data::TokenizerChoice tokenizer;  ///< none: the one of the run
   int64_t most_examples = 1000, most_sequences = 256;  ///< of each file, each source; 0: all
   int threads = 1;
+  bool averages = false;  ///< optimizer.ema in place of the weights
 };
 
 /// Accuracy of a task: the share of examples whose right ending is the likeliest; of equals the first is taken.

@@ -50,34 +50,42 @@ JobSpec job_of(const ckpt::Checkpoint& checkpoint) {
                           parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
 }
 
-SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each) {
-  auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
-  if (request.averages) checkpoint = ckpt::averages_of(std::move(checkpoint));
-  const JobSpec job = job_of(*checkpoint);
+std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& path, bool averages) {
+  auto checkpoint = ckpt::Checkpoint::open(fs, path);
+  return averages ? ckpt::averages_of(std::move(checkpoint)) : std::move(checkpoint);
+}
+
+Sampler::Sampler(FileSystem& fs, const SampleRequest& request)
+    : checkpoint_(open_model(fs, request.checkpoint, request.averages)), options_(request.options) {
+  const JobSpec job = job_of(*checkpoint_);
   const data::TokenizerChoice choice =
       request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
   if (!choice.is_given())
     throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE "
                                   "(or `bytes`)");
-  const auto tokenizer = data::open_tokenizer(choice);
-  if (tokenizer->vocab_size() > job.model.vocab_size)
-    throw Error(ErrorCode::kData, fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
-                                              "the run with --tokenizer", tokenizer->name(), tokenizer->vocab_size(),
-                                              job.model.vocab_size));
-  const auto backend = one_device(job, request.threads);
-  Generator generator(job, *checkpoint, *backend);
-  std::vector<int32_t> prompt = tokenizer->encode(request.prompt);
-  if (prompt.empty()) prompt.push_back(tokenizer->end_of_text());
-  GenerateOptions options = request.options;
-  options.stop_token = tokenizer->end_of_text();
+  tokenizer_ = data::open_tokenizer(choice);
+  if (tokenizer_->vocab_size() > job.model.vocab_size)
+    throw Error(
+        ErrorCode::kData,
+        fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
+                    "the run with --tokenizer",
+                    tokenizer_->name(), tokenizer_->vocab_size(), job.model.vocab_size));
+  backend_ = one_device(job, request.threads);
+  generator_ = std::make_unique<Generator>(job, *checkpoint_, *backend_);
+  options_.stop_token = tokenizer_->end_of_text();
+}
+
+SampleResult Sampler::write(const std::string& prompt, const std::function<void(const std::string&)>& each) {
+  std::vector<int32_t> tokens = tokenizer_->encode(prompt);
+  if (tokens.empty()) tokens.push_back(tokenizer_->end_of_text());
   SampleResult result;
-  result.step = checkpoint->state().step;
+  result.step = checkpoint_->state().step;
   const double begin = real_clock().monotonic_s();
   std::vector<int32_t> all;
   size_t shown = 0;
-  generator.generate(prompt, options, [&](int32_t token) {
+  generator_->generate(tokens, options_, [&](int32_t token) {
     all.push_back(token);
-    result.text = tokenizer->decode(all);
+    result.text = tokenizer_->decode(all);
     const size_t whole = whole_characters(result.text);
     if (whole > shown) each(result.text.substr(shown, whole - shown));
     shown = std::max(shown, whole);

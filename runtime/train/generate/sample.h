@@ -1,9 +1,10 @@
-// `trainctl sample`: generates text from a checkpoint, its tokenizer and a prompt.
+// `trainctl sample`: generates text from a checkpoint, its tokenizer and prompts.
 #pragma once
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "data/tokenizer.h"
 #include "data/tokenizer_choice.h"
 #include "runtime/base/file_system.h"
 #include "runtime/machine/rank_device.h"
@@ -13,14 +14,15 @@ namespace trainctl {
 
 /// The job whose state a checkpoint holds. Error(kCheckpoint) if it has no usable spec.
 JobSpec job_of(const ckpt::Checkpoint& checkpoint);
+/// A checkpoint with its weights, or with their moving averages (optimizer.ema) in their place. Error(kCheckpoint).
+std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& path, bool averages);
 /// The tokenizer of the job or of its training data; none is given if nothing names one.
 data::TokenizerChoice tokenizer_of(const DataSpec& spec);
 /// A GPU if there is one, otherwise this machine's cores.
 std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads);
 
 struct SampleRequest {
-  std::string checkpoint;        ///< a step directory
-  std::string prompt;            ///< "": the end-of-text token, that is, the start of a document
+  std::string checkpoint;              ///< a step directory
   data::TokenizerChoice tokenizer;     ///< none: the one of the run
   GenerateOptions options;
   bool averages = false;  ///< --ema: with the averages of the weights
@@ -33,9 +35,22 @@ struct SampleResult {
   double seconds = 0;
 };
 
-/// Generates text. Calls `each` with new text as soon as it can be decoded. Error(kCheckpoint): the
-/// checkpoint cannot be used. Error(kData): no tokenizer is known, or its vocabulary is larger than the
-/// model's.
-SampleResult sample(FileSystem& fs, const SampleRequest& request, const std::function<void(const std::string&)>& each);
+/// Generates text behind one prompt after another, with the model loaded once.
+class Sampler {
+ public:
+  /// Error(kCheckpoint): the checkpoint cannot be used. Error(kData): no tokenizer is known, or its vocabulary is
+  /// larger than the model's.
+  Sampler(FileSystem& fs, const SampleRequest& request);
+  /// Continues `prompt`; "": the end-of-text token, that is, the start of a document. Calls `each` with new text as
+  /// soon as it can be decoded. The text does not depend on earlier prompts.
+  SampleResult write(const std::string& prompt, const std::function<void(const std::string&)>& each);
+
+ private:
+  std::unique_ptr<ckpt::Checkpoint> checkpoint_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<Generator> generator_;
+  GenerateOptions options_;
+};
 
 }  // namespace trainctl

@@ -476,19 +476,6 @@ TEST_CASE("a lineage comes back as it was written", "[spec]") {
   CHECK(lineage_of("[{}]").empty());
 }
 
-TEST_CASE("a default that is given against a preset stays when the resolved spec is read again", "[spec]") {
-  for (const std::string setting :
-       {"model.moe.top_k=2", "model.moe.aux_loss_coefficient=0.01", "model.moe.renormalize=true"}) {
-    CAPTURE(setting);
-    const ParsedJob job = parse(kMinimal, {"model.preset=qwen3-30b-a3b", setting, "parallelism.tensor=1"});
-    REQUIRE(job.ok());
-    const ParsedJob again = parse(job.resolved_json);
-    REQUIRE(again.ok());
-    CHECK(again.job.model.moe == job.job.model.moe);
-    CHECK(again.hash == job.hash);
-  }
-}
-
 TEST_CASE("the sample specs are valid", "[spec]") {
   FileSystem& fs = real_file_system();
   const std::string folder = std::string(TRAINCTL_SOURCE_DIR) + "/scripts/jobs/";
