@@ -279,7 +279,8 @@ void check_data(const DataSpec& data, int64_t vocab_size, Preflight& result) {
   if (val)
     for (const std::string& path : val->files()) result.data_files.push_back(path);
   if (data.tokenizer.is_file()) result.data_files.push_back(data.tokenizer.path());
-  result.val_bytes_per_token = bytes_per_token(data.val);
+  // The loss of some tokens alone says nothing of the bytes of all.
+  result.val_bytes_per_token = data.reads_loss() ? 0 : bytes_per_token(data.val);
 }
 
 std::string find_mpirun(const std::string& name) {
