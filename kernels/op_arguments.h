@@ -83,6 +83,7 @@ struct UpdateBox {
   int64_t grad_stride = 0;
   Matrix param;  ///< its shape is the shape of the box
   float weight_decay = 0;
+  float lr_scale = 1;  ///< factor of the step's learning rate
   Moments moments = Moments::f32;
   float *first_scales = nullptr, *second_scales = nullptr;
 };

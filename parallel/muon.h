@@ -4,7 +4,7 @@
 //   M = momentum * M + G;   N = G + momentum * M                               (Nesterov)
 //   X = N / |N|, |N| the Frobenius norm;   then, for each step:  A = X^T X (X X^T where X is wide)
 //   X = a X + X (b A + c A A)
-//   W = (1 - lr * weight_decay) W - lr * scale * X
+//   W = (1 - lr * weight_decay) W - lr * scale * X,   lr the step's times the parameter's factor
 //
 // Everything is f32. A fused weight (q | k | v) is several matrices, one for each of ParamLayout::sections, or
 // one for each head where the layout has ParamLayout::head_rows.

@@ -167,6 +167,7 @@ void MuonUpdates::apply(const Owned& owned, const std::vector<Matrix>& sections,
     const Box& box = memory_.owned_chunks()[i].chunk.where.global;
     const kernels::UpdateBox& to = memory_.update_boxes()[i];
     const Matrix master = kernels::matrix(to.master, DType::f32, box.rows(), box.cols());
+    const float lr = step.lr * to.lr_scale;
     int64_t begin = 0;  // of the section
     for (const Matrix& section : sections) {
       const int64_t from = std::max(begin, box.row_begin), end = std::min(begin + section.rows, box.row_end);
@@ -176,8 +177,8 @@ void MuonUpdates::apply(const Owned& owned, const std::vector<Matrix>& sections,
             stream_,
             ScaledAdd{.x = section.row_range(from - begin, end - from).columns(box.col_begin, box.cols()),
                       .out = master.row_range(from - box.row_begin, end - from),
-                      .alpha = -(step.lr * scale),
-                      .beta = 1.0f - step.lr * to.weight_decay});
+                      .alpha = -(lr * scale),
+                      .beta = 1.0f - lr * to.weight_decay});
       begin += section.rows;
     }
     backend_.run(stream_, kernels::Copy{.src = master, .dst = to.param});

@@ -120,6 +120,7 @@ void ShardedMemory::build_state_chunks() {
                            .grad = s.gradient,
                            .grad_stride = s.gradient_stride,
                            .weight_decay = use.weight_decay,
+                           .lr_scale = use.lr_scale,
                            .moments = format_of(s.rows.find(StateRole::first_moment)->dtype),
                            .first_scales = reinterpret_cast<float*>(s.state(StateRole::first_scales)),
                            .second_scales = reinterpret_cast<float*>(s.state(StateRole::second_scales))};

@@ -60,7 +60,7 @@ struct ParamUse {
   DType dtype = DType::f32;       ///< dtype of the compute copy
   StateRows states = kAdamW;      ///< what the optimizer keeps of it
   UpdateRule rule = UpdateRule::adamw;  ///< has these states
-  float weight_decay = 0;
+  float weight_decay = 0, lr_scale = 1;  ///< as in UpdateBox
   bool joined = false;            ///< directly follows the previous use in memory, as one taller matrix
   int part = 0;                   ///< of the rank's model (parallel/step_program.h), in forward order
   AxisSet replicated = axes::data;  ///< see GroupKey

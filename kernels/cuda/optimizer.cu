@@ -23,12 +23,12 @@ struct Weight {
   float master, first_moment, second_moment;
 };
 
-__device__ inline Weight adamw_of(Weight x, float grad, float decay, const AdamWStep& s) {
+__device__ inline Weight adamw_of(Weight x, float grad, float lr, float decay, const AdamWStep& s) {
   const float g = __fmul_rn(grad, s.grad_scale);
   const float m = __fadd_rn(__fmul_rn(s.beta1, x.first_moment), __fmul_rn(__fsub_rn(1.0f, s.beta1), g));
   const float v = __fadd_rn(__fmul_rn(s.beta2, x.second_moment), __fmul_rn(__fsub_rn(1.0f, s.beta2), __fmul_rn(g, g)));
   const float decayed = __fsub_rn(x.master, __fmul_rn(decay, x.master));
-  const float numerator = __fmul_rn(s.lr, __fdiv_rn(m, s.bias_correction1));
+  const float numerator = __fmul_rn(lr, __fdiv_rn(m, s.bias_correction1));
   const float denominator = __fadd_rn(__fsqrt_rn(__fdiv_rn(v, s.bias_correction2)), s.eps);
   return {__fsub_rn(decayed, __fdiv_rn(numerator, denominator)), m, v};
 }
@@ -44,7 +44,7 @@ __device__ inline void adamw_tile(const UpdateBox& box, const Tile& tile, const 
   float* const second_moment = static_cast<float*>(box.second_moment) + tile.row * cols + tile.col;
   const float* const grad = box.grad + tile.row * grad_stride + tile.col;
   T* const param = static_cast<T*>(box.param.data) + tile.row * param_stride + tile.col;
-  const float decay = __fmul_rn(step.lr, box.weight_decay);
+  const float lr = __fmul_rn(step.lr, box.lr_scale), decay = __fmul_rn(lr, box.weight_decay);
   const int packs_per_row = tile.cols / N, packs = tile.rows * packs_per_row;
   for (int i = int(threadIdx.x); i < packs; i += kThreads) {
     const int64_t r = i / packs_per_row, c = int64_t(i % packs_per_row) * N;
@@ -55,7 +55,7 @@ __device__ inline void adamw_tile(const UpdateBox& box, const Tile& tile, const 
     Floats v = *reinterpret_cast<const Floats*>(second_moment + at);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const Weight next = adamw_of({w.v[k], m.v[k], v.v[k]}, g.v[k], decay, step);
+      const Weight next = adamw_of({w.v[k], m.v[k], v.v[k]}, g.v[k], lr, decay, step);
       w.v[k] = next.master;
       m.v[k] = next.first_moment;
       v.v[k] = next.second_moment;
@@ -97,22 +97,22 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const UpdateBox* boxes,
 
 struct LionRule {
   LionStep step;
-  __device__ void operator()(float& w, float& m, float grad, float decay) const {
+  __device__ void operator()(float& w, float& m, float grad, float lr, float decay) const {
     const float g = __fmul_rn(grad, step.grad_scale);
     const float direction = __fadd_rn(__fmul_rn(step.beta1, m), __fmul_rn(__fsub_rn(1.0f, step.beta1), g));
     const float u = direction > 0.0f ? 1.0f : direction < 0.0f ? -1.0f : 0.0f;
     w = __fsub_rn(w, __fmul_rn(decay, w));
-    w = __fsub_rn(w, __fmul_rn(step.lr, u));
+    w = __fsub_rn(w, __fmul_rn(lr, u));
     m = __fadd_rn(__fmul_rn(step.beta2, m), __fmul_rn(__fsub_rn(1.0f, step.beta2), g));
   }
 };
 
 struct SgdRule {
   SgdStep step;
-  __device__ void operator()(float& w, float& m, float grad, float decay) const {
+  __device__ void operator()(float& w, float& m, float grad, float lr, float decay) const {
     m = __fadd_rn(__fmul_rn(step.momentum, m), __fmul_rn(grad, step.grad_scale));
     w = __fsub_rn(w, __fmul_rn(decay, w));
-    w = __fsub_rn(w, __fmul_rn(step.lr, m));
+    w = __fsub_rn(w, __fmul_rn(lr, m));
   }
 };
 
@@ -125,7 +125,7 @@ __device__ inline void one_moment_tile(const UpdateBox& box, const Tile& tile, c
   float* const moment = static_cast<float*>(box.first_moment) + tile.row * cols + tile.col;
   const float* const grad = box.grad + tile.row * grad_stride + tile.col;
   T* const param = static_cast<T*>(box.param.data) + tile.row * param_stride + tile.col;
-  const float decay = __fmul_rn(rule.step.lr, box.weight_decay);
+  const float lr = __fmul_rn(rule.step.lr, box.lr_scale), decay = __fmul_rn(lr, box.weight_decay);
   const int packs_per_row = tile.cols / N, packs = tile.rows * packs_per_row;
   for (int i = int(threadIdx.x); i < packs; i += kThreads) {
     const int64_t r = i / packs_per_row, c = int64_t(i % packs_per_row) * N;
@@ -134,7 +134,7 @@ __device__ inline void one_moment_tile(const UpdateBox& box, const Tile& tile, c
     Floats w = *reinterpret_cast<const Floats*>(master + at);
     Floats m = *reinterpret_cast<const Floats*>(moment + at);
 #pragma unroll
-    for (int k = 0; k < N; ++k) rule(w.v[k], m.v[k], g.v[k], decay);
+    for (int k = 0; k < N; ++k) rule(w.v[k], m.v[k], g.v[k], lr, decay);
     *reinterpret_cast<Floats*>(master + at) = w;
     *reinterpret_cast<Floats*>(moment + at) = m;
     Pack<T, N> p;
@@ -254,8 +254,8 @@ struct LaneMoments {
 struct AdamWRule {
   static constexpr bool kTwoMoments = true;
   AdamWStep step;
-  __device__ void operator()(float& w, float& m, float& v, float grad, float decay) const {
-    const Weight next = adamw_of({w, m, v}, grad, decay, step);
+  __device__ void operator()(float& w, float& m, float& v, float grad, float lr, float decay) const {
+    const Weight next = adamw_of({w, m, v}, grad, lr, decay, step);
     w = next.master, m = next.first_moment, v = next.second_moment;
   }
 };
@@ -264,7 +264,9 @@ struct AdamWRule {
 template <typename Rule>
 struct OneMoment : Rule {
   static constexpr bool kTwoMoments = false;
-  __device__ void operator()(float& w, float& m, float&, float grad, float decay) const { Rule::operator()(w, m, grad, decay); }
+  __device__ void operator()(float& w, float& m, float&, float grad, float lr, float decay) const {
+    Rule::operator()(w, m, grad, lr, decay);
+  }
 };
 
 template <Moments kFormat, typename T, typename Rule>
@@ -272,7 +274,7 @@ __device__ inline void update_block(const UpdateBox& box, int64_t block, const R
   const int lane = int(threadIdx.x) % kWarpSize;
   const int64_t cols = box.param.cols, count = box.param.rows * cols, begin = block * kMomentBlock;
   const int n = int(count - begin < kMomentBlock ? count - begin : kMomentBlock);
-  const float decay = __fmul_rn(rule.step.lr, box.weight_decay);
+  const float lr = __fmul_rn(rule.step.lr, box.lr_scale), decay = __fmul_rn(lr, box.weight_decay);
   LaneMoments<kFormat, true> m;
   LaneMoments<kFormat, false> v;
   m.read(box.first_moment, box.first_scales, begin, n, lane);
@@ -283,7 +285,7 @@ __device__ inline void update_block(const UpdateBox& box, int64_t block, const R
     const int i = lane + k * kWarpSize;
     if (i < n) {
       float w = box.master[begin + i];
-      rule(w, m.v[k], v.v[k], box.grad[row * box.grad_stride + col], decay);
+      rule(w, m.v[k], v.v[k], box.grad[row * box.grad_stride + col], lr, decay);
       box.master[begin + i] = w;
       static_cast<T*>(box.param.data)[row * box.param.stride + col] = from_float<T>(w);
     }

@@ -24,10 +24,11 @@ const TileTable& TileTables::of(CudaStream& stream, std::span<const UpdateBox> b
   shapes_.clear();
   for (const UpdateBox& b : boxes) {
     append(content_, b.param);
-    int32_t decay = 0;
-    std::memcpy(&decay, &b.weight_decay, sizeof(decay));
+    int32_t factors[2];
+    std::memcpy(&factors[0], &b.weight_decay, sizeof(float));
+    std::memcpy(&factors[1], &b.lr_scale, sizeof(float));
     content_.insert(content_.end(), {word_of(b.master), word_of(b.first_moment), word_of(b.second_moment),
-                                     word_of(b.grad), b.grad_stride, decay, int64_t(b.moments),
+                                     word_of(b.grad), b.grad_stride, factors[0], factors[1], int64_t(b.moments),
                                      word_of(b.first_scales), word_of(b.second_scales)});
     shapes_.push_back(b.moments == Moments::f32 ? b.param : block_shape(b.param));
   }

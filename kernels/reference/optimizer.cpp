@@ -33,38 +33,44 @@ void update(const UpdateBox& box, float grad_scale, float decay, uint32_t number
 
 void compute(const AdamW& op) {
   const AdamWStep& s = op.step;
-  for (const UpdateBox& box : op.boxes)
-    update(box, s.grad_scale, s.lr * box.weight_decay, s.update,
+  for (const UpdateBox& box : op.boxes) {
+    const float lr = s.lr * box.lr_scale;
+    update(box, s.grad_scale, lr * box.weight_decay, s.update,
            [&](float w, float decayed, float& m, float& v, float g) {
              m = s.beta1 * m + (1.0f - s.beta1) * g;
              v = s.beta2 * v + (1.0f - s.beta2) * (g * g);
              w = w - decayed;
-             return w - (s.lr * (m / s.bias_correction1)) / (std::sqrt(v / s.bias_correction2) + s.eps);
+             return w - (lr * (m / s.bias_correction1)) / (std::sqrt(v / s.bias_correction2) + s.eps);
            });
+  }
 }
 
 void compute(const Lion& op) {
   const LionStep& s = op.step;
-  for (const UpdateBox& box : op.boxes)
-    update(box, s.grad_scale, s.lr * box.weight_decay, s.update,
+  for (const UpdateBox& box : op.boxes) {
+    const float lr = s.lr * box.lr_scale;
+    update(box, s.grad_scale, lr * box.weight_decay, s.update,
            [&](float w, float decayed, float& m, float&, float g) {
              const float direction = s.beta1 * m + (1.0f - s.beta1) * g;
              const float u = direction > 0 ? 1.0f : direction < 0 ? -1.0f : 0.0f;
              m = s.beta2 * m + (1.0f - s.beta2) * g;
              w = w - decayed;
-             return w - s.lr * u;
+             return w - lr * u;
            });
+  }
 }
 
 void compute(const Sgd& op) {
   const SgdStep& s = op.step;
-  for (const UpdateBox& box : op.boxes)
-    update(box, s.grad_scale, s.lr * box.weight_decay, s.update,
+  for (const UpdateBox& box : op.boxes) {
+    const float lr = s.lr * box.lr_scale;
+    update(box, s.grad_scale, lr * box.weight_decay, s.update,
            [&](float w, float decayed, float& m, float&, float g) {
              m = s.momentum * m + g;
              w = w - decayed;
-             return w - s.lr * m;
+             return w - lr * m;
            });
+  }
 }
 
 void compute(const SumSquares& op) {

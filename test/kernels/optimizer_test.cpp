@@ -11,8 +11,14 @@ const AdamWStep kStep{.lr = 3e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, 
 UpdateBox box_of(const std::vector<Storage>& state, const Storage& grad, int64_t first, int64_t rows) {
   const Matrix param = state[3]->row_range(first, rows);
   const int64_t at = first * state[3]->cols;
-  return {state[0].f32() + at, state[1].f32() + at, state[2].f32() + at, grad.f32() + first * grad->stride,
-          grad->stride, param, 0.1f};
+  return {state[0].f32() + at,
+          state[1].f32() + at,
+          state[2].f32() + at,
+          grad.f32() + first * grad->stride,
+          grad->stride,
+          param,
+          0.1f,
+          0.7f};
 }
 
 std::vector<Storage> random_state(Random& random, DType dtype, int64_t rows, int64_t cols) {
@@ -129,13 +135,21 @@ void sgd_in_double(OneMoment& x, const Storage& grad, const SgdStep& s, double d
 const LionStep kLionStep{.lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.97f, .grad_scale = 0.37f};
 const SgdStep kSgdStep{.lr = 3e-3f, .momentum = 0.9f, .grad_scale = 0.37f};
 
+/// The step with the box's own learning rate.
+template <typename Step>
+Step own_step(Step step, const UpdateBox& box) {
+  step.lr *= box.lr_scale;
+  return step;
+}
+
 UpdateBox one_moment_box(const std::vector<Storage>& state, const Storage& grad) {
   return {.master = state[0].f32(),
           .first_moment = state[1].f32(),
           .grad = grad.f32(),
           .grad_stride = grad->stride,
           .param = state[2],
-          .weight_decay = 0.1f};
+          .weight_decay = 0.1f,
+          .lr_scale = 0.7f};
 }
 
 }  // namespace
@@ -176,10 +190,10 @@ TEST_CASE("lion and sgd are their formulas over several steps") {
       const UpdateBox boxes[] = {one_moment_box(state, grad)};
       if (lion) {
         reference().run(*s, Lion{.boxes = boxes, .step = kLionStep});
-        lion_in_double(expected, grad, kLionStep, double(boxes[0].weight_decay));
+        lion_in_double(expected, grad, own_step(kLionStep, boxes[0]), double(boxes[0].weight_decay));
       } else {
         reference().run(*s, Sgd{.boxes = boxes, .step = kSgdStep});
-        sgd_in_double(expected, grad, kSgdStep, double(boxes[0].weight_decay));
+        sgd_in_double(expected, grad, own_step(kSgdStep, boxes[0]), double(boxes[0].weight_decay));
       }
     }
     for (int64_t i = 0; i < rows * cols; ++i) {

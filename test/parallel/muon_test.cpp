@@ -24,7 +24,7 @@ namespace {
 using namespace parallel;
 
 constexpr int kMuonLanes = 4, kMuonSteps = 3;
-constexpr float kLr = 0.02f, kMomentum = 0.95f, kGradScale = 0.5f, kDecay = 0.1f;
+constexpr float kLr = 0.02f, kMomentum = 0.95f, kGradScale = 0.5f, kDecay = 0.1f, kLrScale = 0.75f;
 
 struct MuonUses {
   std::vector<ParamUse> uses;
@@ -37,6 +37,7 @@ struct MuonUses {
     use.rule = cols > 1 ? UpdateRule::muon : UpdateRule::adamw;
     use.states = rows_of(use.rule);
     use.weight_decay = kDecay;
+    use.lr_scale = kLrScale;
     if (cut == Cut::none) use.replicated |= axes::tensor;
     grids.push_back(chunk_grid(use.layout, {1, 2}, 40));
     uses.push_back(std::move(use));
@@ -207,7 +208,8 @@ double error_of(const MuonUses& of, int param, const std::vector<float>& got, Mu
         direction.push_back(g + double(kMomentum) * momentum[size_t(i)]);
       }
       const Doubles x = orthogonal_in_double(direction, n, m, options.steps);
-      for (size_t i = 0; i < w.size(); ++i) w[i] -= double(kLr) * (double(kDecay) * w[i] + scale * x[i]);
+      for (size_t i = 0; i < w.size(); ++i)
+        w[i] -= double(kLr * kLrScale) * (double(kDecay) * w[i] + scale * x[i]);
     }
     for (size_t i = 0; i < w.size(); ++i) {
       error += std::pow(double(got[size_t(begin * m) + i]) - w[i], 2);

@@ -29,7 +29,8 @@ TRAINCTL_INLINE void add_squares(V v, Sums& sums) {
 }  // namespace
 
 void adamw(const UpdateBox& box, const AdamWStep& s) {
-  const float one_less_beta1 = 1.0f - s.beta1, one_less_beta2 = 1.0f - s.beta2, decay = s.lr * box.weight_decay;
+  const float one_less_beta1 = 1.0f - s.beta1, one_less_beta2 = 1.0f - s.beta2;
+  const float lr = s.lr * box.lr_scale, decay = lr * box.weight_decay;
   with_type(box.param.dtype, [&](auto t) {
     using T = decltype(t);
     for (int64_t r = 0; r < box.param.rows; ++r) {
@@ -44,7 +45,7 @@ void adamw(const UpdateBox& box, const AdamWStep& s) {
         const V v = load(second + c, lanes) * s.beta2 + (g * g) * one_less_beta2;
         V w = load(master + c, lanes);
         w = w - w * decay;
-        w = w - (m / s.bias_correction1) * s.lr / (square_root(v / s.bias_correction2) + s.eps);
+        w = w - (m / s.bias_correction1) * lr / (square_root(v / s.bias_correction2) + s.eps);
         store(first + c, m, lanes);
         store(second + c, v, lanes);
         store(master + c, w, lanes);
@@ -55,8 +56,8 @@ void adamw(const UpdateBox& box, const AdamWStep& s) {
 }
 
 void lion(const UpdateBox& box, const LionStep& s) {
-  const float one_less_beta1 = 1.0f - s.beta1, one_less_beta2 = 1.0f - s.beta2,
-              decay = s.lr * box.weight_decay;
+  const float one_less_beta1 = 1.0f - s.beta1, one_less_beta2 = 1.0f - s.beta2;
+  const float lr = s.lr * box.lr_scale, decay = lr * box.weight_decay;
   const V zero = splat(0.0f), one = splat(1.0f);
   with_type(box.param.dtype, [&](auto t) {
     using T = decltype(t);
@@ -71,7 +72,7 @@ void lion(const UpdateBox& box, const LionStep& s) {
         const V u = select(direction > zero, one, select(direction < zero, -one, zero));
         V w = load(master + c, lanes);
         w = w - w * decay;
-        w = w - u * s.lr;
+        w = w - u * lr;
         store(moment + c, m * s.beta2 + g * one_less_beta2, lanes);
         store(master + c, w, lanes);
         store(param + c, w, lanes);
@@ -81,7 +82,7 @@ void lion(const UpdateBox& box, const LionStep& s) {
 }
 
 void sgd(const UpdateBox& box, const SgdStep& s) {
-  const float decay = s.lr * box.weight_decay;
+  const float lr = s.lr * box.lr_scale, decay = lr * box.weight_decay;
   with_type(box.param.dtype, [&](auto t) {
     using T = decltype(t);
     for (int64_t r = 0; r < box.param.rows; ++r) {
@@ -93,7 +94,7 @@ void sgd(const UpdateBox& box, const SgdStep& s) {
         const V m = load(moment + c, lanes) * s.momentum + load(grad + c, lanes) * s.grad_scale;
         V w = load(master + c, lanes);
         w = w - w * decay;
-        w = w - m * s.lr;
+        w = w - m * lr;
         store(moment + c, m, lanes);
         store(master + c, w, lanes);
         store(param + c, w, lanes);
