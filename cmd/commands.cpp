@@ -128,8 +128,8 @@ bool files_exist(const ParsedJob& job, const JobArguments& arguments, const Cont
 /// Says where the job is not the model of the config.json beside its weights, which alone do not say what is
 /// computed from them.
 void note_other_model(const ModelSpec& model, const Context& context) {
-  const std::string file = model.init_from + "/config.json";
-  if (context.json || context.quiet() || model.init_from.empty() || !real_file_system().exists(file)) return;
+  const std::string file = model.init.from + "/config.json";
+  if (context.json || context.quiet() || model.init.from.empty() || !real_file_system().exists(file)) return;
   try {
     const Json config = try_parse_json(real_file_system().read_text(file));
     if (config.is_discarded()) throw Error(ErrorCode::kData, file + " is not JSON");

@@ -244,6 +244,13 @@ ConfigPart number(const char* key, double ModelSpec::*member, double absent) {
           [=](const ModelSpec& m, OrderedJson& config) { config[key] = m.*member; }};
 }
 
+ConfigPart initializer_range() {
+  constexpr const char* kKey = "initializer_range";
+  return {{kKey},
+          [](const ConfigReader& r, ModelSpec& m) { m.init.std = r.number(kKey, 0.02); },
+          [](const ModelSpec& m, OrderedJson& config) { config[kKey] = m.init.std; }};
+}
+
 ConfigPart fixed(const char* key, const char* value, std::vector<const char*> also) {
   return {{key},
           [=](const ConfigReader& r, ModelSpec&) {

@@ -22,6 +22,7 @@ namespace config_parts {
 ConfigPart size(const char* key, int64_t ModelSpec::*member);
 /// `absent`: the value where a file does not have the key.
 ConfigPart number(const char* key, double ModelSpec::*member, double absent);
+ConfigPart initializer_range();
 /// A key of which trainctl computes one value only (JSON), and the others that mean the same.
 ConfigPart fixed(const char* key, const char* value, std::vector<const char*> also = {});
 /// may_be_absent: then as many as heads; the classes of other families have a number of their own.

@@ -31,8 +31,7 @@ ConfigTable of_hub(std::vector<ConfigPart> own, double norm_eps, int64_t head_di
        size("hidden_size", &ModelSpec::hidden_size), size("num_hidden_layers", &ModelSpec::num_layers),
        size("num_attention_heads", &ModelSpec::num_heads), ffn("intermediate_size", false),
        kv_heads(!has_kv_heads), config_parts::head_dim(head_dim),
-       number("rms_norm_eps", &ModelSpec::norm_eps, norm_eps),
-       number("initializer_range", &ModelSpec::init_std, 0.02)},
+       number("rms_norm_eps", &ModelSpec::norm_eps, norm_eps), initializer_range()},
       {"attention_dropout"},
       tied};
   for (ConfigPart& part : own) table.parts.push_back(std::move(part));
@@ -58,7 +57,7 @@ const ConfigTable& table_of(Family family) {
          [](const ModelSpec&, OrderedJson&) {}},
         ffn("n_inner", true),
         number("layer_norm_epsilon", &ModelSpec::norm_eps, 1e-5),
-        number("initializer_range", &ModelSpec::init_std, 0.02),
+        initializer_range(),
         activation("activation_function", false),
         fixed("scale_attn_weights", "true"),
         fixed("scale_attn_by_inverse_layer_idx", "false"),

@@ -85,7 +85,9 @@ class PlanBuilder {
       plan_.layers.push_back(layer_of(m_.kind_of_layer(i), m_.has_experts(i)));
     plan_.head = {norm_, norm_parameters(names_.last_norm), std::nullopt};
     if (!m_.tie_embeddings) plan_.head.weight = vocabulary("lm_head.weight", ParamRole::head);
-    plan_.ends = {float(m_.embedding_scale), {float(m_.logit_scale), float(m_.logit_cap)}, float(m_.z_loss)};
+    plan_.ends = {float(m_.embedding_scale),
+                  {float(m_.logit_scale * m_.mup_ratio()), float(m_.logit_cap)},
+                  float(m_.z_loss)};
   }
 
  private:
@@ -125,7 +127,7 @@ class PlanBuilder {
     using A = AttentionPlan;
     const char* const* names = names_.norms[size_t(layer_.norm_place)];
     A plan{.heads = m_.num_heads, .kv_heads = m_.num_kv_heads, .head_dim = m_.head_dim()};
-    plan.scale = float(layer_.score_scale > 0 ? layer_.score_scale : 1.0 / std::sqrt(double(m_.head_dim())));
+    plan.scale = float(m_.attention_scale());
     plan.cap = float(layer_.score_cap);
     plan.window = has_window(kind) ? layer_.window : 0;
     plan.gated = layer_.output_gate;
@@ -292,7 +294,8 @@ ModelPlan model_plan(const ModelSpec& m, DType compute) {
   ModelPlan plan{.family = m.family,
                  .hidden = m.hidden_size,
                  .vocabulary = m.vocab_size,
-                 .init_std = m.init_std,
+                 .init = m.init,
+                 .mup_ratio = m.mup_ratio(),
                  .precision = precision_of(compute)};
   PlanBuilder(m, plan).build();
   return plan;

@@ -32,7 +32,8 @@ struct EndsPlan {
 struct ModelPlan {
   Family family = Family::gpt2;
   int64_t hidden = 0, vocabulary = 0;
-  double init_std = 0;
+  InitSpec init;
+  double mup_ratio = 1;  ///< base width over width
   Precision precision;  ///< of the stream between layers, the embedding and the head
   EmbeddingPlan embedding;
   std::string layer_prefix;      ///< of a layer's names, in front of its number: "h."

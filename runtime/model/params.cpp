@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "runtime/base/error.h"
@@ -15,7 +13,7 @@ namespace {
 class TableBuilder {
  public:
   TableBuilder(const ModelPlan& model, const OptimizerSpec& optimizer)
-      : model_(model), optimizer_(optimizer) {}
+      : model_(model), optimizer_(optimizer), rows_(role_rows(model, optimizer)) {}
 
   ParamTable build() {
     table_.tied = model_.tied();
@@ -43,48 +41,15 @@ class TableBuilder {
     p.may_be_transposed = d.role == ParamRole::matrix && hugging_face(model_.family).transposed;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
-    p.init_mean = d.init_mean;
-    if (d.role == ParamRole::matrix || d.role == ParamRole::router || vocabulary ||
-        d.role == ParamRole::position) {
-      p.init_std = model_.init_std;
-      if (d.residual) p.init_std /= std::sqrt(2.0 * double(model_.layers.size()));
-    }
-    p.decay = decays(d.role);
-    p.rule = rule_of(d.role);
-    p.states = parallel::rows_of(p.rule, {optimizer_.moments, optimizer_.ema_decay > 0});
+    p.row = rows_.of(d.role, d.residual);
+    p.init = {.mean = d.init_mean, .std = p.row.init_std, .cut = rows_.cut};
+    p.states = parallel::rows_of(p.row.rule, {optimizer_.moments, optimizer_.ema_decay > 0});
     p.blocks = kernels::moment_blocks(p.count());
-    if (optimizer_.muon.split_heads && p.rule == parallel::UpdateRule::muon) p.layout.head_rows = d.head_rows;
+    if (optimizer_.muon.split_heads && p.row.rule == parallel::UpdateRule::muon)
+      p.layout.head_rows = d.head_rows;
     if (!table_.params.empty())
       p.first_tensor = table_.params.back().first_tensor + table_.params.back().states.saved();
     table_.params.push_back(std::move(p));
-  }
-
-  parallel::UpdateRule rule_of(ParamRole role) const {
-    switch (optimizer_.type) {
-      case OptimizerType::adamw: return parallel::UpdateRule::adamw;
-      case OptimizerType::lion: return parallel::UpdateRule::lion;
-      case OptimizerType::sgd: return parallel::UpdateRule::sgd;
-      case OptimizerType::muon: break;
-    }
-    return role == ParamRole::matrix ? parallel::UpdateRule::muon : parallel::UpdateRule::adamw;
-  }
-
-  bool decays(ParamRole role) const {
-    const auto excluded = [&](DecayKind what) {
-      return std::find(optimizer_.decay_exclude.begin(), optimizer_.decay_exclude.end(), what) !=
-             optimizer_.decay_exclude.end();
-    };
-    switch (role) {
-      case ParamRole::norm_weight:
-      case ParamRole::norm_bias: return !excluded(DecayKind::norm);
-      case ParamRole::bias: return !excluded(DecayKind::bias);
-      case ParamRole::embedding:
-      case ParamRole::position: return !excluded(DecayKind::embedding);
-      case ParamRole::matrix:
-      case ParamRole::router:
-      case ParamRole::head: return true;
-    }
-    return true;
   }
 
   /// The parameters of all layers, as their sublayers declare them.
@@ -106,6 +71,7 @@ class TableBuilder {
 
   const ModelPlan& model_;
   const OptimizerSpec& optimizer_;
+  const RoleRows rows_;
   ParamTable table_;
   int layer_ = -1, sublayer_ = -1;
   int64_t kv_heads_ = 0;  // that each rank of a tensor group has as many of, in every layer

@@ -8,7 +8,7 @@
 #include "ckpt/checkpoint.h"
 #include "parallel/layout.h"
 #include "parallel/state_rows.h"
-#include "runtime/model/model_plan.h"
+#include "runtime/model/role_rows.h"
 
 namespace trainctl {
 
@@ -18,13 +18,12 @@ struct Param {
   ParamRole role = ParamRole::matrix;
   parallel::ParamLayout layout;  ///< name, rows, cols and how tensor parallelism cuts it; a vector is [n, 1]
   int layer = 0;                 ///< -1 before the first layer, 0.. the layer, num_layers after the last
-  double init_mean = 0, init_std = 0;
-  bool decay = false;            ///< weight decay applies
+  ParamInit init;
+  RoleRow row;                      ///< of its role
   bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
   bool joined = false, partial = false;  ///< as in ParamDeclaration
-  parallel::UpdateRule rule = parallel::UpdateRule::adamw;
-  parallel::StateRows states = parallel::kAdamW;  ///< of the rule
+  parallel::StateRows states = parallel::kAdamW;  ///< of the row's rule
   int64_t blocks = 0;    ///< of its moments: as of one chunk, until its grid is known (model_tables)
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
 

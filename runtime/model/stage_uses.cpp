@@ -47,8 +47,9 @@ class UseBuilder {
         p.sublayer < 0 ? model_.precision : model_.layers[size_t(p.layer)]->precision;
     use.dtype = matrix ? precision.matrices : precision.vectors;
     use.states = p.states;
-    use.rule = p.rule;
-    use.weight_decay = p.decay ? float(job_.optimizer.weight_decay) : 0.0f;
+    use.rule = p.row.rule;
+    use.weight_decay = float(p.row.weight_decay);
+    use.lr_scale = float(p.row.lr_scale);
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
     if (p.layout.cut == Cut::none) use.replicated |= parallel::axes::tensor;

@@ -61,7 +61,7 @@ std::string muon_note(const PlanReport& r) {
   double flops = 0;
   const ParamTable table = parameter_table(r.job.model, r.job.optimizer);
   for (const Param& p : table.params) {
-    if (p.rule != parallel::UpdateRule::muon) continue;
+    if (p.row.rule != parallel::UpdateRule::muon) continue;
     for (const int64_t rows : parallel::muon_sections(p.layout)) {
       const double n = double(rows), m = double(p.layout.cols), side = std::min(n, m);
       flops += r.job.optimizer.muon.steps * 2 * (2 * n * m * side + side * side * side);

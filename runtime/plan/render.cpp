@@ -9,6 +9,7 @@
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/plan/report.h"
+#include "runtime/spec/fields/fields.h"
 
 namespace trainctl {
 namespace {
@@ -44,6 +45,24 @@ std::string stage_lines(const PlanReport& r) {
          out;
 }
 
+/// Whether the job says anything of single roles.
+bool names_roles(const JobSpec& job) {
+  for (const char* path : {"model.init", "model.mup", "optimizer.lr_scale", "optimizer.weight_decay_scale"})
+    for (const spec::Field& field : spec::fields())
+      if (field.section() == path && field.left_out_as_default && field.get(job) != *field.fallback)
+        return true;
+  return false;
+}
+
+std::string role_lines(const JobSpec& job) {
+  std::string out;
+  for (const RoleRow& row : roles_of(job))
+    out += fmt::format("{:<9}{:<14} lr {:<10.3g} weight decay {:<9.3g} initial std {:.3g}\n",
+                       out.empty() ? "Roles" : "", row.name, job.schedule.lr * row.lr_scale, row.weight_decay,
+                       row.init_std);
+  return out;
+}
+
 std::string header_lines(const PlanReport& r) {
   const JobSpec& job = r.job;
   const parallel::MeshShape mesh = job.mesh();
@@ -65,6 +84,7 @@ std::string header_lines(const PlanReport& r) {
       count_of(job.batch.global_sequences, "sequence"), job.data.seq_len, count_text(double(r.plan.tokens_per_step)),
       count_of(r.plan.micro_batches, "micro-batch", "micro-batches"), 100 * r.plan.bubble_fraction);
   if (mesh.pp > 1) out += stage_lines(r);
+  if (names_roles(job)) out += role_lines(job);
   return out;
 }
 
@@ -287,6 +307,15 @@ PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceM
   return r;
 }
 
+std::vector<RoleRow> roles_of(const JobSpec& job) {
+  std::vector<RoleRow> rows;
+  for (const Param& p : parameter_table(job.model, job.optimizer).params)
+    if (std::none_of(rows.begin(), rows.end(),
+                     [&](const RoleRow& row) { return std::string_view(row.name) == p.row.name; }))
+      rows.push_back(p.row);
+  return rows;
+}
+
 std::string render_plan(const PlanReport& r) {
   std::string out = header_lines(r) + memory_lines(r) + fit_lines(r);
   out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}{}\n",
@@ -380,6 +409,11 @@ std::string plan_json(const PlanReport& r) {
   for (size_t stage = 0; stage < plan.work.size(); ++stage)
     j["stages"].push_back(
         {{"stage", stage}, {"layers", plan.work[stage].layers}, {"work_share", plan.work[stage].share}});
+  for (const RoleRow& row : roles_of(r.job))
+    j["roles"].push_back({{"role", row.name},
+                          {"lr", r.job.schedule.lr * row.lr_scale},
+                          {"weight_decay", row.weight_decay},
+                          {"initial_std", row.init_std}});
   j["checkpoint_bytes"] = plan.checkpoint_bytes;
   j["traffic_bytes"] = {
       {"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};

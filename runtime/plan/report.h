@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/model/role_rows.h"
 #include "runtime/plan/fit.h"
 #include "runtime/plan/node_copies.h"
 #include "runtime/plan/plan.h"
@@ -64,6 +65,10 @@ PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceM
 /// The report as text and as JSON.
 std::string render_plan(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
+
+/// What each role of the model's parameters has: initial weights, the highest learning rate and weight decay, after
+/// all factors. In the order of the model.
+std::vector<RoleRow> roles_of(const JobSpec& job);
 
 /// Notes on the plan, one sentence each: slow kernels, a pipeline bubble that contradicts the assumed MFU.
 std::vector<std::string> plan_notes(const PlanReport& report);

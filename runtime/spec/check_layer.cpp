@@ -28,7 +28,8 @@ void check_idle(Resolution& r) {
   const RopeScaling scaling = m.position.scaling.type;
   const bool llama3 = scaling == RopeScaling::llama3, yarn = scaling == RopeScaling::yarn;
   const char *kScaling = "model.position.scaling.type", *kLlama3 = "it belongs to scaling by \"llama3\"",
-             *kYarn = "it belongs to scaling by \"yarn\"";
+             *kYarn = "it belongs to scaling by \"yarn\"",
+             *kTied = "the embedding is the head here; its factor is that of `embedding`";
   const Idle fields[] = {
       {"model.layer.activation_limit", m.layer.activation == FfnActivation::swiglu_clamped,
        "model.layer.activation", "only swiglu_clamped has a limit"},
@@ -43,16 +44,23 @@ void check_idle(Resolution& r) {
       {"model.position.scaling.beta_fast", yarn, kScaling, kYarn},
       {"model.position.scaling.beta_slow", yarn, kScaling, kYarn},
       {"model.position.scaling.attention_factor", yarn, kScaling, kYarn},
-      {"model.position.scaling.truncate", yarn, kScaling, kYarn}};
+      {"model.position.scaling.truncate", yarn, kScaling, kYarn},
+      {"model.init.cut", m.init.type == InitKind::truncated_normal, "model.init.type",
+       "only truncated_normal is cut"},
+      {"model.mup.base_head_dim", m.mup.base_hidden_size > 0, "model.mup.base_hidden_size",
+       "give model.mup.base_hidden_size, too"},
+      {"optimizer.lr_scale.head", !m.tie_embeddings, "model.tie_embeddings", kTied},
+      {"optimizer.weight_decay_scale.head", !m.tie_embeddings, "model.tie_embeddings", kTied}};
   if (m.layer.norm_bias && m.layer.norm == LayerNormKind::rmsnorm && r.sound({"model.layer.norm", "model.layer.norm_bias"}))
     r.report("E0224", "`model.layer.norm_bias` has no effect here", {"model.layer.norm_bias", "model.layer.norm"},
              {"rmsnorm has no bias"});
   const JobSpec preset{.model = with_family_defaults(m)};
   for (const Idle& idle : fields) {
     const Field& field = *find_field(idle.path);
-    if (idle.used || !r.sound({idle.path, idle.other}) || field.get(r.job) == field.get(preset)) continue;
+    const Setting unused = field.by_family ? field.get(preset) : *field.fallback;
+    if (idle.used || !r.sound({idle.path, idle.other}) || field.get(r.job) == unused) continue;
     if (!r.given_by_user(idle.path)) {   // the preset's; what the user gave makes it idle
-      field.set(r.job, field.get(preset));
+      field.set(r.job, unused);
       continue;
     }
     r.report("E0224", fmt::format("`{}` has no effect here", idle.path), {idle.path, idle.other},
@@ -146,6 +154,31 @@ void check_positions(Resolution& r) {
              {"model.position.scaling.beta_slow", "model.position.scaling.beta_fast"}, {"YaRN has 1 and 32"});
 }
 
+void check_parametrisation(Resolution& r) {
+  const ModelSpec& m = r.job.model;
+  const char *kBase = "model.mup.base_hidden_size", *kScale = "model.layer.score_scale";
+  if (r.sound({"model.init.zero_output", "model.tie_embeddings"}) && m.tie_embeddings &&
+      m.init.begins_as_zeros(ZeroOutput::head))
+    r.report("E0240", "a head that is the embedding cannot begin as zeros",
+             {"model.init.zero_output", "model.tie_embeddings"},
+             {"remove \"head\", or set model.tie_embeddings to false"});
+  if (!r.sound(kBase)) return;
+  if (m.mup.base_hidden_size == 0) {
+    if (r.given_by_user(kBase))
+      r.report("E0243", "muP needs the width of a base model", {kBase},
+               {"give the width at which the learning rate was tuned, or remove model.mup"});
+    return;
+  }
+  if (r.sound(kScale) && m.layer.score_scale > 0)
+    r.report("E0241", "muP gives attention scores their scale", {kScale, kBase},
+             {"set model.layer.score_scale to 0", "or remove model.mup"});
+  if (r.sound("model.init.from") && !m.init.from.empty())
+    r.report("E0242", "weights that are given were not trained with muP", {"model.init.from", kBase},
+             {"remove model.mup", "or begin with random weights"});
+  if (r.sound("model.moe.num_experts") && m.moe.num_experts > 0)
+    r.report("E0244", "muP is not known for experts", {kBase, "model.moe.num_experts"}, {"remove model.mup"});
+}
+
 }  // namespace
 
 void check_heads(Resolution& r) {
@@ -170,6 +203,7 @@ void check_layer(Resolution& r) {
   check_pattern(r);
   check_experts(r);
   check_positions(r);
+  check_parametrisation(r);
 }
 
 }  // namespace trainctl::spec

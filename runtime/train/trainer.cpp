@@ -208,9 +208,9 @@ struct Trainer::Impl {
       require_same_blocks(job, checkpoint->state());
       load_state(table, *checkpoint, state);
       now = training_state(checkpoint->state(), options.new_data);
-    } else if (!job.model.init_from.empty()) {
-      activity.enter(RunPhase::loading, -1, job.model.init_from);
-      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init_from), state);
+    } else if (!job.model.init.from.empty()) {
+      activity.enter(RunPhase::loading, -1, job.model.init.from);
+      import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init.from), state);
     } else {
       activity.enter(RunPhase::loading, -1, "initial weights");
       initialise(table, job.seed, job.parallelism.threads_per_rank, state);

@@ -184,7 +184,7 @@ JobSpec golden_job(const std::string& name) {
   const ModelSpec model = job.model;
   job = golden_training(dir, t);
   job.model = model;
-  job.model.init_from = dir + "/weights.safetensors";
+  job.model.init.from = dir + "/weights.safetensors";
   return job;
 }
 

@@ -33,6 +33,8 @@ inline constexpr double kSaturated = 1e-20;
 inline constexpr double kEmbeddingRow = 1e-4;
 /// A central difference with h = 1e-2 in f32: the curvature's h^2 = 1e-4 and a rounding of 6e-8 / h, times numbers of up to 3.
 inline constexpr double kFiniteDifference = 2e-3;
+/// An initial weight, relative, or the difference of two weights of up to 2: some roundings of f32.
+inline constexpr double kInitialWeight = 1e-6;
 /// No limit: for an output that is checked in another way.
 inline constexpr double kUnchecked = 1e30;
 
@@ -57,6 +59,9 @@ inline constexpr double kLossBf16 = 0.02;
 /// f32 with Muon against another tensor-parallel width, over 20 steps: the first five Newton-Schulz steps multiply a small singular value,
 /// and the rounding in it, by up to 3.4^5 = 485.
 inline constexpr double kLossMuonTensor = 2e-2;
+/// The slope of log(change of the logits) over log(width) by muP, whose limit is 0: 0.02 to 0.06 with AdamW at widths of 32 to 256;
+/// without muP it is above 1.
+inline constexpr double kCoordinateSlope = 0.2;
 /// The gradient norm of a run in f32, relative: a sum over all gradients, which differ by kGradient and drift over 20 steps.
 inline constexpr double kGradNorm = 2e-3;
 /// The gradients of the first step in f32 against PyTorch, relative, the worst tensor.

@@ -186,8 +186,7 @@ std::vector<std::pair<std::string, std::string>> model_values(const ModelSpec& m
     if (field.where_learned == WhereLearned::nothing && !model.is_rotary()) continue;
     const Setting value = field.get(job);
     if (field.by_family && value == field.get(preset)) continue;
-    if (field.left_out_as_default && value == field.fallback) continue;
-    if (field.section() == "model.init" && value == field.fallback) continue;
+    if ((field.section() == "model.init" || field.left_out_as_default) && value == field.fallback) continue;
     values.emplace_back(field.path, json_of(value));
   }
   return values;

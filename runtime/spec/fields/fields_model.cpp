@@ -173,23 +173,6 @@ void declare_model_details(std::vector<Field>& table, std::vector<Section>& sect
       .example("true");
 }
 
-void declare_init(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection init(table, sections, "model.init", "Initial weights.", Change::branch);
-  init.number("std",
-              "Standard deviation of the normal distribution of the initial weights; projections back into "
-              "the residual stream are scaled by 1/sqrt(2 * num_layers).")
-      .to(IN_JOB(model.init_std))
-      .above(0)
-      .upto(10)
-      .fallback(0.02)
-      .also({"init_std", "initializer_range"});
-  init.string("from", "Folder of Hugging Face safetensors to start from instead of random weights.")
-      .to(IN_JOB(model.init_from))
-      .names(Names::file)
-      .fallback(std::string())
-      .example("\"models/gpt2\"");
-}
-
 void declare_sources(std::vector<Field>& table, std::vector<Section>& sections, const std::string& list,
                      std::vector<DataSource> DataSpec::*members, const char* what, Change change,
                      bool required) {
@@ -310,7 +293,7 @@ void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sec
   declare_model_widths(table, sections);
   declare_model_details(table, sections);
   declare_layer(table, sections);
-  declare_init(table, sections);
+  declare_init_and_mup(table, sections);
   declare_data(table, sections);
 }
 

@@ -414,6 +414,7 @@ void declare_training(std::vector<Field>& table, std::vector<Section>& sections)
   declare_execution(table, sections);
   declare_numbers(table, sections);
   declare_optimizers(table, sections);
+  declare_role_factors(table, sections);
   declare_schedule(table, sections);
   declare_schedule_phases(table, sections);
 }

@@ -126,6 +126,12 @@ struct MuonSpec {
   bool split_heads = false;  // each head of queries, keys and values is a matrix
 };
 
+/// A factor for the parameters of each role. embedding: of tokens or of positions; matrix: those of layers;
+/// vector: norms and biases.
+struct RoleFactors {
+  double embedding = 1, head = 1, matrix = 1, vector = 1;
+};
+
 struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;   // grad_clip 0: off
   std::vector<DecayKind> decay_exclude;
@@ -134,6 +140,7 @@ struct OptimizerSpec {
   MuonSpec muon;
   kernels::Moments moments = kernels::Moments::f32;
   double ema_decay = 0;  // of averages of the weights; 0: none
+  RoleFactors lr_scale, weight_decay_scale;
 };
 
 struct ScheduleSpec {

@@ -185,6 +185,37 @@ inline constexpr FamilyKind kFamilies[] = {
 static_assert(std::size(kFamilies) == std::size(Words<Family>::list));
 constexpr const FamilyKind& kind_of(Family family) { return kFamilies[size_t(family)]; }
 
+enum class InitKind { normal, truncated_normal };
+template <>
+struct Words<InitKind> {
+  static constexpr std::string_view list[] = {"normal", "truncated_normal"};
+};
+/// What may begin as zeros: the last matrix of each sublayer, the head.
+enum class ZeroOutput { sublayers, head };
+template <>
+struct Words<ZeroOutput> {
+  static constexpr std::string_view list[] = {"sublayers", "head"};
+};
+/// Initial weights. What each role begins as: runtime/model/role_rows.cpp.
+struct InitSpec {
+  double std = 0.02;
+  std::string from;  // folder of Hugging Face safetensors, or ""
+  InitKind type = InitKind::normal;
+  double cut = 3;              // of truncated_normal, in standard deviations
+  double embedding_std = 0;    // of tokens and of learned positions; 0: std
+  bool residual_scale = true;  // the last matrix of each sublayer has std / sqrt(2 num_layers)
+  std::vector<ZeroOutput> zero_output;
+  bool begins_as_zeros(ZeroOutput what) const {
+    return std::find(zero_output.begin(), zero_output.end(), what) != zero_output.end();
+  }
+};
+
+/// muP: what is tuned at a base width holds at this one. Formulas: runtime/model/role_rows.h.
+struct MupSpec {
+  int64_t base_hidden_size = 0;  // 0: no muP
+  int64_t base_head_dim = 0;     // 0: head_dim, so that wider models have more heads
+};
+
 /// model.*: one decoder-only transformer.
 struct ModelSpec {
   Family family = Family::gpt2;
@@ -199,11 +230,21 @@ struct ModelSpec {
   PositionSpec position;
   double embedding_scale = 1, logit_scale = 1, logit_cap = 0, z_loss = 0;
   bool tie_embeddings = true;
-  double init_std = 0.02;
-  std::string init_from;  // folder of Hugging Face safetensors, or ""
+  InitSpec init;
+  MupSpec mup;
 
   int64_t head_dim() const {
     return head_dim_given > 0 ? head_dim_given : hidden_size / std::max<int64_t>(1, num_heads);
+  }
+  /// Base width over width, 1 without muP.
+  double mup_ratio() const {
+    return mup.base_hidden_size > 0 ? double(mup.base_hidden_size) / double(hidden_size) : 1;
+  }
+  /// Factor of the product of a query and a key: by muP 1 / head_dim, and as without it at the base head_dim.
+  double attention_scale() const {
+    if (layer.score_scale > 0) return layer.score_scale;
+    const int64_t base = mup.base_head_dim > 0 ? mup.base_head_dim : head_dim();
+    return 1.0 / std::sqrt(double(head_dim())) * std::sqrt(double(base) / double(head_dim()));
   }
   bool is_rotary() const { return position.type == PositionKind::rope; }
   /// The length that rotary positions are scaled from.
@@ -235,7 +276,8 @@ inline ModelSpec with_family_defaults(const ModelSpec& of) {
   model.layers = {};
   model.moe = {};
   model.position = {.type = kind.position};
-  model.embedding_scale = kind.scaled_embedding ? std::sqrt(double(of.hidden_size)) : 1;
+  const int64_t width = of.mup.base_hidden_size > 0 ? of.mup.base_hidden_size : of.hidden_size;
+  model.embedding_scale = kind.scaled_embedding ? std::sqrt(double(width)) : 1;
   model.logit_scale = 1;
   model.logit_cap = model.z_loss = 0;
   return model;

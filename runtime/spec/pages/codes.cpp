@@ -132,6 +132,26 @@ const std::vector<CodePage> kValues = {
      "A step is made of whole sequences of data.seq_len tokens.",
      R"("global_tokens": 500000 with seq_len 1024)",
      "Use 499712 or 500736, or say global_sequences instead."},
+    {"E0240", "A tied head cannot begin as zeros",
+     "With tied embeddings the head is the embedding, and an embedding of zeros says nothing of its token.",
+     R"("tie_embeddings": true, "init": {"zero_output": ["head"]})",
+     R"(Use "zero_output": ["sublayers"], or untie the head.)"},
+    {"E0241", "Attention scores have two scales",
+     "model.mup scales attention scores by sqrt(base_head_dim) / head_dim, so model.layer.score_scale must "
+     "not give another factor.",
+     R"("layer": {"score_scale": 0.0625}, "mup": {"base_hidden_size": 256})",
+     "Set model.layer.score_scale to 0, or remove model.mup."},
+    {"E0242", "muP with weights from files",
+     "Files of Hugging Face describe models without muP's factors of scores and logits, so that with them "
+     "the same weights would be another model.",
+     R"("init": {"from": "models/gpt2"}, "mup": {"base_hidden_size": 256})",
+     "Remove model.mup, or begin with random weights."},
+    {"E0243", "muP without a base width",
+     "muP carries what was tuned at one width over to another, so it needs the first.",
+     R"("mup": {"base_hidden_size": 0})", "Give the width of the tuned model, or remove model.mup."},
+    {"E0244", "muP with experts",
+     "Tensor Programs V says nothing of routers, whose outputs are neither logits nor as wide as the model.",
+     R"("mup": {"base_hidden_size": 256}, "moe": {"num_experts": 8})", "Remove model.mup."},
 };
 
 const std::vector<CodePage> kParallelism = {

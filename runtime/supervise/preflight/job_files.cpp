@@ -103,9 +103,9 @@ void look_at_tokenizer(const ParsedJob& job, FileSystem& fs, std::vector<Diagnos
 }
 
 void look_at_weights(const ParsedJob& job, FileSystem& fs, std::vector<Diagnostic>& found) {
-  if (job.job.model.init_from.empty()) return;
+  if (job.job.model.init.from.empty()) return;
   try {
-    ckpt::TensorFolder::open(fs, job.job.model.init_from);
+    ckpt::TensorFolder::open(fs, job.job.model.init.from);
   } catch (const Error& error) {
     found.push_back(diagnostic_at(job, "model.init.from", "E0507", fmt::format("the initial weights cannot be read: {}", error.what())));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -21,15 +22,29 @@ using parallel::ShardedParams;
 
 namespace {
 
+/// Normal z_k of ParamInit, k > 0, of element `index`: the first one within the cut.
+float drawn_again(const ParamInit& init, uint64_t seed, uint64_t stream, uint64_t index) {
+  constexpr uint64_t kMostDraws = 100;  // the least cut is 1, beyond which a third of all normals are
+  for (uint64_t k = 1; k < kMostDraws; ++k) {
+    const float z = Philox(seed, RandomPurpose::kInit, stream + k).normal(index);
+    if (std::abs(z) <= init.cut) return z;
+  }
+  return 0;
+}
+
 void initialise_master(const Param& p, uint64_t seed, const parallel::Box& box, float* out) {
-  const Philox random(seed, RandomPurpose::kInit, xxh3(p.layout.name));
+  const uint64_t stream = xxh3(p.layout.name);
+  const Philox random(seed, RandomPurpose::kInit, stream);
+  const ParamInit& init = p.init;
   std::array<float, 4> four{};
   uint64_t group = ~uint64_t(0);
   for (int64_t row = box.row_begin; row < box.row_end; ++row)
     for (int64_t col = box.col_begin; col < box.col_end; ++col) {
       const uint64_t index = uint64_t(row * p.layout.cols + col);
-      if (p.init_std > 0 && index / 4 != group) four = random.normals(group = index / 4);
-      *out++ = float(p.init_mean + (p.init_std > 0 ? p.init_std * double(four[index % 4]) : 0));
+      if (init.std > 0 && index / 4 != group) four = random.normals(group = index / 4);
+      float z = four[index % 4];
+      if (init.cut > 0 && std::abs(z) > init.cut) z = drawn_again(init, seed, stream, index);
+      *out++ = float(init.mean + (init.std > 0 ? init.std * double(z) : 0));
     }
 }
 

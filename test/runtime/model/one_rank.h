@@ -17,7 +17,7 @@ class OneRank {
         uses_(stage_uses(tables_, job, {})) {
     for (const auto& c : params_.state_chunks())
       for (int64_t i = 0; i < c.box.count(); ++i)
-        weight(c, i) = float(tables_.params.params[size_t(c.param)].init_mean) +
+        weight(c, i) = float(tables_.params.params[size_t(c.param)].init.mean) +
                        0.1f * float(std::sin(double(c.param * 977 + c.box.row_begin * 31 + i)));
     publish();
   }

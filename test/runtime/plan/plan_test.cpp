@@ -463,3 +463,23 @@ TEST_CASE("the jobs that measure the speed of a step fit the GPUs that they are 
     fits(name, "h200");
   fits("llama3-8b-12-layers-8k", "h100");
 }
+
+TEST_CASE("the plan shows what each role has where the job says anything of roles") {
+  const auto report = [](const std::vector<std::string>& settings) {
+    const ParseInput input = input_of(kLlama, settings);
+    const ParsedJob parsed = parse_job(input);
+    REQUIRE(parsed.ok());
+    return make_report(input, parsed.job, device_of_kind(parsed.job, DeviceKind::cpu), std::nullopt);
+  };
+  CHECK_THAT(render_plan(report({})), !Catch::Contains("Roles"));
+  const PlanReport wide = report({"model.mup.base_hidden_size=16", "optimizer.lr_scale.embedding=0.5"});
+  CHECK_THAT(render_plan(wide), Catch::Contains("Roles    embedding      lr 0.0005") &&
+                                    Catch::Contains("matrices       lr 0.00025"));
+  const Json roles = parse_json(plan_json(wide))["roles"];
+  REQUIRE(roles.size() == 4);  // no positions, no biases; the head is the embedding
+  CHECK(roles[0]["role"] == "embedding");
+  CHECK(roles[2]["role"] == "matrices");
+  CHECK(roles[2]["lr"].get<double>() == 0.25e-3);
+  CHECK(roles[2]["weight_decay"].get<double>() == Approx(0.4));
+  CHECK(roles[2]["initial_std"].get<double>() == Approx(0.01));
+}

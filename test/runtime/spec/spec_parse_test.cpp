@@ -237,7 +237,7 @@ TEST_CASE("a path is relative to the folder of the file it is written in, or to 
   CHECK(job.data.val[0].path == here + "/w.idx");
   CHECK(job.data.val[1].path == here + "/v.idx");
   CHECK(job.data.tokenizer.is_bytes());
-  CHECK(job.model.init_from == folder + "/base/weights");
+  CHECK(job.model.init.from == folder + "/base/weights");
   CHECK(job.checkpoint.dir == folder + "/out");
   CHECK(job.observability.run_dir == here + "/runs");
   CHECK(job.launcher.mpirun == "mpirun");

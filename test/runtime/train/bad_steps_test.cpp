@@ -32,7 +32,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::nu
 /// The golden Llama with a NaN in the embedding of token 255, which occurs in one sample of each of `bad` (steps from 1) only.
 JobSpec poisoned_job(const std::string& dir, const std::vector<int64_t>& bad) {
   JobSpec job = golden_job("llama-tiny");
-  std::string weights = real_file_system().read_text(job.model.init_from);
+  std::string weights = real_file_system().read_text(job.model.init.from);
   uint64_t header = 0;
   std::memcpy(&header, weights.data(), 8);
   const auto entry = parse_json(weights.substr(8, header))["model.embed_tokens.weight"];
@@ -40,7 +40,7 @@ JobSpec poisoned_job(const std::string& dir, const std::vector<int64_t>& bad) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(weights.data() + at, &nan, 4);
   real_file_system().write_new_text(dir + "/weights.safetensors", weights);
-  job.model.init_from = dir + "/weights.safetensors";
+  job.model.init.from = dir + "/weights.safetensors";
 
   std::string bytes = real_file_system().read_text(job.data.train[0].path);
   std::vector<uint16_t> tokens(bytes.size() / 2);

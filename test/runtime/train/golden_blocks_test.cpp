@@ -46,7 +46,7 @@ JobSpec block_job(const std::string& name) {
   const std::string dir = kBlocks + "/" + name;
   JobSpec job = golden_training(dir, json_at("train.json"));
   job.model = model_of(name, "config.json");
-  job.model.init_from = dir + "/weights.safetensors";
+  job.model.init.from = dir + "/weights.safetensors";
   return job;
 }
 
@@ -96,7 +96,7 @@ LogitDifference logit_difference(const std::string& name) {
   const std::vector<int32_t> tokens = first_sample(name, job);
   const auto backend = kernels::make_cpu_backend(1);
   FileSystem& fs = real_file_system();
-  const auto weights = ckpt::TensorFolder::open(fs, job.model.init_from);
+  const auto weights = ckpt::TensorFolder::open(fs, job.model.init.from);
   const std::vector<float> ours = Generator(job, *weights, *backend).logits(tokens),
                            theirs = ckpt::TensorFolder::open(fs, dir + "/logits.safetensors")->read_f32("logits");
   REQUIRE(ours.size() == theirs.size());
@@ -153,7 +153,7 @@ TEST_CASE("endings of tasks are as likely as a scorer in Python says", "[golden]
     CAPTURE(name);
     const JobSpec job = block_job(name);
     const auto backend = kernels::make_cpu_backend(1);
-    const auto weights = ckpt::TensorFolder::open(fs, job.model.init_from);
+    const auto weights = ckpt::TensorFolder::open(fs, job.model.init.from);
     Generator generator(job, *weights, *backend);
     const TaskLikelihoods ours = task_likelihoods(generator, file, std::nullopt);
     CHECK(ours.cut > 0);
@@ -175,7 +175,7 @@ TEST_CASE("endings of tasks are as likely as a scorer in Python says", "[golden]
 void check_cached(const std::string& name, kernels::Backend& backend) {
   const JobSpec job = block_job(name);
   const std::vector<int32_t> tokens = first_sample(name, job);
-  const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init_from);
+  const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init.from);
   Generator generator(job, *weights, backend);
   const size_t v = size_t(job.model.vocab_size);
   const auto difference = [&](std::span<const int32_t> known, const std::vector<float>& whole) {
@@ -211,7 +211,7 @@ TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_l
   for (const std::string& name : blocks()) {
     CAPTURE(name);
     const JobSpec job = block_job(name);
-    const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init_from);
+    const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init.from);
     Generator generator(job, *weights, *backend);
     std::vector<int32_t> tokens = first_sample(name, job), expected;
     tokens.resize(tokens.size() / 2);
