@@ -6,7 +6,8 @@
 
 namespace trainctl::ckpt {
 
-/// Passes everything on to `of`, which must outlive it. A view overrides read(), through which read_all() goes.
+/// Passes everything on to `of`, which must outlive it. A view overrides read(), through which read_all()
+/// goes.
 class CheckpointView : public Checkpoint {
  public:
   explicit CheckpointView(Checkpoint& of) : of_(of) {}
@@ -33,8 +34,8 @@ class CheckpointView : public Checkpoint {
   Checkpoint& of_;
 };
 
-/// A checkpoint whose master weights are the averages (Role::ema) of `of`, which it holds. Error(kCheckpoint) if it has
-/// none.
+/// A checkpoint whose master weights are the averages (Role::ema) of `of`, which it holds. Error(kCheckpoint)
+/// if it has none.
 std::unique_ptr<Checkpoint> averages_of(std::unique_ptr<Checkpoint> of);
 
 }  // namespace trainctl::ckpt

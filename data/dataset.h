@@ -97,8 +97,9 @@ class Dataset {
   /// A JSON array with {"name", "path", "format", "tokens", "fingerprint"} for each source, and "loss",
   /// a hash of its loss files, where weights are used. Checkpoints contain it.
   virtual std::string fingerprints_json() const = 0;
-  /// A JSON array with {"path", "ends"} for each source, and "loss" as above: "ends" is a hash of sizes, first and last 4 KiB of
-  /// its files, so that every rank can compare what it opened with what the run began with.
+  /// A JSON array with {"path", "ends"} for each source, and "loss" as above: "ends" is a hash of sizes,
+  /// first and last 4 KiB of its files, so that every rank can compare what it opened with what the run began
+  /// with.
   virtual std::string ends_json() const = 0;
   /// Error(kData): a file that was read since the last call was written to or shortened meanwhile.
   virtual void require_unchanged() const = 0;

@@ -27,8 +27,8 @@ std::string loss_header(const LossHeader& header);
 
 /// PREFIX.loss of PREFIX.bin, PREFIX.idx or PREFIX; NAME.loss of another file NAME.
 std::string loss_path(const std::string& token_path);
-/// The header of the loss file of a token file; nullopt if there is none. Error(kData): it is no loss file, or
-/// truncated.
+/// The header of the loss file of a token file; nullopt if there is none. Error(kData): it is no loss file,
+/// or truncated.
 std::optional<LossHeader> read_loss_header(FileSystem& fs, const std::string& token_path);
 
 /// A loss file that is mapped. Thread-safe after construction.
@@ -41,8 +41,8 @@ struct LossFile {
   /// Error(kData), one sentence: the weights are not those that the header describes. Reads all of them.
   void verify() const;
 };
-/// The loss file of a token file with so many tokens; nullopt if there is none. Error(kData), one sentence: it
-/// is no loss file, is truncated, or has another number of tokens.
+/// The loss file of a token file with so many tokens; nullopt if there is none. Error(kData), one sentence:
+/// it is no loss file, is truncated, or has another number of tokens.
 std::optional<LossFile> open_loss(FileSystem& fs, const std::string& token_path, uint64_t tokens);
 
 }  // namespace trainctl::data

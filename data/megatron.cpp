@@ -84,7 +84,8 @@ struct DocumentIndex {
   }
 };
 
-/// Fills segments, token_count and document_marks, and checks every length and pointer against the size of the .bin.
+/// Fills segments, token_count and document_marks, and checks every length and pointer against the size of
+/// the .bin.
 void scan_sequences(TokenFile& file, HeaderCounts n, const std::function<void(uint64_t bytes)>& on_checked) {
   constexpr uint64_t kSequencesPerReport = 1 << 20, kBytesPerSequence = 12;
   const MappedFile& index = *file.index_map;

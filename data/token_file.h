@@ -60,10 +60,11 @@ class TokenFile {
 TokenFile open_megatron(const std::string& prefix, const std::function<void(uint64_t bytes)>& on_checked = {});
 /// The lengths, in tokens, of the first `limit` documents of a file from open_megatron.
 std::vector<uint64_t> document_lengths(const TokenFile& file, uint64_t limit);
-/// Between two marks the lengths in the index are added up: a mark costs memory, a document between marks time.
+/// Between two marks the lengths in the index are added up: a mark costs memory, a document between marks
+/// time.
 inline constexpr uint64_t kDocumentsPerMark = 256;
-/// Calls each(token) for the tokens of [begin, end) with which a document of a file from open_megatron begins,
-/// ascending. Documents without tokens repeat the token of the next one.
+/// Calls each(token) for the tokens of [begin, end) with which a document of a file from open_megatron
+/// begins, ascending. Documents without tokens repeat the token of the next one.
 void for_each_document_begin(const TokenFile& file, uint64_t begin, uint64_t end,
                              const std::function<void(uint64_t token)>& each);
 /// Opens an llm.c shard. Error(kData).

@@ -22,8 +22,8 @@ struct Router {
   bool operator==(const Router&) const = default;
 };
 
-/// The experts of each token.
-/// logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]: slots of each sequence by expert
+/// The experts of each token. logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]:
+/// slots of each sequence by expert
 struct Route {
   static constexpr const char* kName = "route";
   Router router;

@@ -23,7 +23,8 @@
 //  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
 //  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
 //                       so that a caller can move or cut it; an op on a list of boxes has none
-// Those of norms, activations, the loss and experts are in norm_ops.h, activation_ops.h, loss_ops.h and moe_ops.h.
+// Those of norms, activations, the loss and experts are in norm_ops.h, activation_ops.h, loss_ops.h and
+// moe_ops.h.
 #pragma once
 #include <span>
 #include <variant>

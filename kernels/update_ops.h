@@ -1,7 +1,7 @@
 // The ops of an update, on lists of boxes (ops.h says what every op has): the rules by which an optimizer
 // changes parameters, and the sums of squares that a step needs before. m and v are the moments as
-// kernels/moments.h reads them from a box's format; w follows from the new ones before they are rounded to it. lr is the
-// step's learning rate times the box's lr_scale, rounded once.
+// kernels/moments.h reads them from a box's format; w follows from the new ones before they are rounded to
+// it. lr is the step's learning rate times the box's lr_scale, rounded once.
 #pragma once
 #include <span>
 

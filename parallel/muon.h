@@ -6,9 +6,9 @@
 //   X = a X + X (b A + c A A)
 //   W = (1 - lr * weight_decay) W - lr * scale * X,   lr the step's times the parameter's factor
 //
-// Everything is f32. A fused weight (q | k | v) is several matrices, one for each of ParamLayout::sections, or
-// one for each head where the layout has ParamLayout::head_rows.
-// Source: K. Jordan, Muon (kellerjordan.github.io/posts/muon); scale, decay: Moonlight, arXiv:2502.16982.
+// Everything is f32. A fused weight (q | k | v) is several matrices, one for each of ParamLayout::sections,
+// or one for each head where the layout has ParamLayout::head_rows. Source: K. Jordan, Muon
+// (kellerjordan.github.io/posts/muon); scale, decay: Moonlight, arXiv:2502.16982.
 #pragma once
 #include <cstddef>
 #include <cstdint>

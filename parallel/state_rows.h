@@ -12,8 +12,8 @@
 
 namespace trainctl::parallel {
 
-/// What a stored tensor is of its parameter. gradient: no state; saved where a job asks for gradients. scales:
-/// of the moment's blocks. ema: the moving average of the master weights.
+/// What a stored tensor is of its parameter. gradient: no state; saved where a job asks for gradients.
+/// scales: of the moment's blocks. ema: the moving average of the master weights.
 enum class StateRole : uint8_t {
   master,
   first_moment,

@@ -83,7 +83,8 @@ struct Part {
   bool is_content = false;
 };
 
-/// A thought and the answer after it, as Qwen 3 writes them. Of answers before the last the thought is left out.
+/// A thought and the answer after it, as Qwen 3 writes them. Of answers before the last the thought is left
+/// out.
 void put_thoughtful(std::string content, uint8_t weight, bool is_last, std::vector<Part>& parts) {
   constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
   const size_t end = content.rfind(kEnd);

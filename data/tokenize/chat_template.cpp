@@ -21,7 +21,8 @@ constexpr std::string_view kMistral[] = {"<s>"};
 constexpr std::string_view kMistralWords[] = {"<s>", "[INST]", "[/INST]"};
 constexpr std::string_view kTulu[] = {"<|system|>", "<|user|>", "<|assistant|>"};
 
-/// Recognised by all of `has` and none of `lacks`. Source of each: the chat_template of the named models' repositories.
+/// Recognised by all of `has` and none of `lacks`. Source of each: the chat_template of the named models'
+/// repositories.
 struct KnownTemplate {
   ChatForm form;
   std::array<std::string_view, 6> has, lacks;
@@ -176,7 +177,8 @@ std::optional<std::string> default_system_of(std::string_view jinja) {
   return std::nullopt;
 }
 
-/// chat_template of tokenizer_config.json: a text, or a list of named ones, of which that named default counts.
+/// chat_template of tokenizer_config.json: a text, or a list of named ones, of which that named default
+/// counts.
 std::string template_in_config(const std::string& text) {
   const Json config = try_parse_json(text);
   if (!config.is_object() || !config.contains("chat_template")) return "";

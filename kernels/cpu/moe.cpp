@@ -34,8 +34,8 @@ float dot(const T* a, const T* b, int64_t n) {
   return lanes[0];
 }
 
-/// Calls body(expert, first row, rows) for the rows of every expert in order, in pieces of a few heights: products keep
-/// something of each height, and what routers choose differs with each micro-batch.
+/// Calls body(expert, first row, rows) for the rows of every expert in order, in pieces of a few heights:
+/// products keep something of each height, and what routers choose differs with each micro-batch.
 template <typename Body>
 void over_pieces(const Matrix& offsets, Body body) {
   constexpr int64_t kMost = 512;

@@ -56,7 +56,8 @@ struct WindowRule {
 ConfigPart windows(WindowRule rule);
 /// Layers without rotary positions: no_rope_layers, or each no_rope_layer_interval-th (SmolLM3).
 ConfigPart nope_layers();
-/// Experts: how many (under either key), how many of them for each token, their width, and which layers have them.
+/// Experts: how many (under either key), how many of them for each token, their width, and which layers have
+/// them.
 struct ExpertKeys {
   bool own_width =
       false;  ///< moe_intermediate_size, norm_topk_prob, decoder_sparse_step and mlp_only_layers (Qwen);

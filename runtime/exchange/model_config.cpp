@@ -38,9 +38,9 @@ ConfigTable of_hub(std::vector<ConfigPart> own, double norm_eps, int64_t head_di
   return table;
 }
 
-// In the order of Family. Source: GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config, Olmo3Config,
-// Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig and Qwen3MoeConfig of transformers 4
-// and 5.
+// In the order of Family. Source: GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config,
+// Olmo3Config, Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig and Qwen3MoeConfig
+// of transformers 4 and 5.
 const ConfigTable& table_of(Family family) {
   using namespace config_parts;
   const auto silu = [] { return activation("hidden_act", true); };

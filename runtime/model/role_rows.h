@@ -8,11 +8,12 @@
 //   head                        as given       1             1 (AdamW)        1 (AdamW)       1/r
 //   matrices of layers          * sqrt(r)      r             sqrt(r)          1               1
 //
-// Logits are multiplied by r, scores of attention by sqrt(base_head_dim) / head_dim. The weight decay of a role is
-// divided by muP's factor of its learning rate, so that a step decays by as much at every width.
-// Source: Tensor Programs V, arXiv:2203.03466, table 8 (which lets an embedding be the head) and definition 4.1;
-// Muon: the spectral norm of an update of n x m is to grow as sqrt(n / m), arXiv:2310.17813, as `spectral` does
-// by itself; `match_rms` is sqrt(width) too long for it. The other sizes of a layer are taken to grow with the width.
+// Logits are multiplied by r, scores of attention by sqrt(base_head_dim) / head_dim. The weight decay of a
+// role is divided by muP's factor of its learning rate, so that a step decays by as much at every width.
+// Source: Tensor Programs V, arXiv:2203.03466, table 8 (which lets an embedding be the head) and definition
+// 4.1; Muon: the spectral norm of an update of n x m is to grow as sqrt(n / m), arXiv:2310.17813, as
+// `spectral` does by itself; `match_rms` is sqrt(width) too long for it. The other sizes of a layer are taken
+// to grow with the width.
 #pragma once
 #include <array>
 

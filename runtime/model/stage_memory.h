@@ -54,8 +54,8 @@ inline size_t rotary_bytes(const Rotary& rotary, const LayerShape& s) {
   return size_t(s.seq_len * rotary.channels) * sizeof(float);
 }
 
-/// The part of `m` that a forward pass over the first `count` of a micro-batch's `rows` rows uses. One rank of the
-/// tensor axis.
+/// The part of `m` that a forward pass over the first `count` of a micro-batch's `rows` rows uses. One rank
+/// of the tensor axis.
 Memory first_rows(Memory m, int64_t rows, int64_t count);
 
 /// Lays out all activation memory.

@@ -46,15 +46,16 @@ class StageModel {
   /// Call it when the compute copies change: every part must then call take_weights again.
   void weights_changed();
 
-  /// Of each layer with experts, in the order of the local virtual stages: how many there are, and of a micro-batch's
-  /// sequences.
+  /// Of each layer with experts, in the order of the local virtual stages: how many there are, and of a
+  /// micro-batch's sequences.
   struct ExpertCounts {
     int64_t layers = 0, sequences = 0, experts = 0;
     int64_t of_micro_batch() const { return layers * sequences * experts; }
   };
   static ExpertCounts expert_counts(const StageUses& uses);
-  /// Each training forward pass of micro-batch i writes the slots of each expert to host[i]: i32 [layers, sequences,
-  /// experts] of host memory (allocate_host) that outlives the model, once the stream has come that far.
+  /// Each training forward pass of micro-batch i writes the slots of each expert to host[i]: i32 [layers,
+  /// sequences, experts] of host memory (allocate_host) that outlives the model, once the stream has come
+  /// that far.
   void watch_experts(int32_t* host);
 
   /// The stream on which its work is enqueued.
@@ -100,8 +101,8 @@ class StageModel {
 
   /// Logits f32 [count - first, V] of the tokens from `first` on.
   void logits(std::span<const int32_t> tokens, int64_t first, std::span<float> logits);
-  /// Logits f32 [V] behind the last of `tokens`, which follow those that `cache` holds; it holds them afterwards.
-  /// Computes these tokens alone (as `logits`; on a device that computes queries behind keys).
+  /// Logits f32 [V] behind the last of `tokens`, which follow those that `cache` holds; it holds them
+  /// afterwards. Computes these tokens alone (as `logits`; on a device that computes queries behind keys).
   void logits_behind(KeyValueCache& cache, std::span<const int32_t> tokens, std::span<float> logits);
   /// The loss of each target in nats; 0 where it is below 0.
   ///   document_start   as in a batch (kBatchRows); empty: the sequence is one document

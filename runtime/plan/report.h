@@ -66,8 +66,8 @@ PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceM
 std::string render_plan(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
 
-/// What each role of the model's parameters has: initial weights, the highest learning rate and weight decay, after
-/// all factors. In the order of the model.
+/// What each role of the model's parameters has: initial weights, the highest learning rate and weight decay,
+/// after all factors. In the order of the model.
 std::vector<RoleRow> roles_of(const JobSpec& job);
 
 /// Notes on the plan, one sentence each: slow kernels, a pipeline bubble that contradicts the assumed MFU.

@@ -22,7 +22,8 @@ struct TrainingState {
 ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const RankOptions& options,
                            const std::string& numerics, const std::string& data_fingerprints_json);
 
-/// Error(kCheckpoint): its moments in int8 have a scale for each block of a chunk, and this job has other chunks.
+/// Error(kCheckpoint): its moments in int8 have a scale for each block of a chunk, and this job has other
+/// chunks.
 void require_same_blocks(const JobSpec& job, const ckpt::StateInfo& info);
 
 /// The state that a checkpoint describes. new_data: the data begin at their start. Error(kCheckpoint) if it

@@ -1,6 +1,8 @@
-// Goal: a sample knows of each token where its document begins, whatever the index looks like, and no other order of samples comes of it.
-// Method: seeded random indexes (documents of none, one and several sequences, empty ones, sequences out of order, more documents than
-// one mark has) over several files and sources, against marks made token by token; what has no documents is refused by name.
+// Goal: a sample knows of each token where its document begins, whatever the index looks like, and no other
+// order of samples comes of it.
+// Method: seeded random indexes (documents of none, one and several sequences, empty ones, sequences out of
+// order, more documents than one mark has) over several files and sources, against marks made token by token;
+// what has no documents is refused by name.
 #include <random>
 
 #include "data/dataset.h"

@@ -1,6 +1,7 @@
-// Goal: the weights of a loss file come with the samples of its tokens; a file that does not fit is refused by name.
-// Method: token sets with and without loss files in a shuffled mixture over epochs, against the weights that were written; files with
-// another length, another header and a changed byte.
+// Goal: the weights of a loss file come with the samples of its tokens; a file that does not fit is refused
+// by name.
+// Method: token sets with and without loss files in a shuffled mixture over epochs, against the weights that
+// were written; files with another length, another header and a changed byte.
 #include <random>
 
 #include "data/data_record.h"

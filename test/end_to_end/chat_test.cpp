@@ -1,7 +1,9 @@
-// Goal: fine-tuning goes the whole way: a model that a folder holds, conversations that become tokens with a loss on the answers, a run
-// that begins from the weights, and text from it; a run that is killed and goes on elsewhere has the same bits.
-// Method: the real program: a tiny model is trained and exported, then learns the answers of conversations whose questions are noise; the
-// loss falls far below that of the questions. A run is cut off by kill -9 and resumed on another mesh, and compared with the undisturbed one.
+// Goal: fine-tuning goes the whole way: a model that a folder holds, conversations that become tokens with a
+// loss on the answers, a run that begins from the weights, and text from it; a run that is killed and goes on
+// elsewhere has the same bits.
+// Method: the real program: a tiny model is trained and exported, then learns the answers of conversations
+// whose questions are noise; the loss falls far below that of the questions. A run is cut off by kill -9 and
+// resumed on another mesh, and compared with the undisturbed one.
 #include <signal.h>
 
 #include <catch2/catch.hpp>

@@ -1,8 +1,8 @@
-// Goal: the mask of attention means what it says. Method: the reference alone, and the CPU against it where it
-// computes a mask that other devices do not. Documents packed into one
-// sequence against each document alone, queries of the end of a sequence against the whole sequence, a
-// window against the formula written down again, caps and sinks against numerical derivatives; a query
-// that sees nothing; a pass that computes queries at the positions of their keys refuses others.
+// Goal: the mask of attention means what it says. Method: the reference alone, and the CPU against it where
+// it computes a mask that other devices do not. Documents packed into one sequence against each document
+// alone, queries of the end of a sequence against the whole sequence, a window against the formula written
+// down again, caps and sinks against numerical derivatives; a query that sees nothing; a pass that computes
+// queries at the positions of their keys refuses others.
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>

@@ -1,7 +1,7 @@
-// Goal: the ops of a mixture of experts agree with the reference, whose gradients are the derivatives, however unevenly
-// experts are used.
-// Method: routings by hand (ragged, empty experts, one that gets all, all for each token) and by scores; ties; central
-// differences of the weights and of both losses; a whole layer's passes chained.
+// Goal: the ops of a mixture of experts agree with the reference, whose gradients are the derivatives,
+// however unevenly experts are used.
+// Method: routings by hand (ragged, empty experts, one that gets all, all for each token) and by scores;
+// ties; central differences of the weights and of both losses; a whole layer's passes chained.
 #include "support.h"
 
 #include <functional>

@@ -1,6 +1,6 @@
-// Goal: moments in bf16 and int8 hold what kernels/moments.h says, rounded with the right mean, and every rule
-// with them gives the reference's bits on every device. Method: the formula in double precision; means over
-// many updates; a second moment that only gets smaller; bit equality of boxes of many shapes.
+// Goal: moments in bf16 and int8 hold what kernels/moments.h says, rounded with the right mean, and every
+// rule with them gives the reference's bits on every device. Method: the formula in double precision; means
+// over many updates; a second moment that only gets smaller; bit equality of boxes of many shapes.
 #include "support.h"
 
 namespace trainctl::kernels::test {

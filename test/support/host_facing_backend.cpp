@@ -191,7 +191,8 @@ class HostFacing final : public HostDevice {
     std::vector<UpdateBox> there;
     for (const UpdateBox& b : op.boxes)
       there.push_back({on(b.master), on(b.first_moment), on(b.second_moment), on(b.grad), b.grad_stride,
-                       on(b.param), b.weight_decay, b.lr_scale, b.moments, on(b.first_scales), on(b.second_scales)});
+                       on(b.param), b.weight_decay, b.lr_scale, b.moments, on(b.first_scales),
+                       on(b.second_scales)});
     op.boxes = there;
     device_->run(*stream_, op);
     on.bring_back();

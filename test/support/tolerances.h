@@ -40,7 +40,8 @@ inline constexpr double kUnchecked = 1e30;
 
 /// A moment's code of at most 1: four roundings of f32.
 inline constexpr double kMomentCode = 1e-6;
-/// A stored moment is a neighbour of the computed one, which f32 and the test round, in steps of about 1 / 128 of it.
+/// A stored moment is a neighbour of the computed one, which f32 and the test round, in steps of about 1 /
+/// 128 of it.
 inline constexpr double kMomentSteps = 1e-3;
 
 /// Three updates by Muon in f32 against double: a rounding of 6e-8 in a small singular value grows by up to 3.4^5 = 485 in a step.
@@ -59,8 +60,8 @@ inline constexpr double kLossBf16 = 0.02;
 /// f32 with Muon against another tensor-parallel width, over 20 steps: the first five Newton-Schulz steps multiply a small singular value,
 /// and the rounding in it, by up to 3.4^5 = 485.
 inline constexpr double kLossMuonTensor = 2e-2;
-/// The slope of log(change of the logits) over log(width) by muP, whose limit is 0: 0.02 to 0.06 with AdamW at widths of 32 to 256;
-/// without muP it is above 1.
+/// The slope of log(change of the logits) over log(width) by muP, whose limit is 0: 0.02 to 0.06 with AdamW
+/// at widths of 32 to 256; without muP it is above 1.
 inline constexpr double kCoordinateSlope = 0.2;
 /// The gradient norm of a run in f32, relative: a sum over all gradients, which differ by kGradient and drift over 20 steps.
 inline constexpr double kGradNorm = 2e-3;
@@ -71,8 +72,8 @@ inline constexpr double kGradient = 1e-4;
 inline constexpr double kBlockLoss = 5e-6, kBlockGradNorm = 3e-5, kBlockGradient = 1.5e-5;
 /// Their logits before any step, of the largest one.
 inline constexpr double kBlockLogits = 1e-5;
-/// Logits of one token behind a cache of keys against those of the whole window: products of one row are summed in
-/// another order.
+/// Logits of one token behind a cache of keys against those of the whole window: products of one row are
+/// summed in another order.
 inline constexpr double kCachedLogits = 1e-5;
 /// Losses of six steps on two tensor ranks against one, relative: a product's sum is cut.
 inline constexpr double kLossOfWidths = 1e-5;

@@ -1,4 +1,5 @@
-// The activation of a feed-forward part, of an input [rows, F], or of a gate and an input side by side [rows, 2 F].
+// The activation of a feed-forward part, of an input [rows, F], or of a gate and an input side by side [rows,
+// 2 F].
 #pragma once
 #include <variant>
 

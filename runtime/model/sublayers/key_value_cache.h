@@ -1,5 +1,6 @@
-// KeyValueCache holds the keys and values of the tokens that a model has read, for each attention of the model, so
-// that a pass over the tokens behind them computes those alone. One sequence; one rank of the tensor axis.
+// KeyValueCache holds the keys and values of the tokens that a model has read, for each attention of the
+// model, so that a pass over the tokens behind them computes those alone. One sequence; one rank of the
+// tensor axis.
 #pragma once
 #include <map>
 #include <memory>
@@ -10,8 +11,8 @@ namespace trainctl {
 
 class KeyValueCache {
  public:
-  /// Of at most `capacity` tokens. The memory of an attention is taken at its first pass. The backend computes
-  /// queries behind keys (AttentionMask::query_offset) and must outlive the cache.
+  /// Of at most `capacity` tokens. The memory of an attention is taken at its first pass. The backend
+  /// computes queries behind keys (AttentionMask::query_offset) and must outlive the cache.
   KeyValueCache(kernels::Backend& backend, int64_t capacity) : backend_(backend), capacity_(capacity) {}
 
   /// The next pass is over the tokens from `begin` on; earlier passes held those before it.
@@ -19,8 +20,8 @@ class KeyValueCache {
   int64_t begin() const { return begin_; }
   int64_t capacity() const { return capacity_; }
 
-  /// Holds the op's keys and values, and lets its queries see them behind all that are held. `attention`: whose
-  /// they are; one pass holds each once.
+  /// Holds the op's keys and values, and lets its queries see them behind all that are held. `attention`:
+  /// whose they are; one pass holds each once.
   void extend(kernels::Stream& stream, const void* attention, kernels::AttentionForward& op);
 
  private:

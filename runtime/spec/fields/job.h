@@ -28,8 +28,8 @@ template <>
 struct Words<DeviceChoice> {
   static constexpr std::string_view list[] = {"auto", "cpu", "cuda"};
 };
-/// Whether attention, positions and targets stay inside a document. `automatic` is decided once, when the run is
-/// launched; where it was not, they do not.
+/// Whether attention, positions and targets stay inside a document. `automatic` is decided once, when the run
+/// is launched; where it was not, they do not.
 enum class Documents { automatic, ignore, mask };
 template <>
 struct Words<Documents> {

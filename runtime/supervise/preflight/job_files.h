@@ -9,7 +9,8 @@ namespace trainctl {
 
 /// One error for each file of the job that is missing or has an unknown format: E0504 (token files), E0506
 /// (tokenizer), E0507 (initial weights), and for each that does not fit the job: E0508 (vocabulary), E0509
-/// (tokenizer), E0511 (documents), E0513 and E0514 (loss files), in the order of the spec. Reads only names, first bytes, sidecars and tokenizers.
+/// (tokenizer), E0511 (documents), E0513 and E0514 (loss files), in the order of the spec. Reads only names,
+/// first bytes, sidecars and tokenizers.
 ///   weights   also check model.init.from, which a run reads only before its first step
 std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool weights = true);
 

@@ -21,7 +21,8 @@ struct EvaluateRequest {
   bool averages = false;  ///< optimizer.ema in place of the weights
 };
 
-/// Accuracy of a task: the share of examples whose right ending is the likeliest; of equals the first is taken.
+/// Accuracy of a task: the share of examples whose right ending is the likeliest; of equals the first is
+/// taken.
 struct TaskResult {
   std::string path;
   int64_t examples = 0, available = 0;

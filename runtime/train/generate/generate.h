@@ -34,8 +34,8 @@ class Generator {
   /// `each` with every new token.
   std::vector<int32_t> generate(std::vector<int32_t> prompt, const GenerateOptions& options,
                                 const std::function<void(int32_t)>& each);
-  /// The logits [V] behind the last of `tokens` (1 .. seq_len). On a CPU only those tokens are computed that do not
-  /// begin as the ones of the call before.
+  /// The logits [V] behind the last of `tokens` (1 .. seq_len). On a CPU only those tokens are computed that
+  /// do not begin as the ones of the call before.
   std::vector<float> next_logits(std::span<const int32_t> tokens);
   /// The logits [count, V] behind each of `tokens` (1 .. seq_len).
   std::vector<float> logits(std::span<const int32_t> tokens);

@@ -14,7 +14,8 @@ namespace trainctl {
 
 /// The job whose state a checkpoint holds. Error(kCheckpoint) if it has no usable spec.
 JobSpec job_of(const ckpt::Checkpoint& checkpoint);
-/// A checkpoint with its weights, or with their moving averages (optimizer.ema) in their place. Error(kCheckpoint).
+/// A checkpoint with its weights, or with their moving averages (optimizer.ema) in their place.
+/// Error(kCheckpoint).
 std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& path, bool averages);
 /// The tokenizer of the job or of its training data; none is given if nothing names one.
 data::TokenizerChoice tokenizer_of(const DataSpec& spec);
@@ -38,11 +39,11 @@ struct SampleResult {
 /// Generates text behind one prompt after another, with the model loaded once.
 class Sampler {
  public:
-  /// Error(kCheckpoint): the checkpoint cannot be used. Error(kData): no tokenizer is known, or its vocabulary is
-  /// larger than the model's.
+  /// Error(kCheckpoint): the checkpoint cannot be used. Error(kData): no tokenizer is known, or its
+  /// vocabulary is larger than the model's.
   Sampler(FileSystem& fs, const SampleRequest& request);
-  /// Continues `prompt`; "": the end-of-text token, that is, the start of a document. Calls `each` with new text as
-  /// soon as it can be decoded. The text does not depend on earlier prompts.
+  /// Continues `prompt`; "": the end-of-text token, that is, the start of a document. Calls `each` with new
+  /// text as soon as it can be decoded. The text does not depend on earlier prompts.
   SampleResult write(const std::string& prompt, const std::function<void(const std::string&)>& each);
 
  private:

@@ -114,8 +114,8 @@ struct StepLine {
   uint64_t attempt = 0;          ///< the epoch of the attempt that computed the step; 0: not known
   int64_t step = 0, tokens = 0;  ///< tokens of the run so far
   double loss = kAbsent, grad_norm = kAbsent, lr = kAbsent;
-  /// Of models with experts, means over sequences and layers: tokens of the most used expert over those of the mean
-  /// one; the share of experts that no token has.
+  /// Of models with experts, means over sequences and layers: tokens of the most used expert over those of
+  /// the mean one; the share of experts that no token has.
   double expert_load = kAbsent, idle_experts = kAbsent;
   std::optional<double> val_loss;  ///< of an evaluation after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated

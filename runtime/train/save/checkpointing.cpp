@@ -74,8 +74,8 @@ void zero_others(const RankState& state, const ShardedParams::StateChunk& c) {
                                                                 size_of(c.rows[i].dtype)});
 }
 
-/// Calls with(band, offset) for runs of whole rows of `box` of at most `most` bytes each (a row at least), of elements of `size` bytes;
-/// `offset` is that of the band's first element in the box.
+/// Calls with(band, offset) for runs of whole rows of `box` of at most `most` bytes each (a row at least), of
+/// elements of `size` bytes; `offset` is that of the band's first element in the box.
 template <typename With>
 void in_bands(const parallel::Box& box, size_t most, size_t size, With with) {
   const int64_t rows = int64_t(std::clamp<size_t>(most / size / size_t(box.cols()), 1, size_t(box.rows())));
@@ -225,7 +225,8 @@ std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const Ran
 
 namespace {
 
-/// The gradients of this rank's chunks times `factor`, copied into `storage`; `tensors` is gradient_tensors(table).
+/// The gradients of this rank's chunks times `factor`, copied into `storage`; `tensors` is
+/// gradient_tensors(table).
 std::vector<ckpt::ChunkData> gradient_chunk_data(const RankState& state, double factor,
                                                  std::vector<std::vector<float>>& storage) {
   std::vector<ckpt::ChunkData> data;

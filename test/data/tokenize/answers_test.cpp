@@ -1,6 +1,8 @@
-// Goal: conversations become the text that their template makes of them, answers alone have a loss, and no content makes a special token.
-// Method: every known template against texts of Hugging Face's renderer (test/golden/make_chats.py), with a tokenizer whose ids are bytes
-// and special tokens, so that ids say the text; records of each kind through `tokenize` into files.
+// Goal: conversations become the text that their template makes of them, answers alone have a loss, and no
+// content makes a special token.
+// Method: every known template against texts of Hugging Face's renderer (test/golden/make_chats.py), with a
+// tokenizer whose ids are bytes and special tokens, so that ids say the text; records of each kind through
+// `tokenize` into files.
 #include <fstream>
 #include <map>
 

@@ -144,7 +144,7 @@ TEST_CASE("the tally of every rank's step is what the rank computes and sends", 
   CHECK(variant > 300);
 }
 
-TEST_CASE("the FLOPs of a token are 6 for each weight of a product, and attention's", "[tally]") {
+TEST_CASE("the FLOPs of a token are 6 for each weight that it meets in a product, and attention's", "[tally]") {
   // Source: PaLM, arXiv:2204.02311, appendix B.
   for (const std::string& name : preset_names()) {
     CAPTURE(name);
@@ -152,9 +152,9 @@ TEST_CASE("the FLOPs of a token are 6 for each weight of a product, and attentio
         parse_job({.text = starter_job(name), .file = "starter", .overrides = {}, .environment = {}});
     REQUIRE(parsed.ok());
     const ModelSpec& model = parsed.job.model;
-    double weights = 0;
+    double weights = -double(idle_parameters(model_plan(model)));
     for (const Param& p : parameter_table(model, {}).params)
-      if (p.role == ParamRole::matrix || p.role == ParamRole::head ||
+      if (p.role == ParamRole::matrix || p.role == ParamRole::router || p.role == ParamRole::head ||
           (p.role == ParamRole::embedding && model.tie_embeddings))
         weights += double(p.count());
     for (const int64_t seq_len : {parsed.job.data.seq_len, int64_t{1000}}) {

@@ -1,5 +1,6 @@
-// Goal: what a job says of initial weights, muP and factors of roles is part of its identity where it says something,
-// and no part of it where it says what there was before; a resume refuses to change it, a branch may.
+// Goal: what a job says of initial weights, muP and factors of roles is part of its identity where it says
+// something, and no part of it where it says what there was before; a resume refuses to change it, a branch
+// may.
 // Method: specs with one field each against the plain one: hashes, resolved texts, refusals.
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,7 @@
 // Goal: by muP a model's logits move equally far at every width; without it wider models move further.
-// Method: the coordinate check of Tensor Programs V (arXiv:2203.03466): tiny models of widths 32 to 256 are trained
-// for five steps with one learning rate, on few tokens; the slope of log(change of the logits) over log(width).
+// Method: the coordinate check of Tensor Programs V (arXiv:2203.03466): tiny models of widths 32 to 256 are
+// trained for five steps with one learning rate, on few tokens; the slope of log(change of the logits) over
+// log(width).
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>

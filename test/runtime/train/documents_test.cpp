@@ -1,7 +1,8 @@
-// Goal: a run that masks documents trains each document as if it were alone, with the same bits on every mesh.
-// Method: the same documents packed into sequences and each in a sequence of its own, filled up with documents of one token, which have no
-// target: losses, gradient norms and the updates they lead to agree. Meshes are compared bit for bit with one rank. A step without
-// targets is skipped.
+// Goal: a run that masks documents trains each document as if it were alone, with the same bits on every
+// mesh.
+// Method: the same documents packed into sequences and each in a sequence of its own, filled up with
+// documents of one token, which have no target: losses, gradient norms and the updates they lead to agree.
+// Meshes are compared bit for bit with one rank. A step without targets is skipped.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>

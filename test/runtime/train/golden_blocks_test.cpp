@@ -1,9 +1,9 @@
 // Goal: each family computes what Hugging Face's transformers compute in float64.
 // Method: a tiny model of each (test/golden/blocks, made by test/golden/make_blocks.py), read from its own
-// config.json: logits of the first sample, as `export` computes them, and with a cache of keys, as `sample` does;
-// likelihoods of the endings of test/golden/tasks (make_tasks.py), several in one sequence here and each alone there;
-// on thread ranks loss and gradient norm of 12 AdamW steps, and gradients of step 0 per tensor, on one rank by the
-// reference and by the CPU's kernels, and on TP2 PP2 DP2.
+// config.json: logits of the first sample, as `export` computes them, and with a cache of keys, as `sample`
+// does; likelihoods of the endings of test/golden/tasks (make_tasks.py), several in one sequence here and
+// each alone there; on thread ranks loss and gradient norm of 12 AdamW steps, and gradients of step 0 per
+// tensor, on one rank by the reference and by the CPU's kernels, and on TP2 PP2 DP2.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>

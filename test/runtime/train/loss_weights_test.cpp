@@ -1,7 +1,8 @@
-// Goal: a run has a loss only where its loss files say so, as much as they say, with the same bits on every mesh.
-// Method: the same tokens with masks and weights: losses and gradient norms are those that per-target losses of runs with one target give;
-// weights of 1 have the bits of no loss file, masks those of weights of 0 and 1, and weights twice as large those of half as large ones.
-// Meshes are compared bit for bit with one rank.
+// Goal: a run has a loss only where its loss files say so, as much as they say, with the same bits on every
+// mesh.
+// Method: the same tokens with masks and weights: losses and gradient norms are those that per-target losses
+// of runs with one target give; weights of 1 have the bits of no loss file, masks those of weights of 0 and
+// 1, and weights twice as large those of half as large ones. Meshes are compared bit for bit with one rank.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>

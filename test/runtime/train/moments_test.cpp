@@ -1,6 +1,7 @@
-// Goal: with moments in bf16 and int8, and with averages of weights, a run has the same bits on every mesh and
-// after a resume on another one, its loss stays near that of f32, and its state is smaller by what the plan says;
-// what a checkpoint does not have is refused by name. Method: runs on thread ranks, as in rules_test.cpp.
+// Goal: with moments in bf16 and int8, and with averages of weights, a run has the same bits on every mesh
+// and after a resume on another one, its loss stays near that of f32, and its state is smaller by what the
+// plan says; what a checkpoint does not have is refused by name. Method: runs on thread ranks, as in
+// rules_test.cpp.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

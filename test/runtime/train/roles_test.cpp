@@ -1,7 +1,7 @@
-// Goal: what a parameter's role decides (how it begins, its learning rate, its decay) is the same on every mesh and
-// after a resume, is what its formulas say, and changes no bit where it says what there was before.
-// Method: runs on thread ranks, as in same_bits_test.cpp; with factors of 0 a run keeps its initial weights, which are
-// read from its checkpoint.
+// Goal: what a parameter's role decides (how it begins, its learning rate, its decay) is the same on every
+// mesh and after a resume, is what its formulas say, and changes no bit where it says what there was before.
+// Method: runs on thread ranks, as in same_bits_test.cpp; with factors of 0 a run keeps its initial weights,
+// which are read from its checkpoint.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

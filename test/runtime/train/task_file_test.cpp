@@ -1,5 +1,5 @@
-// Goal: task files are read as llm.c and Hugging Face's datasets write them, and what is wrong with one is said with
-// its example.
+// Goal: task files are read as llm.c and Hugging Face's datasets write them, and what is wrong with one is
+// said with its example.
 // Method: small files of both forms, and each with one mistake.
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,5 @@
-// Goal: what a run takes of its data is decided once, when it is new, and a run that begins from another keeps what that one had.
+// Goal: what a run takes of its data is decided once, when it is new, and a run that begins from another
+// keeps what that one had.
 // Method: token sets with and without boundaries of documents and loss files, and jobs that leave it open.
 #include <catch2/catch.hpp>
 
