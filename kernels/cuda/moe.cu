@@ -105,12 +105,14 @@ __global__ void __launch_bounds__(kRouterWarps* kWarpSize)
   if (r.renormalize) {
     sum = r.sigmoid ? 1e-20 : 0.0;
     for (int j = 0; j < r.k; ++j) sum += s(own[j]);
-    for (int j = 0; j < r.k; ++j) mean += double(dweights[m * r.k + j]) * s(own[j]) / sum;
+    for (int j = 0; j < r.k; ++j) mean += double(dweights[m * r.k + j]) * s(own[j]);
+    mean /= sum;
   }
+  const double of_all = 1 / all, of_chosen = r.scale / sum;
   const auto gradient = [&](int e) {
-    double ds = (aux * count[e] - (r.sigmoid ? dot : 0.0)) / all;
+    double ds = (aux * count[e] - (r.sigmoid ? dot : 0.0)) * of_all;
     for (int j = 0; j < r.k; ++j)
-      if (own[j] == e) ds += r.scale * (double(dweights[m * r.k + j]) - mean) / sum;
+      if (own[j] == e) ds += of_chosen * (double(dweights[m * r.k + j]) - mean);
     return ds;
   };
   double through = 0;

@@ -239,7 +239,9 @@ std::string unsaid_field(const ModelSpec& model, const OrderedJson& config) {
   } catch (const Error&) {
     return "model.position";  // the part whose values are refused when they are read, too
   }
-  read.moe.z_loss_coefficient = model.moe.z_loss_coefficient;  // of training alone: no file has it
+  // How it began and what counts in training alone say nothing of what it computes.
+  read.init = model.init;
+  read.moe.z_loss_coefficient = model.moe.z_loss_coefficient;
   if (read.max_seq_len == model.max_seq_len && compute_the_same(model_plan(read), model_plan(model))) return "";
   const std::vector<ModelDifference> differences = differing_fields(model, read);
   return differences.empty() ? "model.layer" : differences.front().field;
@@ -285,6 +287,7 @@ ReadConfig read_model_config(const Json& config, const std::string& file) {
 
 std::vector<ModelDifference> model_differences(const ModelSpec& here, ModelSpec there) {
   // These are of training alone.
+  there.init = here.init;
   there.moe.z_loss_coefficient = here.moe.z_loss_coefficient;
   there.moe.aux_loss_coefficient = here.moe.aux_loss_coefficient;
   if (compute_the_same(model_plan(here), model_plan(there))) return {};

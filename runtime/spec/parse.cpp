@@ -48,15 +48,23 @@ bool is_left_out(const Field& field, const JobSpec& job) {
   return field.left_out_as_default && json_of(field.get(job)) == json_of(*field.fallback);
 }
 
+/// Whether the preset, if there is one, has a value for the field.
+bool is_said(const std::string& preset, const std::string& path) {
+  const spec::Preset* found = spec::find_preset(preset);
+  if (!found || !path.starts_with("model.")) return false;
+  const Json model = parse_json(found->model_json());
+  const std::string rest = path.substr(6), section = rest.substr(0, rest.find('.'));
+  if (section == rest) return model.contains(rest);
+  return model.contains(section) && model.at(section).contains(rest.substr(section.size() + 1));
+}
+
 /// Every effective value, in the order of the table.
 std::vector<EffectiveValue> effective_values(const Resolution& r) {
   std::vector<EffectiveValue> values;
   for (const Field& field : spec::fields()) {
-    // A default that was given against the preset's value would be the preset's again.
-    const bool is_against_preset =
-        field.part == SpecPart::model && !r.job.model.preset.empty() && r.given_by_user(field.path);
     if (!field.in_resolved || field.set_in_source) continue;
-    if (is_left_out(field, r.job) && !is_against_preset) continue;
+    // A default that was given against the preset's value would be the preset's again.
+    if (is_left_out(field, r.job) && !is_said(r.job.model.preset, field.path)) continue;
     if (field.where_learned == spec::WhereLearned::nothing && !r.job.model.is_rotary()) continue;
     if (field.type == spec::Type::source_list) {
       const std::vector<DataSource>& sources = r.job.data.*field.sources;

@@ -26,8 +26,14 @@ struct Box {
 
   Window state_window(size_t i) const { return {shift[i], rows * cols, 0}; }
   UpdateBox view(const std::vector<Matrix>& s, const Matrix& g, const Matrix& p) const {
-    return {s[0].as<float>() + shift[0], s[1].as<float>() + shift[1], s[2].as<float>() + shift[2],
-            grad_window(g).as<const float>(), g.stride, param_window(p), weight_decay};
+    return {s[0].as<float>() + shift[0],
+            s[1].as<float>() + shift[1],
+            s[2].as<float>() + shift[2],
+            grad_window(g).as<const float>(),
+            g.stride,
+            param_window(p),
+            weight_decay,
+            rows % 2 == 0 ? 1.0f : 0.7f};
   }
 };
 

@@ -163,4 +163,10 @@ TEST_CASE("a described model that transformers have no class for is not exported
     else
       CHECK_THAT(refusal, Contains("LlamaForCausalLM has no place for `model."));
   }
+  llama.init.type = InitKind::truncated_normal;
+  CHECK_NOTHROW(model_config_json(llama, DType::f32, {}));
+  llama.mup.base_hidden_size = 32;
+  CHECK_NOTHROW(model_config_json(llama, DType::f32, {}));
+  llama.mup.base_hidden_size = 16;
+  CHECK_THROWS_WITH(model_config_json(llama, DType::f32, {}), Contains("`model.mup.base_hidden_size`"));
 }

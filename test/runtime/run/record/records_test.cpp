@@ -336,7 +336,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<NodeEvidence>({});
   check_round_trip<QuarantineEntry>({"cluster"});
   check_round_trip<LineageEntry>({"numerics", "batch_lr_rule"});
-  check_round_trip<data::Sidecar>({"trainctl_tokens"});
+  check_round_trip<data::Sidecar>({"trainctl_tokens", "loss_tokens", "chat_template"});
   check_round_trip<StartEvent>({"tier", "ranks", "from_step", "checkpoint", "numerics", "superseded_steps"});
   check_round_trip<RestartEvent>({"from_step", "lost_steps", "nodes", "data"});
   check_round_trip<EndEvent>({"step", "reason"});
