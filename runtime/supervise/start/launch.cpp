@@ -190,9 +190,9 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
   const std::string root = begun == lineage.rend() ? "" : begun->root;
   ParsedJob before =
       parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
-  if (!before.ok()) before = job;
   // The run's own job.json has what `auto` came to.
   const bool is_same = job.hash == existing.spec_hash || (before.ok() && job.hash == before.hash);
+  if (!before.ok()) before = job;
   if (!is_same || root != (request.from ? request.from->root_hash : ""))
     throw Error(ErrorCode::kSpec,
                 fmt::format("run {} exists with another job spec or beginning ({}); choose another "
