@@ -49,8 +49,8 @@ struct AttentionShape {
   int64_t batch = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
   int64_t keys = 0;    ///< of a sequence; 0: as many as queries
-  /// The reference computes every mask, the CPU's forward pass too; other passes so far those of queries at
-  /// the positions of their keys (query_offset = 0 and as many keys as queries).
+  /// The reference and the CPU compute every mask; GPUs so far those of queries at the positions of their keys
+  /// (query_offset = 0 and as many keys as queries).
   AttentionMask mask = {};
   int64_t keys_of_sequence() const { return keys > 0 ? keys : seq_len; }
   bool has_own_keys() const { return keys_of_sequence() == seq_len && mask.query_offset == 0; }

@@ -107,13 +107,18 @@ void check_documents(const AttentionShape& s) {
 }
 
 OpShape attention_cost(std::string_view op, const AttentionShape& s) {
-  return {op, s.batch * s.seq_len, s.heads * s.head_dim, s.seq_len, s.has_window() ? s.mask.window : 0};
+  // A query sees as many keys as the mean of all: of those behind others, these whole and half of its own.
+  return {op, s.batch * s.seq_len, s.heads * s.head_dim, s.seq_len + 2 * s.mask.query_offset,
+          s.has_window() ? s.mask.window : 0};
 }
 
 double attention_flops(const AttentionShape& s) {
   const OpShape cost = attention_cost("", s);
   if (cost.window == 0) return 2 * cost.volume();
-  return 4 * double(s.batch) * double(visible_pairs(s.seq_len, cost.window)) * double(cost.n);
+  const int64_t before = s.mask.query_offset;
+  const int64_t pairs =
+      visible_pairs(before + s.seq_len, cost.window) - (before > 0 ? visible_pairs(before, cost.window) : 0);
+  return 4 * double(s.batch) * double(pairs) * double(cost.n);
 }
 
 void SinkBackward::check() const {

@@ -35,10 +35,18 @@ int rank_of(const MeshShape& shape, const MeshPosition& position) {
 }
 
 MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis) {
+  const AxisRow* const last = &row_of(axis);
+  const AxisRow* row = last;
+  while (row != kAxes && row[-1].is_within_next) --row;
+  MeshGroup group;
+  for (const AxisRow* outside = kAxes; outside != row; ++outside) group.stride *= shape.*outside->size;
   MeshPosition first = at;
-  first.*row_of(axis).at = 0;
-  MeshGroup group{shape.*row_of(axis).size, at.*row_of(axis).at, rank_of(shape, first)};
-  for (const AxisRow* row = kAxes; row->axis != axis; ++row) group.stride *= shape.*row->size;
+  for (; row <= last; ++row) {
+    group.rank += at.*row->at * group.size;
+    group.size *= shape.*row->size;
+    first.*row->at = 0;
+  }
+  group.first = rank_of(shape, first);
   return group;
 }
 

@@ -29,7 +29,7 @@ inline constexpr AxisSet data = 1;
 inline constexpr AxisSet tensor = 2;
 /// The stages that each hold one use of a shared parameter: of a tied embedding, the first and the last.
 inline constexpr AxisSet uses = 4;
-inline constexpr AxisSet context = 8;
+inline constexpr AxisSet context = 8;  ///< of no parameter yet
 }  // namespace axes
 
 /// What an axis is. Code for all axes goes over these rows.
@@ -43,11 +43,14 @@ struct AxisRow {
   AxisSet shared;  ///< its bit, where ranks along it hold the same parameters or parts of them; else 0
   bool has_lanes = false;      ///< its ranks compute different lanes; see AxisLine
   bool moves_tensors = false;  ///< its group sends tensors; else numbers of the host, and its edges tensors
+  /// A group of the next axis consists of whole groups of this one: context ranks have parts of the same
+  /// sequences, and share parameters as data-parallel ranks do.
+  bool is_within_next = false;
 };
 /// In rank order, fastest first.
 inline constexpr AxisRow kAxes[] = {
     {Axis::tp, "tp", "tensor", "tp", &MeshShape::tp, &MeshPosition::tp, axes::tensor, false, true},
-    {Axis::cp, "cp", "context", "cp", &MeshShape::cp, &MeshPosition::cp, axes::context, false, true},
+    {Axis::cp, "cp", "context", "cp", &MeshShape::cp, &MeshPosition::cp, 0, false, true, true},
     {Axis::dp, "dp", "data-parallel", "dp", &MeshShape::dp, &MeshPosition::dp, axes::data, true, true},
     {Axis::pp, "pp", "pipeline", "stage", &MeshShape::pp, &MeshPosition::pp, 0, false, false}};
 constexpr const AxisRow& row_of(Axis axis) { return kAxes[size_t(axis)]; }
@@ -67,8 +70,8 @@ class PerAxis {
 MeshPosition position_of(const MeshShape& shape, int rank);
 int rank_of(const MeshShape& shape, const MeshPosition& position);
 
-/// The ranks that share every coordinate but `axis` with `rank`, in order of that coordinate (so its index in
-/// the result is its coordinate on the axis).
+/// The ranks that share every coordinate but `axis` (and the axes within it) with `rank`, in rank order: so its
+/// index in the result is its coordinate on the axis, of dp that of dp * cp + cp.
 std::vector<int> group_of(const MeshShape& shape, int rank, Axis axis);
 
 /// One rank's group along an axis, without the list of its members.

@@ -27,6 +27,7 @@ class ShardedMemory {
   kernels::Matrix weight(int use) const;
   /// level: of those that exist while lanes are added (LaneLevels).
   kernels::Matrix gradient(int use, int level) const;
+  void* gradient_of_part(void* place, int part) const;  ///< ShardedParams
   int group_of(int use) const { return layout.plan.places[size_t(use)].group; }
   /// The levels of the gradients of a group.
   const LaneLevels& levels(int g) const { return layout.share_of(g).levels; }
@@ -46,10 +47,13 @@ class ShardedMemory {
   /// chunk_weight, or with ZeRO-3 memory of its own, since the place of its part is not always that part's.
   kernels::Matrix own_weight(int g, const FlatChunk& c) const;
   /// Sums of gradients in flat order from element `offset` of the group on, which must be owned (ZeRO-0:
-  /// any). Level 0 has the result; ZeRO-2 has others, as for the gradients.
+  /// any). Level 0 has the result; where lanes are reduced there are others, as for the gradients, of owned
+  /// chunks alone.
   float* summed(int g, int64_t offset, int level = 0) const {
-    const int64_t levels = layout.options.zero_stage == 0 ? 0 : level * own(g);
-    return static_cast<float*>(groups_[size_t(g)].summed->data()) + levels + offset - layout.state_begin(g);
+    float* const sums = static_cast<float*>(groups_[size_t(g)].summed->data());
+    if (level == 0 || layout.options.zero_stage > 0)
+      return sums + level * own(g) + offset - layout.state_begin(g);
+    return sums + group(g).size() + (level - 1) * own(g) + offset - own_begin(g);
   }
   /// The buffers of bucket `i` of those under way.
   char* ring_bucket(int i) const {

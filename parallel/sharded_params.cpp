@@ -101,6 +101,10 @@ Matrix ShardedParams::gradient(int use, int lane) const {
   return memory.gradient(use, memory.levels(g).of_lane[memory.lane_before_reduction(g, lane)]);
 }
 
+void* ShardedParams::gradient_of_part(void* place, int part) const {
+  return impl_->memory.gradient_of_part(place, part);
+}
+
 void ShardedParams::zero_gradient(int use, int lane) {
   const Matrix g = gradient(use, lane);
   impl_->backend.run(impl_->stream, kernels::FillZero{.data = g.data, .size = size_t(g.count()) * 4});

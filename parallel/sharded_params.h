@@ -75,6 +75,10 @@ struct ShardingOptions {
   bool shares_weights = false;    ///< ZeRO-3: two parts at a time have memory for compute copies
   int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many
   bool accumulates = false;  ///< a lane has several micro-batches, so lanes of one time are summed together
+  /// A rank computes the parts of a lane at one time, so many, each of which counts as a lane here; of all ranks
+  /// those of a lane are neighbours. Their gradients are added as soon as they are complete, as from ZeRO-2 on.
+  int parts_of_lane = 1;
+  bool has_parts = false;              ///< a lane has parts, of which each rank may have one
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
   DType reduction_dtype = DType::f32;  ///< of gradients between ranks, or bf16 (parallel/lane_sums.h)
   ExchangeChoice exchange = ExchangeChoice::automatic;
@@ -134,6 +138,9 @@ class ShardedParams {
   /// The f32 gradient into which micro-batches of lane `lane` accumulate: 0, 1, .. of those that come to
   /// this rank along the line of the use, in the order of lanes_in_time.
   kernels::Matrix gradient(int use, int lane) const;
+  /// The place in the gradient of part `part` of the same lane, of a place in that of its first part; null: it is
+  /// no place in a gradient.
+  void* gradient_of_part(void* place, int part) const;
   /// Sets this gradient to zero.
   void zero_gradient(int use, int lane);
 

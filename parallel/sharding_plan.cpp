@@ -108,14 +108,14 @@ LaneRun lanes_here(const LaneLine& line, const Plan& plan, int rank) {
 /// Of the gradients of all lanes that a rank adds before a reduction. From ZeRO-2 on these are the lanes of
 /// one time, which have the levels of the first time's: neighbours from a multiple of their number on.
 LaneLevels gradient_levels(const LaneLine& line, const Plan& plan, const ShardingOptions& options, int rank) {
-  const int dp = plan.lines.front().ranks;
+  const int dp = plan.lanes_at_once();
   return levels_of_lanes(
       lanes_in_time(plan.reduces_lanes ? dp : line.lanes, dp, plan.reduces_lanes, line.ranks, rank),
-      options.accumulates);
+      options.accumulates || plan.parts_of_lane > 1);
 }
 /// LaneLevels::count of these.
 int gradient_level_count(const LaneLine& line, const Plan& plan, const ShardingOptions& options, int rank) {
-  if (line.sharing > 1) return gradient_levels(line, plan, options, rank).count;
+  if (line.sharing > 1 || plan.parts_of_lane > 1) return gradient_levels(line, plan, options, rank).count;
   return plan.reduces_lanes ? 1 : sums_at_once(lanes_here(line, plan, rank));
 }
 
@@ -251,10 +251,11 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   const AxisLine tensor = line_of(lines, axes::tensor);
   const int lanes = options.lanes > 0 ? options.lanes : first.size;
   plan.lines.push_back(make_lane_line(first, lanes, first.size));
-  plan.reduces_lanes = options.zero_stage >= 2 && first.size > 1;
-  ENSURE(!plan.reduces_lanes || lanes % first.size == 0, "ZeRO-{} with {} lanes on {} ranks",
-         options.zero_stage, lanes, first.size);
-  if (plan.reduces_lanes) plan.reductions = lanes / first.size;
+  plan.parts_of_lane = options.parts_of_lane;
+  plan.reduces_lanes = (options.zero_stage >= 2 && first.size > 1) || options.has_parts;
+  ENSURE(!plan.reduces_lanes || lanes % plan.lanes_at_once() == 0, "ZeRO-{} with {} lanes on {} ranks",
+         options.zero_stage, lanes, plan.lanes_at_once());
+  if (plan.reduces_lanes) plan.reductions = lanes / plan.lanes_at_once();
   list_chunks(uses, grids, tensor, plan);
   for (GroupPlan& group : plan.groups) group.line = find_line(plan, lines, group.key.lane_axis(lines));
   place_uses(uses, options, tensor, plan);
@@ -308,7 +309,7 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
       bytes.states.push_back(whole ? row.bytes(group.size(), group.blocks())
                                    : row.bytes(share.own, share.blocks));
   if (owns && shards_weights(options, plan.line_of(g).ranks)) bytes.weights = own * size_of(group.key.dtype);
-  if (!group.in_place) bytes.summed = 4 * (whole ? size : own) * size_t(share.levels);
+  if (!group.in_place) bytes.summed = 4 * ((whole ? size : own) + own * size_t(share.levels - 1));
   for (const AxisSet axis : group.sums)
     if (owns) bytes.received.emplace_back(axis, sum_received_bytes(line_of(lines, axis).size, share.own));
   return bytes;

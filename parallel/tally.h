@@ -19,23 +19,25 @@ enum class TrafficGroup : uint8_t {
   tensor,
   data,
   activations,
-  gradients,       ///< of activations, between stages
+  gradients,  ///< of activations, between stages
   tied_embedding,
-  other            ///< not part of a step's traffic
+  context,  ///< keys and values, and their gradients
+  other     ///< not part of a step's traffic
 };
 
 }  // namespace trainctl::parallel
 
 template <>
 struct trainctl::Words<trainctl::parallel::TrafficGroup> {
-  static constexpr std::string_view list[] = {"tensor",    "data",           "activations",
-                                              "gradients", "tied embedding", "other"};
+  static constexpr std::string_view list[] = {"tensor",         "data",    "activations", "gradients",
+                                              "tied embedding", "context", "other"};
 };
 
 namespace trainctl::parallel {
 
 constexpr TrafficGroup traffic_of(Axis axis) {
   return axis == Axis::tp   ? TrafficGroup::tensor
+         : axis == Axis::cp ? TrafficGroup::context
          : axis == Axis::dp ? TrafficGroup::data
                             : TrafficGroup::other;
 }

@@ -18,7 +18,6 @@ void CpuBackend::compute(const AttentionForward& op) {
 
 void CpuBackend::compute(const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
-  check_own_keys(s);
   check_documents(s);
   const size_t floats = kernels_.attention_scratch_floats(s, true);
   pool_.run(s.batch * s.kv_heads, [&](int64_t task, int) {

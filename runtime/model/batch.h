@@ -14,8 +14,8 @@ namespace trainctl {
 
 enum class BatchField : uint8_t { tokens, targets, document_start, positions, weights };
 /// Who reads a row: the stage with the embedding, the one with the head, or all stages, of jobs that mask
-/// documents only; the one with the head, of jobs that weigh targets only.
-enum class ReadBy : uint8_t { first, last, all_of_documents, last_of_weights };
+/// documents only, of jobs that do or cut sequences; the one with the head, of jobs that weigh targets only.
+enum class ReadBy : uint8_t { first, last, all_of_documents, all_of_positions, last_of_weights };
 
 /// What a row is made of: a token more than the sequence.
 struct SampleTokens {
@@ -56,10 +56,10 @@ inline constexpr BatchRow kBatchRows[] = {
      [](const SampleTokens& sample, int32_t* out) {
        std::copy(sample.document_start.begin(), sample.document_start.end() - 1, out);
      }},
-    {BatchField::positions, DType::i32, ReadBy::all_of_documents,
+    {BatchField::positions, DType::i32, ReadBy::all_of_positions,
      [](const SampleTokens& sample, int32_t* out) {
-       for (size_t t = 0; t + 1 < sample.document_start.size(); ++t)
-         out[t] = int32_t(t) - sample.document_start[t];
+       for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
+         out[t] = int32_t(t) - (sample.document_start.empty() ? 0 : sample.document_start[t]);
      }},
     {BatchField::weights, DType::f32, ReadBy::last_of_weights, [](const SampleTokens& sample, int32_t* out) {
        for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
@@ -81,12 +81,14 @@ class PerField {
 struct BatchRows {
   bool first = false, last = false;  ///< it has the first virtual stage; the last
   bool documents = false;            ///< the job masks documents
+  bool cuts = false;                 ///< it cuts sequences (parallelism.context_blocks)
   bool weights = false;              ///< the job weighs targets
   bool has(const BatchRow& row) const {
     switch (row.read_by) {
       case ReadBy::first: return first;
       case ReadBy::last: return last;
       case ReadBy::all_of_documents: return documents;
+      case ReadBy::all_of_positions: return documents || cuts;
       case ReadBy::last_of_weights: return last && weights;
     }
     return false;
@@ -99,7 +101,8 @@ struct BatchRows {
   }
 };
 
-/// A micro-batch of this rank: its number in the step, and its lane among the rank's lanes.
+/// A micro-batch of this rank: its number in the step, and its lane among the rank's lanes; with context
+/// blocks the lane of its first block, and the others follow it.
 struct MicroBatch {
   int index = 0, lane = 0;
   bool first_of_lane = true, last_of_lane = true;

@@ -52,9 +52,9 @@ class Executor {
   Executor(StageProgram program, StageModel& model, parallel::ShardedParams& params,
            const PipelineEdges& edges, ExecutorHooks hooks);
 
-  /// Runs one step. Call ShardedParams::publish before the first one. On the last stage, losses[i] (host
-  /// memory, from allocate_host) is the sum of micro-batch i's token losses when the model's stream has
-  /// reached the end.
+  /// Runs one step. Call ShardedParams::publish before the first one. On the last stage, losses (host
+  /// memory, from allocate_host) has StageModel::losses() sums of each micro-batch's token losses when the
+  /// model's stream has reached the end.
   void run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times);
   /// Runs the forward pass of one micro-batch through the pipeline (evaluation), in slot 0 of each virtual
   /// stage. `loss` as in run.

@@ -343,14 +343,19 @@ bool compute_the_same(const ModelPlan& a, const ModelPlan& b) {
 LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len,
                        const ParallelSpec& parallelism) {
   const int tensor = parallelism.tensor;
-  const int64_t rows = batch.micro_sequences * seq_len;
+  const parallel::SequenceCut cut{.blocks = int(parallelism.context_blocks),
+                                  .ranks = parallelism.context,
+                                  .sequences = batch.micro_sequences,
+                                  .seq_len = seq_len};
+  const int64_t rows = cut.rows();
   return {.compute = model.precision.activations,
           .micro_sequences = batch.micro_sequences,
           .seq_len = seq_len,
           .hidden = model.hidden,
           .tensor = tensor,
           .rows = rows,
-          .local_rows = parallelism.sequence_parallel && tensor > 1 ? rows / tensor : rows};
+          .local_rows = parallelism.sequence_parallel && tensor > 1 ? rows / tensor : rows,
+          .cut = cut};
 }
 
 Widest widest_of(const ModelPlan& model, const LayerShape& shape) {

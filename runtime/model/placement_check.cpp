@@ -233,6 +233,11 @@ Problem count_problem(const ParamTable& table, const std::vector<StageUses>& ran
 }
 
 Problem placement_problem(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at) {
+  if (job.parallelism.context_blocks > 1) {  // a rank that has whole sequences makes the same sums
+    JobSpec uncut = job;
+    uncut.parallelism.context = 1, uncut.parallelism.context_blocks = 1;
+    return placement_problem(model_tables(uncut), uncut, at);
+  }
   std::vector<StageUses> ranks;
   for (int tp = 0; tp < job.parallelism.tensor; ++tp)
     ranks.push_back(stage_uses(tables, job, {.tp = tp, .pp = at.pp}));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/model/block_backend.h"
 #include "runtime/model/stage_memory.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/model/sublayers/sublayer_parts.h"
@@ -21,9 +22,11 @@ struct StageModel::Impl {
   const Options options;
   parallel::ShardedParams& params;
   parallel::TensorParallel& tp;
+  const LayerShape& shape;
+  const std::unique_ptr<kernels::Backend> by_blocks;  // where this rank has several
   kernels::Backend& backend;
   kernels::Stream& stream;
-  const LayerShape& shape;
+  std::unique_ptr<parallel::ContextParallel> cp;
   std::unique_ptr<kernels::Buffer> memory_buffer, tp_scratch, rotary_buffer;
   Memory memory;
   LayerContext context;
@@ -35,14 +38,17 @@ struct StageModel::Impl {
   int32_t* watched_experts = nullptr;  // see watch_experts
 
   Impl(StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t, kernels::Backend& b,
-       kernels::Stream& s)
+       kernels::Stream& s, parallel::Communicator* context_ranks)
       : uses(std::move(u)),
         options(std::move(o)),
         params(p),
         tp(t),
-        backend(b),
-        stream(s),
         shape(uses.shape),
+        by_blocks(shape.cut.blocks_here() > 1
+                      ? make_block_backend(b, params, shape.rows, shape.cut.blocks_here())
+                      : nullptr),
+        backend(by_blocks ? *by_blocks : b),
+        stream(s),
         context{shape,
                 backend,
                 stream,
@@ -51,6 +57,12 @@ struct StageModel::Impl {
                 memory.shared.scratch,
                 !options.split_backward,
                 options.loss_scale} {
+    if (shape.cut.exists()) {
+      parallel::SequenceCut cut = shape.cut;
+      cut.rank = context_ranks ? context_ranks->rank() : 0;
+      cp = std::make_unique<parallel::ContextParallel>(cut, context_ranks, backend, stream);
+      context.cp = cp.get();
+    }
     const StageBytes bytes = StageModel::plan(uses, options);
     memory_buffer = backend.allocate(bytes.activations + bytes.shared);
     Arena place(memory_buffer->data());
@@ -268,7 +280,7 @@ struct StageModel::Impl {
                                                       .x = m.head_input,
                                                       .dw = params.gradient(virtual_stage.head, mb.lane),
                                                       .accumulate = !mb.first_of_lane});
-    if (mb.last_of_lane) params.merge_lane(virtual_stage.head, virtual_stage.head + 1, mb.lane);
+    merge_lanes(virtual_stage.head, virtual_stage.head + 1, mb);
   }
 
   /// The pass of StageModel::logits_behind. ids: the tokens on the device, then their positions.
@@ -347,7 +359,17 @@ struct StageModel::Impl {
       }
       case StagePart::embedding: embedding_weight(virtual_stage, s, mb); break;
     }
-    if (mb.last_of_lane) params.merge_lane(part.begin, part.end, mb.lane);
+    merge_lanes(part.begin, part.end, mb);
+  }
+
+  /// The lane of a micro-batch, or one for each context block, have all they get.
+  void merge_lanes(int begin, int end, const MicroBatch& mb) {
+    for (int block = 0; mb.last_of_lane && block < shape.cut.blocks_here(); ++block)
+      params.merge_lane(begin, end, mb.lane + block);
+  }
+  void zero_gradients(int use, const MicroBatch& mb) {
+    for (int block = 0; mb.first_of_lane && block < shape.cut.blocks_here(); ++block)
+      params.zero_gradient(use, mb.lane + block);
   }
 
   void final_norm_backward(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
@@ -403,7 +425,7 @@ struct StageModel::Impl {
   }
   void embedding_weight(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb) {
     const Matrix dx = options.split_backward ? s.embedding_gradient : embedding_gradient;
-    if (mb.first_of_lane) params.zero_gradient(virtual_stage.embedding, mb.lane);
+    zero_gradients(virtual_stage.embedding, mb);
     backend.run(stream,
                 kernels::EmbeddingBackward{.ids = mb.ids(BatchField::tokens),
                                            .dout = dx,
@@ -411,7 +433,7 @@ struct StageModel::Impl {
                                            .dtable = params.gradient(virtual_stage.embedding, mb.lane),
                                            .scale = uses.ends.embedding_scale});
     if (virtual_stage.position < 0) return;
-    if (mb.first_of_lane) params.zero_gradient(virtual_stage.position, mb.lane);
+    zero_gradients(virtual_stage.position, mb);
     backend.run(stream,
                 kernels::AddPositionBackward{.dx = dx,
                                              .seq_len = shape.seq_len,

@@ -220,6 +220,7 @@ StageBytes StageModel::plan(const StageUses& uses, const Options& options) {
     return parallel::TensorParallel::scratch_bytes(int(s.tensor), dtype, s.rows, cols);
   };
   bytes.tensor_sums = std::max(sums(s.compute, s.hidden), sums(DType::f32, 2));  // of activations; of QkNorms
+  bytes.context = parallel::context_index_bytes(s.cut);
   for (const Rotary& rotary : uses.rotaries) bytes.positions += rotary_bytes(rotary, s);
   return bytes;
 }

@@ -5,14 +5,17 @@ namespace trainctl {
 using kernels::Matrix;
 
 StageModel::StageModel(StageUses uses, Options options, parallel::ShardedParams& params,
-                       parallel::TensorParallel& tp, kernels::Backend& backend, kernels::Stream& stream)
-    : impl_(std::make_unique<Impl>(std::move(uses), std::move(options), params, tp, backend, stream)) {}
+                       parallel::TensorParallel& tp, kernels::Backend& backend, kernels::Stream& stream,
+                       parallel::Communicator* context)
+    : impl_(std::make_unique<Impl>(std::move(uses), std::move(options), params, tp, backend, stream,
+                                   context)) {}
 StageModel::~StageModel() = default;
 
 void StageModel::weights_changed() {
   for (std::vector<bool>& virtual_stage : impl_->stale) virtual_stage.assign(virtual_stage.size(), true);
 }
 
+int StageModel::losses() const { return impl_->shape.cut.blocks_here(); }
 kernels::Stream& StageModel::stream() { return impl_->stream; }
 Matrix StageModel::input(int virtual_stage, int input) {
   return impl_->memory.inputs[size_t(virtual_stage)][size_t(input)];

@@ -20,7 +20,8 @@ struct StageBytes {
   size_t shared = 0;        ///< what one micro-batch at a time uses, and converted biases
   size_t tensor_sums = 0;   ///< TensorParallel::scratch_bytes
   size_t positions = 0;     ///< the rotary table
-  size_t scratch() const { return shared + tensor_sums + positions; }
+  size_t context = 0;       ///< parallel::context_index_bytes
+  size_t scratch() const { return shared + tensor_sums + positions + context; }
 };
 
 /// The largest shapes of the ops of a rank. optimizer_*: of the chunks whose state the rank holds.
@@ -37,8 +38,9 @@ class StageModel {
     float loss_scale = 1;
     bool masks_targets = false;  ///< targets may be below 0, which have no loss
   };
+  /// context: the ranks that have parts of the same sequences; null: none have.
   StageModel(StageUses uses, Options options, parallel::ShardedParams& params, parallel::TensorParallel& tp,
-             kernels::Backend& backend, kernels::Stream& stream);
+             kernels::Backend& backend, kernels::Stream& stream, parallel::Communicator* context = nullptr);
   ~StageModel();
 
   static StageBytes plan(const StageUses& uses, const Options& options);
@@ -57,6 +59,9 @@ class StageModel {
   /// sequences, experts] of host memory (allocate_host) that outlives the model, once the stream has come
   /// that far.
   void watch_experts(int32_t* host);
+
+  /// How many losses forward gives of a micro-batch: one of each context block here.
+  int losses() const;
 
   /// The stream on which its work is enqueued.
   kernels::Stream& stream();
@@ -87,8 +92,8 @@ class StageModel {
   void release_weights(int virtual_stage, int part);
 
   /// train = false: no loss gradient is taken. On the last virtual stage `*loss` (host memory, from
-  /// allocate_host or the call waits) gets the sum of the micro-batch's token losses once the stream has come
-  /// that far. The head's gradients are made here.
+  /// allocate_host or the call waits) gets the sums of the micro-batch's token losses (losses()) once the stream
+  /// has come that far. The head's gradients are made here.
   void forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                int part = parallel::kAllParts);
   /// Runs both halves; with split_backward call the halves separately. The weight half merges the gradients

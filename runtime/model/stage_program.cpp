@@ -7,8 +7,9 @@ namespace trainctl {
 std::vector<MicroBatch> micro_batches(const JobSpec& job, int dp_rank) {
   const int per_lane = int(job.micro_batches_per_lane());
   std::vector<MicroBatch> result(size_t(job.micro_batches_of(dp_rank)));
+  const int parts = job.parallelism.blocks_of_rank();
   for (int i = 0; i < int(result.size()); ++i)
-    result[size_t(i)] = {i, i / per_lane, i % per_lane == 0, i % per_lane == per_lane - 1};
+    result[size_t(i)] = {i, i / per_lane * parts, i % per_lane == 0, i % per_lane == per_lane - 1};
   return result;
 }
 
@@ -35,7 +36,7 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
              .splits_backward = splits_backward(job),
              .reduced_together = reduces_each_lane(job) ? int(job.micro_batches_per_lane()) : 0,
              .shares_gradients = sharding_options(job).shares_gradients,
-             .gathers = job.parallelism.zero_stage > 0 && job.parallelism.data > 1,
+             .gathers = job.parallelism.zero_stage > 0 && job.parallelism.ranks_of_parameters() > 1,
              .gathers_parts = shards_weights(job),
              .shares_weights = sharding_options(job).shares_weights};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
@@ -47,8 +48,10 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
 }
 
 bool splits_backward(const JobSpec& job) {
-  // With recomputation both halves run together: the recomputed activations are needed by both.
-  return parallel::kind_of(job.parallelism.schedule).splits_backward && !job.recomputes_layers();
+  // With recomputation both halves run together: the recomputed activations are needed by both. So they do where
+  // a rank has several context blocks: a gradient that waits is of one.
+  return parallel::kind_of(job.parallelism.schedule).splits_backward && !job.recomputes_layers() &&
+         job.parallelism.blocks_of_rank() == 1;
 }
 
 }  // namespace trainctl

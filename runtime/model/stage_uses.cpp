@@ -202,19 +202,22 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
 }
 
 bool reduces_each_lane(const JobSpec& job) {
-  return job.parallelism.zero_stage >= 2 && job.parallelism.data > 1;
+  const ParallelSpec& p = job.parallelism;
+  return (p.zero_stage >= 2 && p.ranks_of_parameters() > 1) || p.context_blocks > 1;
 }
 
 bool shards_weights(const JobSpec& job) {
-  return job.parallelism.zero_stage >= 3 && job.parallelism.data > 1;
+  return job.parallelism.zero_stage >= 3 && job.parallelism.ranks_of_parameters() > 1;
 }
 
 parallel::ShardingOptions sharding_options(const JobSpec& job) {
   return {.zero_stage = job.parallelism.zero_stage,
           .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
           .shares_weights = shards_weights(job) && job.parallelism.reshard_after_forward,
-          .lanes = int(job.parallelism.lanes),
+          .lanes = int(job.parallelism.lanes * job.parallelism.context_blocks),
           .accumulates = job.micro_batches_per_lane() > 1,
+          .parts_of_lane = job.parallelism.blocks_of_rank(),
+          .has_parts = job.parallelism.context_blocks > 1,
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
           .reduction_dtype = job.parallelism.reduction_dtype,
           .exchange = job.parallelism.reduction_algorithm,

@@ -81,14 +81,14 @@ class Planner {
       // The ranks that differ, each with the first data-parallel rank that takes so much.
       for (const auto& ranks :
            parallel::sharding::rank_classes(parts.uses.uses, tables_.grids.grids, parts.sharding, lines)) {
-        const int dp = ranks.first_rank;
+        const int context = job_.parallelism.context, dp = ranks.first_rank / context;
         const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_of(dp).count());
         if (fresh) known->second = alike(rank_parts(job_, device_, tables_, {.dp = dp, .pp = parts.at.pp}));
         RankMemory m = known->second;
         add_state(m, job_, device_, tables_, ranks.bytes);
         if (m.total() <= most) continue;
         most = m.total();
-        result = {{tp, 0, dp, parts.at.pp}, ranks.bytes, {}};
+        result = {{tp, ranks.first_rank % context, dp, parts.at.pp}, ranks.bytes, {}};
       }
     }
     result.traffic = rank_traffic(job_, device_, tables_, result.at);

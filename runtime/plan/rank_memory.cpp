@@ -33,7 +33,7 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
   RankMemory m;
   m.stage = stage;
   m.program = device.program_bytes();
-  const size_t tokens = token_bytes(batch, sequences, job.data.seq_len);
+  const size_t tokens = token_bytes(batch, sequences, job.data.seq_len / job.parallelism.context);
   if (!device.is_host()) {
     // Samples read ahead are host memory there.
     m.data = tokens;

@@ -42,10 +42,11 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
                   .batch = {.first = at.pp == 0,
                             .last = at.pp == job.parallelism.pipeline - 1,
                             .documents = job.data.masks_documents(),
+                            .cuts = job.parallelism.context_blocks > 1,
                             .weights = job.data.weighs_targets()},
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
   parts.lines = lines_of(parts.groups);
-  parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.data > 1;
+  parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.ranks_of_parameters() > 1;
   parts.sharding.links = device.is_host() ? parallel::links_of_hosts() : parallel::links_of_gpus();
   const parallel::MeshGroup& dp = parts.groups.axes[Axis::dp];
   parts.sharding.links.neighbours = parallel::neighbours_on_node(dp.size, dp.stride, device.ranks_on_node);
@@ -109,6 +110,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("one micro-batch at a time", m.stage.shared);
   add("sums of tensor parallelism", m.stage.tensor_sums);
   add("rotary table", m.stage.positions);
+  add("order of context parallelism", m.stage.context);
   add("tokens", m.data);
   add("workspace of products and kernels", m.workspace);
   add("NCCL (estimate)", m.nccl);

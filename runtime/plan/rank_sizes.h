@@ -9,8 +9,8 @@
 
 namespace trainctl {
 
-/// The device memory of a TokenFeed, in bytes: two buffers for the rows of `sequences` sequences of
-/// `seq_len` tokens.
+/// The device memory of a TokenFeed, in bytes: two buffers for the rows of `sequences` sequences, of
+/// which a rank has `seq_len` tokens each.
 inline size_t token_bytes(const BatchRows& rows, int64_t sequences, int64_t seq_len) {
   return 2 * size_t(sequences * seq_len) * rows.bytes_per_token();
 }

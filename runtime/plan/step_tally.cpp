@@ -26,7 +26,8 @@ struct TallyMesh {
       return parallel::make_tally_communicator(of, second ? 1 : 0, 2, traffic);
     };
     for (const parallel::AxisRow& row : parallel::kAxes)
-      if (const parallel::MeshGroup& g = groups.axes[row.axis]; row.shared)
+      if (const parallel::MeshGroup& g = groups.axes[row.axis];
+          row.shared || (row.is_within_next && g.size > 1))
         axes[row.axis] = parallel::make_tally_communicator(parallel::traffic_of(row.axis), g.rank, g.size,
                                                            traffic, row.has_lanes && adds);
     if (groups.tied_peer) tied = pair(TrafficGroup::tied_embedding, groups.axes[Axis::pp].rank > 0);
@@ -62,10 +63,10 @@ JobSpec with_lanes(JobSpec job, int64_t of_rank) {
 
 RankTraffic traffic_of(const StepTally& t) {
   const auto sent = [&](TrafficGroup group) { return t.traffic.sent(group); };
-  return {sent(TrafficGroup::tensor),
-          sent(TrafficGroup::activations) + sent(TrafficGroup::gradients) +
-              sent(TrafficGroup::tied_embedding),
-          sent(TrafficGroup::data)};
+  return {
+      sent(TrafficGroup::tensor),
+      sent(TrafficGroup::activations) + sent(TrafficGroup::gradients) + sent(TrafficGroup::tied_embedding),
+      sent(TrafficGroup::data) + sent(TrafficGroup::context)};
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.axes[Axis::tp], *backend, *stream, job.parallelism.sequence_parallel);
   parallel::ShardedParams params(plan.params, mesh.groups(), *backend, *stream);
-  StageModel model(plan.uses, plan.model, params, tp, *backend, *stream);
+  StageModel model(plan.uses, plan.model, params, tp, *backend, *stream, mesh.axes[Axis::cp].get());
   ExactSum squares;
   const auto step = [&] {
     params.add_gradient_squares(squares);
@@ -93,7 +94,7 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   params.finish_gathers();
   tally.work.ops.clear();
   tally.traffic.clear();
-  std::vector<double> losses(size_t(job.micro_batches_of(at.dp)));
+  std::vector<double> losses(size_t(job.micro_batches_of(at.dp)) * size_t(model.losses()));
   ExecutorTimes times;
   executor.run(micro_batches(job, at.dp), losses.data(), times);
   // What the next step would do with this one's parameters.
@@ -140,7 +141,7 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
   // The halves apart, whatever the schedule: their work is the same.
   StageModel model(parts.uses,
                    {.slots = std::vector<int>(parts.uses.virtual_stages.size(), 1), .split_backward = true},
-                   params, tp, *backend, *stream);
+                   params, tp, *backend, *stream, mesh.axes[Axis::cp].get());
   const auto counted = [&](auto work) {
     const double before = tally.work.flops();
     work();
@@ -149,9 +150,9 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
   std::vector<MicroBatchWork> result;
   for (int c = 0; c < int(parts.uses.virtual_stages.size()); ++c) {
     for (int part = 0; part < model.parts(c); ++part) model.take_weights(c, part);
-    double loss = 0;
+    std::vector<double> losses(size_t(model.losses()));
     MicroBatchWork work;
-    work.forward = counted([&] { model.forward(c, 0, {}, true, &loss); });
+    work.forward = counted([&] { model.forward(c, 0, {}, true, losses.data()); });
     work.backward_input = counted([&] { model.backward_input(c, 0, {}); });
     work.backward_weight = counted([&] { model.backward_weight(c, 0, {}); });
     const VirtualStageUses& uses = parts.uses.virtual_stages[size_t(c)];

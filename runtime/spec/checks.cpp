@@ -169,12 +169,16 @@ void check_lanes(Resolution& r) {
                      "sums in another order from there on",
                      p.lanes == 1 ? "1" : fmt::format("1 to {}", p.lanes))},
         fmt::format("{} is more than {}", p.data, p.lanes));
-  if (r.sound({"parallelism.lanes", "parallelism.data", "parallelism.zero_stage"}) && p.zero_stage >= 2 &&
-      p.data <= p.lanes && p.lanes % p.data != 0)
+  const bool cuts = p.context_blocks > 1;
+  if (r.sound({"parallelism.lanes", "parallelism.data", "parallelism.zero_stage"}) &&
+      (p.zero_stage >= 2 || cuts) && p.data <= p.lanes && p.lanes % p.data != 0)
     r.report("E0315",
-             fmt::format("with ZeRO-{} the data parallel size must divide the number of lanes", p.zero_stage),
-             {"parallelism.data", "parallelism.lanes", "parallelism.zero_stage"},
-             {fmt::format("use {}, or zero_stage 1, which takes any width", power_of_two_up_to(p.data))},
+             fmt::format("with {} the data parallel size must divide the number of lanes",
+                         cuts ? "context blocks" : fmt::format("ZeRO-{}", p.zero_stage)),
+             {"parallelism.data", "parallelism.lanes",
+              cuts ? "parallelism.context_blocks" : "parallelism.zero_stage"},
+             {fmt::format("use {}{}", power_of_two_up_to(p.data),
+                          cuts ? "" : ", or zero_stage 1, which takes any width")},
              fmt::format("{} is not a multiple of {}", p.lanes, p.data));
   if (r.sound({"parallelism.zero_stage", "parallelism.reshard_after_forward"}) && p.zero_stage < 3 &&
       !p.reshard_after_forward)
@@ -209,14 +213,63 @@ void check_lanes(Resolution& r) {
   }
 }
 
+/// Whether the model has what cannot be cut by sequence yet, for messages; "": nothing.
+std::string uncut(const ModelSpec& model) {
+  return model.moe.num_experts > 0 ? "experts choose among the tokens of whole sequences" : "";
+}
+
+void check_context(Resolution& r) {
+  const ParallelSpec& p = r.job.parallelism;
+  if (!r.sound({"parallelism.context", "parallelism.context_blocks"}) || p.context_blocks == 1) {
+    if (p.context > 1 && r.sound({"parallelism.context", "parallelism.context_blocks"}))
+      r.report("E0319", "a sequence of one block cannot be shared by several ranks",
+               {"parallelism.context", "parallelism.context_blocks"},
+               {fmt::format("use context_blocks = {} in a new run", p.context)});
+    return;
+  }
+  const std::vector<std::string> fields = {"parallelism.context", "parallelism.context_blocks"};
+  if (!power_of_two(p.context_blocks)) {
+    r.report("E0319", "the number of context blocks must be a power of two", {"parallelism.context_blocks"},
+             {fmt::format("use {} or {}", power_of_two_up_to(p.context_blocks),
+                          2 * power_of_two_up_to(p.context_blocks))});
+    return;
+  }
+  if (p.context_blocks % p.context != 0)
+    r.report("E0319", "the context parallel size must divide the number of context blocks",
+             {"parallelism.context", "parallelism.context_blocks"},
+             {fmt::format("use context = {}", std::min(power_of_two_up_to(p.context), p.context_blocks))},
+             fmt::format("{} blocks on {} ranks", p.context_blocks, p.context));
+  if (r.sound({"data.seq_len"}) && r.job.data.seq_len % (2 * p.context_blocks) != 0)
+    r.report("E0319",
+             fmt::format("sequences of {} tokens cannot be cut into 2 * context_blocks = {} chunks",
+                         r.job.data.seq_len, 2 * p.context_blocks),
+             {"data.seq_len", "parallelism.context_blocks"},
+             {fmt::format("use a seq_len that is a multiple of {}", 2 * p.context_blocks)});
+  if (const std::string why = uncut(r.job.model); !why.empty() && r.sound({"model.moe.num_experts"}))
+    r.report("E0319", fmt::format("this model's sequences cannot be cut: {}", why),
+             {"parallelism.context_blocks", "model.moe.num_experts"}, {"use context_blocks = 1"});
+  if (r.sound("device") && r.job.device == DeviceChoice::cuda)
+    r.report("E0319", "GPUs do not compute parts of sequences yet", {"parallelism.context_blocks", "device"},
+             {"use context_blocks = 1, or device \"cpu\""});
+  if (p.blocks_of_rank() > 1 && p.tensor > 1 && p.sequence_parallel &&
+      r.sound({"parallelism.tensor", "parallelism.sequence_parallel"}))
+    r.report("E0319",
+             "tensor ranks that cut the rows of a micro-batch cannot have several context blocks of it",
+             {"parallelism.context", "parallelism.context_blocks", "parallelism.tensor",
+              "parallelism.sequence_parallel"},
+             {fmt::format("use context = {}, or sequence_parallel = false", p.context_blocks)});
+}
+
 void check_world(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
-  const int64_t product = int64_t{p.tensor} * p.pipeline * p.data;
-  if (r.sound(
-          {"parallelism.world_size", "parallelism.tensor", "parallelism.pipeline", "parallelism.data"}) &&
+  const int64_t product = int64_t{p.tensor} * p.context * p.pipeline * p.data;
+  const bool cuts = p.context > 1;
+  if (r.sound({"parallelism.world_size", "parallelism.tensor", "parallelism.context", "parallelism.pipeline",
+               "parallelism.data"}) &&
       p.world_size != product)
     r.report("E0301",
-             fmt::format("tensor * pipeline * data = {} * {} * {} = {}, but world_size is {}", p.tensor,
+             fmt::format("tensor * {}pipeline * data = {} * {}{} * {} = {}, but world_size is {}",
+                         cuts ? "context * " : "", p.tensor, cuts ? fmt::format("{} * ", p.context) : "",
                          p.pipeline, p.data, product, p.world_size),
              {"parallelism.tensor", "parallelism.pipeline", "parallelism.data", "parallelism.world_size"},
              {fmt::format("set world_size to {} or \"auto\", or change the factors", product)});
@@ -265,6 +318,7 @@ void check_parallelism(Resolution& r) {
   check_tensor(r);
   check_pipeline(r);
   check_lanes(r);
+  check_context(r);
   check_recompute(r);
 }
 

@@ -122,19 +122,30 @@ void derive_data(Resolution& r) {
   }
 }
 
+/// "tensor * pipeline": the factors of the mesh, of those that every job has and others it uses.
+std::string product_of_mesh(const ParallelSpec& p, bool with_data) {
+  return std::string("tensor * ") + (p.context > 1 ? "context * " : "") + "pipeline" +
+         (with_data ? " * data" : "");
+}
+
 void derive_mesh(Resolution& r) {
   ParallelSpec& p = r.job.parallelism;
+  if (!r.given("parallelism.context_blocks")) {
+    p.context_blocks = p.context;
+    if (!r.sound("parallelism.context")) r.spoil("parallelism.context_blocks");
+  }
   const std::optional<int64_t> world = whole(r, "parallelism.world_size"),
                                data = whole(r, "parallelism.data");
-  const int64_t inner = int64_t{p.tensor} * p.pipeline;
-  const bool inner_sound = r.sound({"parallelism.tensor", "parallelism.pipeline"});
+  const int64_t inner = int64_t{p.tensor} * p.context * p.pipeline;
+  const bool inner_sound = r.sound({"parallelism.tensor", "parallelism.context", "parallelism.pipeline"});
+  const std::string product_text = product_of_mesh(p, false);
   if (!data) {
     p.data = 1;
     if (!inner_sound || !r.sound("parallelism.world_size")) {
       r.spoil("parallelism.data");
     } else if (world && *world % inner != 0) {
       r.report("E0302",
-               fmt::format("{} ranks cannot be cut into groups of tensor * pipeline = {}", *world, inner),
+               fmt::format("{} ranks cannot be cut into groups of {} = {}", *world, product_text, inner),
                {"parallelism.tensor", "parallelism.pipeline", "parallelism.world_size"},
                {fmt::format("use a world_size that is a multiple of {}, or \"auto\"", inner)});
       r.spoil("parallelism.data");
@@ -148,7 +159,7 @@ void derive_mesh(Resolution& r) {
     if (!inner_sound || !r.sound("parallelism.data")) {
       r.spoil("parallelism.world_size");
     } else if (product > kMaxRanks) {
-      r.report("E0202", fmt::format("tensor * pipeline * data = {} ranks are out of range", product),
+      r.report("E0202", fmt::format("{} = {} ranks are out of range", product_of_mesh(p, true), product),
                {"parallelism.tensor", "parallelism.pipeline", "parallelism.data"},
                {fmt::format("a run has at most {} ranks", kMaxRanks)});
       r.spoil("parallelism.world_size");

@@ -66,7 +66,7 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
     rank.stream->synchronize();
     rank.comms.check();
     if (rank.owns_losses() && begin + turn < end) {
-      sums.loss.add(*rank.loss_sums());
+      for (int i = 0; i < rank.model->losses(); ++i) sums.loss.add(rank.loss_sums()[i]);
       sums.targets += rank.tokens->targets_weight();
     }
     activity.progress(uint64_t(turn + 1), uint64_t(turns), false);

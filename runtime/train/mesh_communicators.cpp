@@ -35,9 +35,12 @@ std::string place_of(const RankGroups& groups, std::optional<parallel::Axis> of)
   std::string place;
   for (size_t i = std::size(parallel::kAxes); i-- > 0;) {
     const parallel::AxisRow& row = parallel::kAxes[i];
-    const parallel::MeshGroup& group = groups.axes[row.axis];
-    if (row.axis == of || (row.axis == parallel::Axis::cp && group.size == 1)) continue;
-    place += fmt::format("{}{} {}", place.empty() ? "" : ", ", row.coordinate, group.rank);
+    const int within =
+        i > 0 && parallel::kAxes[i - 1].is_within_next ? groups.axes[parallel::kAxes[i - 1].axis].size : 1;
+    const bool is_member = row.axis == of || (row.is_within_next && parallel::kAxes[i + 1].axis == of);
+    if (is_member || (row.is_within_next && groups.axes[row.axis].size == 1)) continue;
+    place += fmt::format("{}{} {}", place.empty() ? "" : ", ", row.coordinate,
+                         groups.axes[row.axis].rank / within);
   }
   return place;
 }
@@ -48,7 +51,7 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
   MeshCommunicators c;
   for (const parallel::AxisRow& row : parallel::kAxes) {
     const parallel::MeshGroup& group = groups.axes[row.axis];
-    if (row.axis == parallel::Axis::cp && group.size == 1) continue;  // an axis that most jobs do not have
+    if (row.is_within_next && group.size == 1) continue;  // an axis that most jobs do not have
     parallel::Subgroup subgroup{.members = group.members(),
                                 .number = int(row.axis) + 1,
                                 .name = fmt::format("{} group of {}", row.word, place_of(groups, row.axis))};

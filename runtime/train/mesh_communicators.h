@@ -20,14 +20,16 @@ struct MeshCommunicators {
   parallel::PerAxis<std::unique_ptr<parallel::Communicator>> axes;  ///< null: an axis that the job does not have (cp)
   std::unique_ptr<parallel::Communicator> tied;                     ///< first and last stage, or null
   PipelineEdges edges;
+  /// Groups through which every rank reaches every other, one after another.
   template <typename Each>
   void for_each_axis(Each each) const {
     for (const parallel::AxisRow& row : parallel::kAxes)
-      if (axes[row.axis]) each(*axes[row.axis]);
+      if (axes[row.axis] && !row.is_within_next) each(*axes[row.axis]);
   }
   template <typename Each>
   void for_each(Each each) const {
-    for_each_axis(each);
+    for (const parallel::AxisRow& row : parallel::kAxes)
+      if (axes[row.axis]) each(*axes[row.axis]);
     if (tied) each(*tied);
     edges.for_each(each);
   }

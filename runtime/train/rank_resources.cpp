@@ -58,18 +58,22 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   params = std::make_unique<parallel::ShardedParams>(
       plan.params, parallel::AxisGroups(comms.axes, comms.tied.get()), backend, *stream);
   activity.progress(1, 3, false);
-  model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream);
+  model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream,
+                                       comms.axes[Axis::cp].get());
   activity.progress(2, 3, false);
-  losses = backend.allocate_host(std::max<size_t>(size_t(micro_batches), 1) * sizeof(double));
+  losses =
+      backend.allocate_host(std::max<size_t>(size_t(micro_batches * model->losses()), 1) * sizeof(double));
   const StageModel::ExpertCounts counts = StageModel::expert_counts(plan.uses);
   if (counts.layers > 0 && at.tp == 0) {
     const size_t bytes = size_t(counts.of_micro_batch()) * size_t(micro_batches) * sizeof(int32_t);
     expert_counts = backend.allocate_host(std::max<size_t>(bytes, 1));
     model->watch_experts(static_cast<int32_t*>(expert_counts->data()));
   }
+  parallel::SequenceCut cut = tables.shape.cut;
+  cut.rank = at.cp;
   if (!plan.batch.empty())
-    tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, job_.data.seq_len,
-                                         job_.data.count_boundary_targets, backend);
+    tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, cut, job_.data.count_boundary_targets,
+                                         backend);
   saving_stream = backend.create_stream();
   staging = std::make_unique<StateStaging>(backend, *saving_stream,
                                            staging_bytes(plan.memory.sharding.saved, most_staging_bytes));

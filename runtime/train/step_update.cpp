@@ -65,7 +65,7 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   rank_.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
   if (rank_.owns_losses())
-    for (int i = 0; i < rank_.plan.program.shape.pipeline.micro_batches; ++i)
+    for (int i = 0; i < rank_.plan.program.shape.pipeline.micro_batches * rank_.model->losses(); ++i)
       sums.loss.add(rank_.loss_sums()[i]);
   if (rank_.owns_losses()) sums.targets = rank_.tokens->targets_weight();
   if (rank_.expert_counts) {

@@ -7,25 +7,16 @@
 
 namespace trainctl {
 
-namespace {
-
-int64_t weight_of(const SampleTokens& sample) {
-  int64_t sum = 0;
-  for (size_t t = 0; t + 1 < sample.tokens.size(); ++t) sum += sample.weight(t);
-  return sum;
-}
-
-}  // namespace
-
-TokenFeed::TokenFeed(const BatchRows& rows, int64_t sequences, int64_t seq_len, bool counts_boundaries,
-                     kernels::Backend& backend)
+TokenFeed::TokenFeed(const BatchRows& rows, int64_t sequences, const parallel::SequenceCut& cut,
+                     bool counts_boundaries, kernels::Backend& backend)
     : rows_(rows),
       sequences_(sequences),
-      seq_len_(seq_len),
+      cut_(cut),
+      tokens_(cut.exists() ? cut.tokens_of(cut.rank) : std::vector<int32_t>{}),
       counts_boundaries_(counts_boundaries),
       backend_(backend),
       copies_(backend.create_stream()) {
-  const size_t bytes = token_bytes(rows, sequences, seq_len) / 2;
+  const size_t bytes = token_bytes(rows, sequences, cut.tokens_here()) / 2;
   for (Half& half : halves_) {
     half.host = backend.allocate_host(bytes);
     half.device = backend.allocate(bytes);
@@ -38,33 +29,63 @@ void TokenFeed::for_each_row(Each each) const {
   size_t begin = 0;
   for (const BatchRow& row : kBatchRows)
     if (rows_.has(row))
-      each(row, std::exchange(begin, begin + size_t(sequences_ * seq_len_) * size_of(row.dtype)));
+      each(row, std::exchange(begin, begin + size_t(sequences_ * cut_.tokens_here()) * size_of(row.dtype)));
+}
+
+SampleTokens TokenFeed::sample(const data::SampleBatch& samples, size_t i) const {
+  const size_t width = size_t(cut_.seq_len) + 1;
+  SampleTokens of{.tokens = std::span(samples.tokens).subspan(i * width, width),
+                  .counts_boundaries = counts_boundaries_};
+  if (rows_.documents) of.document_start = std::span(samples.document_starts).subspan(i * width, width);
+  if (!samples.weights.empty()) of.weights = std::span(samples.weights).subspan(i * width, width);
+  return of;
+}
+
+int64_t TokenFeed::weight_of(const data::SampleBatch& samples, size_t sequences) const {
+  int64_t sum = 0;
+  const size_t t = size_t(cut_.seq_len);
+  if (tokens_.empty())
+    for (size_t i = 0; i < sequences; ++i) {
+      const SampleTokens all = sample(samples, i);
+      for (size_t token = 0; token < t; ++token) sum += all.weight(token);
+    }
+  for (size_t first = 0; !tokens_.empty() && first < sequences; first += size_t(cut_.sequences))
+    for (const int32_t token : tokens_)
+      sum += sample(samples, first + size_t(token) / t).weight(size_t(token) % t);
+  return sum;
+}
+
+void TokenFeed::fill(const BatchRow& row, const data::SampleBatch& samples, size_t sequences,
+                     int32_t* out) const {
+  const size_t t = size_t(cut_.seq_len);
+  if (tokens_.empty()) {
+    for (size_t i = 0; i < sequences; ++i) row.fill(sample(samples, i), out + i * t);
+    return;
+  }
+  const size_t together = size_t(cut_.sequences);
+  std::vector<int32_t> whole(together * t);
+  for (size_t first = 0; first < sequences; first += together) {
+    for (size_t i = 0; i < together; ++i) row.fill(sample(samples, first + i), whole.data() + i * t);
+    for (const int32_t token : tokens_) *out++ = whole[size_t(token)];
+  }
 }
 
 void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream) {
-  const size_t t = size_t(seq_len_), tokens = samples.tokens.size(), n = tokens / (t + 1);
-  ENSURE(n <= size_t(sequences_) && n * (t + 1) == tokens, "{} tokens for {} sequences of {}", tokens,
-         sequences_, seq_len_);
+  const size_t width = size_t(cut_.seq_len) + 1, tokens = samples.tokens.size(), n = tokens / width;
+  ENSURE(n <= size_t(sequences_) && n * width == tokens, "{} tokens for {} sequences of {}", tokens,
+         sequences_, cut_.seq_len);
+  ENSURE(tokens_.empty() || n % size_t(cut_.sequences) == 0, "{} sequences in micro-batches of {}", n,
+         cut_.sequences);
   ENSURE(samples.document_starts.size() == (rows_.documents ? tokens : 0), "documents of {} tokens of {}",
          samples.document_starts.size(), tokens);
   ENSURE(samples.weights.size() == tokens || (samples.weights.empty() && !rows_.weights),
          "weights of {} tokens of {}", samples.weights.size(), tokens);
-  const auto sample = [&](size_t i) {
-    SampleTokens of{.tokens = std::span(samples.tokens).subspan(i * (t + 1), t + 1),
-                    .counts_boundaries = counts_boundaries_};
-    if (rows_.documents) of.document_start = std::span(samples.document_starts).subspan(i * (t + 1), t + 1);
-    if (!samples.weights.empty()) of.weights = std::span(samples.weights).subspan(i * (t + 1), t + 1);
-    return of;
-  };
-  targets_weight_ = 0;
-  for (size_t i = 0; i < n; ++i) targets_weight_ += weight_of(sample(i));
+  targets_weight_ = weight_of(samples, n);
   newest_ = 1 - newest_;
   Half& half = halves_[newest_];
   half.copied->synchronize();   // the host memory is being read until then
   for_each_row([&](const BatchRow& row, size_t begin) {
-    for (size_t i = 0; i < n; ++i)
-      row.fill(sample(i), reinterpret_cast<int32_t*>(static_cast<char*>(half.host->data()) + begin +
-                                                     i * t * size_of(row.dtype)));
+    fill(row, samples, n, reinterpret_cast<int32_t*>(static_cast<char*>(half.host->data()) + begin));
   });
   backend_.copy_to_device(*copies_, half.device->data(), half.host->data(), half.host->bytes());
   copies_->record(*half.copied);
@@ -75,7 +96,7 @@ PerField<const void*> TokenFeed::arrays(int64_t index) const {
   PerField<const void*> arrays;
   for_each_row([&](const BatchRow& row, size_t begin) {
     arrays[row.field] = static_cast<const char*>(halves_[newest_].device->data()) + begin +
-                        size_t(index * seq_len_) * size_of(row.dtype);
+                        size_t(index * cut_.tokens_here()) * size_of(row.dtype);
   });
   return arrays;
 }

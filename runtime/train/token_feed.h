@@ -7,6 +7,7 @@
 
 #include "data/dataset.h"
 #include "kernels/backend.h"
+#include "parallel/sequence_cut.h"
 #include "runtime/model/batch.h"
 #include "runtime/plan/rank_sizes.h"
 
@@ -14,18 +15,20 @@ namespace trainctl {
 
 class TokenFeed {
  public:
-  /// Allocates two buffers for the rows of `sequences` sequences of `seq_len` tokens: one in use, one being
+  /// Allocates two buffers for the rows of what this rank has of `sequences` sequences: one in use, one being
   /// filled.
+  ///   cut                 which tokens of each micro-batch are this rank's
   ///   counts_boundaries   data.count_boundary_targets
-  TokenFeed(const BatchRows& rows, int64_t sequences, int64_t seq_len, bool counts_boundaries,
-            kernels::Backend& backend);
+  TokenFeed(const BatchRows& rows, int64_t sequences, const parallel::SequenceCut& cut,
+            bool counts_boundaries, kernels::Backend& backend);
 
-  /// Uploads samples: at most `sequences` sequences of seq_len + 1 tokens. Work enqueued on `stream` from now
+  /// Uploads samples: at most `sequences` sequences of seq_len + 1 tokens; whole micro-batches where sequences are
+  /// cut. Work enqueued on `stream` from now
   /// on sees them. They stay valid until the call after the next one; before that call, the work of `stream`
   /// that uses them must be done.
   void upload(const data::SampleBatch& samples, kernels::Stream& stream);
-  /// Sum of the weights of the targets of the newest upload, whether or not this rank reads targets: their
-  /// number without loss files.
+  /// Sum of the weights of this rank's targets of the newest upload, whether or not it reads targets: their number
+  /// without loss files.
   int64_t targets_weight() const { return targets_weight_; }
   /// The arrays of the newest upload from sequence `index` on, in device memory.
   PerField<const void*> arrays(int64_t index) const;
@@ -39,8 +42,14 @@ class TokenFeed {
   template <typename Each>
   void for_each_row(Each each) const;
 
+  SampleTokens sample(const data::SampleBatch& samples, size_t i) const;
+  void fill(const BatchRow& row, const data::SampleBatch& samples, size_t sequences, int32_t* out) const;
+  int64_t weight_of(const data::SampleBatch& samples, size_t sequences) const;
+
   const BatchRows rows_;
-  int64_t sequences_, seq_len_;
+  const int64_t sequences_;
+  const parallel::SequenceCut cut_;
+  const std::vector<int32_t> tokens_;  ///< SequenceCut::tokens_of this rank; empty: all, in order
   const bool counts_boundaries_;
   int64_t targets_weight_ = 0;
   kernels::Backend& backend_;

@@ -143,7 +143,7 @@ size_t attention_scratch_floats(const AttentionShape& s, bool backward) {
   if (!backward) {
     return size_t(5 * block + kScores + 2 * kQueryBlock);
   }
-  return size_t(8 * block + 2 * kScores + 2 * kQueryBlock + 2 * s.seq_len * d);
+  return size_t(8 * block + 2 * kScores + 2 * kQueryBlock + 2 * s.keys_of_sequence() * d);
 }
 
 namespace {
@@ -200,7 +200,7 @@ struct BackwardRoom {
   float *q, *q_transposed, *dout, *dout_transposed, *out, *k, *v, *dq, *p, *ds, *lse, *delta, *dk, *dv;
 };
 
-BackwardRoom divide(float* scratch, int64_t d, int64_t seq_len) {
+BackwardRoom divide(float* scratch, int64_t d, int64_t all_keys) {
   const int64_t block = kQueryBlock * d;
   float* p = scratch + 8 * block;
   float* lse = p + 2 * kScores;
@@ -218,7 +218,7 @@ BackwardRoom divide(float* scratch, int64_t d, int64_t seq_len) {
           lse,
           lse + kQueryBlock,
           dk,
-          dk + seq_len * d};
+          dk + all_keys * d};
 }
 
 /// scores -> P = exp(scale * score - lse); dP -> dS = P (dP - delta) scale.   Both [keys, kQueryBlock].
@@ -250,11 +250,13 @@ void score_gradients(const BackwardRoom& room, int64_t keys, float scale, int64_
 
 /// One block of queries of one query head against all its visible keys.
 template <bool kMasked>
-void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int64_t first, int64_t head,
+void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int64_t batch, int64_t head,
                       int64_t kv_column, int64_t first_query) {
   const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), column = head * dim;
-  const int64_t queries = smaller(kQueryBlock, s.seq_len - first_query), q_end = first_query + queries;
+  const int64_t first = batch * s.seq_len, first_key = batch * s.keys_of_sequence();
+  const int64_t queries = smaller(kQueryBlock, s.seq_len - first_query);
+  const int64_t position = first_query + s.mask.query_offset, q_end = position + queries;
   const Rows q = rows_of(op.q, first + first_query, queries, column, dim, room.q);
   const Rows dout = rows_of(op.dout, first + first_query, queries, column, dim, room.dout);
   const Rows out = rows_of(op.out, first + first_query, queries, column, dim, room.out);
@@ -269,16 +271,16 @@ void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int
     room.lse[r] = r < queries ? op.lse[(first + first_query + r) * s.heads + head] : 0.0f;
   }
   BlockMask mask;
-  if constexpr (kMasked) make_mask(s, first + first_query, first_query, queries, mask);
+  if constexpr (kMasked) make_mask(s, first + first_query, position, queries, mask);
   for (int64_t key = mask.begin; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
-    const Rows k = rows_of(op.k, first + key, keys, kv_column, dim, room.k);
-    const Rows v = rows_of(op.v, first + key, keys, kv_column, dim, room.v);
+    const Rows k = rows_of(op.k, first_key + key, keys, kv_column, dim, room.k);
+    const Rows v = rows_of(op.v, first_key + key, keys, kv_column, dim, room.v);
     small_product(keys, kQueryVectors, dim, {k.data, k.stride, 1}, room.q_transposed, kQueryBlock,
                   {room.p, kQueryBlock}, false);
     small_product(keys, kQueryVectors, dim, {v.data, v.stride, 1}, room.dout_transposed, kQueryBlock,
                   {room.ds, kQueryBlock}, false);
-    score_gradients<kMasked>(room, keys, s.scale, first_query, key, key + keys > first_query, mask);
+    score_gradients<kMasked>(room, keys, s.scale, position, key, key + keys > position, mask);
     small_product(keys, d / kLanes, queries, {room.p, kQueryBlock, 1}, dout.data, dout.stride,
                   {room.dv + key * d, d}, true);
     small_product(keys, d / kLanes, queries, {room.ds, kQueryBlock, 1}, q.data, q.stride, {room.dk + key * d, d},
@@ -299,16 +301,16 @@ void attention_backward(const AttentionBackward& op, const AttentionTask& task, 
   const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), group = s.heads / s.kv_heads;
   const auto queries_of = s.is_causal() ? backward_queries<false> : backward_queries<true>;
-  const BackwardRoom room = divide(scratch, d, s.seq_len);
-  std::memset(room.dk, 0, size_t(2 * s.seq_len * d) * sizeof(float));
-  const int64_t first = task.batch * s.seq_len, kv_column = task.head * dim;
+  const int64_t keys = s.keys_of_sequence(), kv_column = task.head * dim;
+  const BackwardRoom room = divide(scratch, d, keys);
+  std::memset(room.dk, 0, size_t(2 * keys * d) * sizeof(float));
   for (int64_t head = task.head * group; head < (task.head + 1) * group; ++head) {
     for (int64_t query = 0; query < s.seq_len; query += kQueryBlock) {
-      queries_of(op, room, first, head, kv_column, query);
+      queries_of(op, room, task.batch, head, kv_column, query);
     }
   }
-  write_rows(room.dk, s.seq_len, dim, op.dk, first, kv_column);
-  write_rows(room.dv, s.seq_len, dim, op.dv, first, kv_column);
+  write_rows(room.dk, keys, dim, op.dk, task.batch * keys, kv_column);
+  write_rows(room.dv, keys, dim, op.dv, task.batch * keys, kv_column);
 }
 
 void sink_backward(const SinkBackward& op) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/model/sublayers/cut_attention.h"
 #include "runtime/model/sublayers/qk_norm.h"
 
 namespace trainctl {
@@ -23,14 +24,21 @@ enum AttentionNumber {
   kQNormGradient,
   kKNormGradient,  // QkNorms
   kGated,
-  kSinksGradient  // [M, A]
+  kSinksGradient,  // [M, A]
+  kOwnKeys,
+  kKeysOfRanks,
+  kAllKeys,
+  kKeysOfBlocks,
+  kKeysOfChunk  // CutAttention
 };
+constexpr CutAttention::Numbers kCutNumbers{kOwnKeys, kKeysOfRanks, kAllKeys, kKeysOfBlocks, kKeysOfChunk};
 constexpr QkNorms::Numbers kQkNumbers{kQk, kQkSums, kQkDots, kQNormGradient, kKNormGradient};
 
 /// Both fit into scratch memory for the result.
 kernels::AttentionShape widest_of(const kernels::AttentionShape& a, const kernels::AttentionShape& b) {
   return {std::max(a.batch, b.batch),       std::max(a.seq_len, b.seq_len),   std::max(a.heads, b.heads),
-          std::max(a.kv_heads, b.kv_heads), std::max(a.head_dim, b.head_dim), b.scale};
+          std::max(a.kv_heads, b.kv_heads), std::max(a.head_dim, b.head_dim), b.scale,
+          std::max(a.keys, b.keys)};
 }
 
 int64_t attention_cols(const kernels::AttentionShape& s) { return s.heads * s.head_dim; }
@@ -107,16 +115,17 @@ class Attention : public Sublayer {
           c.stream,
           kernels::SigmoidGateBackward{
               .x = t[kAttention], .gate = h.gate, .dy = dattention, .dx = dattention, .dgate = d.gate});
-    c.backend.run(c.stream, kernels::AttentionBackward{.shape = masked(c),
-                                                       .q = seen.q,
-                                                       .k = seen.k,
-                                                       .v = seen.v,
-                                                       .out = t[kAttention],
-                                                       .lse = t[kLse].as<float>(),
-                                                       .dout = dattention,
-                                                       .dq = d.q,
-                                                       .dk = d.k,
-                                                       .dv = d.v});
+    const kernels::AttentionBackward op{.shape = masked(c),
+                                        .q = seen.q,
+                                        .k = seen.k,
+                                        .v = seen.v,
+                                        .out = t[kAttention],
+                                        .lse = t[kLse].as<float>(),
+                                        .dout = dattention,
+                                        .dq = d.q,
+                                        .dk = d.k,
+                                        .dv = d.v};
+    c.cp ? CutAttention::backward(c, t, kCutNumbers, op) : c.backend.run(c.stream, op);
     if (sinks_ >= 0)
       c.backend.run(c.stream,
                     kernels::SinkBackward{.out = t[kAttention],
@@ -159,7 +168,7 @@ class Attention : public Sublayer {
                                  .out = t[kAttention],
                                  .lse = t[kLse].as<float>()};
     if (c.cache) c.cache->extend(c.stream, this, op);
-    c.backend.run(c.stream, op);
+    c.cp ? CutAttention::forward(c, t, kCutNumbers, op) : c.backend.run(c.stream, op);
     gate(c, t);
   }
 
@@ -207,13 +216,14 @@ class Attention : public Sublayer {
 }  // namespace
 
 kernels::AttentionShape AttentionPlan::shape(const LayerShape& s) const {
-  return {.batch = s.micro_sequences,
-          .seq_len = s.seq_len,
-          .heads = heads / s.tensor,
-          .kv_heads = kv_heads / s.tensor,
-          .head_dim = head_dim,
-          .scale = scale,
-          .mask = {.window = window, .cap = cap}};
+  return chunk_shape({.batch = s.micro_sequences,
+                      .seq_len = s.seq_len,
+                      .heads = heads / s.tensor,
+                      .kv_heads = kv_heads / s.tensor,
+                      .head_dim = head_dim,
+                      .scale = scale,
+                      .mask = {.window = window, .cap = cap}},
+                     s.cut);
 }
 
 std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const {
@@ -229,6 +239,7 @@ std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   if (qk_norm != QkNorm::none) QkNorms::declare(list, s, qk_norm, qk_sizes(*this, s), kQkNumbers);
+  CutAttention::declare(list, s, kCutNumbers, key_cols(on_rank));
   if (gated) list.push_back({kGated, Life::cheap, s.compute, s.rows, a});
   if (declares(parameters, sinks)) declare_waiting(list, kSinksGradient, on_rank.heads);
   if (declares(parameters, qkv_bias)) Linear::declare_bias(list, s, kQkvBias, q);

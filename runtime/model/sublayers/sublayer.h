@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "parallel/context_parallel.h"
 #include "parallel/sharded_params.h"
 #include "parallel/tensor_parallel.h"
 #include "runtime/model/sublayers/arena.h"
@@ -45,6 +46,7 @@ struct LayerShape {
   int64_t micro_sequences = 1, seq_len = 0, hidden = 0;
   int64_t tensor = 1;                ///< ranks that heads and ffn are cut over
   int64_t rows = 0, local_rows = 0;  ///< M, Ml
+  parallel::SequenceCut cut;         ///< of rank 0 of the context ranks
 };
 
 /// The largest sizes on a rank among its products and attentions; they size the scratch memory.
@@ -120,6 +122,8 @@ struct LayerContext {
   /// token sees, and its position.
   const int32_t* first_key = nullptr;
   const int32_t* positions = nullptr;
+  /// Where sequences are cut; null: a rank has whole sequences.
+  const parallel::ContextParallel* cp = nullptr;
   /// Of a pass over the tokens behind those that it holds, forward only; null: of whole sequences.
   KeyValueCache* cache = nullptr;
   /// The tables of the model's rotary positions.

@@ -63,6 +63,37 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"tp", "tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size"})
       .example("2");
   parallel
+      .integer(
+          "context",
+          "Context parallel size: ranks that share each sequence, so that long ones fit. Each has its part "
+          "of the tokens; keys and values are gathered for attention, and gradients and optimizer state are "
+          "shared out over context and data-parallel ranks together. A divisor of `context_blocks`: every "
+          "such width gives the same bits.")
+      .to(IN_JOB(parallelism.context))
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{1})
+      .left_out_as_default()
+      .also({"cp", "context_parallel", "context_parallel_size"})
+      .example("2");
+  parallel
+      .integer(
+          "context_blocks",
+          "Parts of each sequence whose gradients are added by a fixed tree: a power of two, which limits "
+          "how "
+          "many context ranks can share a sequence with the same bits. 2 * context_blocks chunks make up a "
+          "sequence; block i has chunks i and 2 * context_blocks - 1 - i, so that all have equally much "
+          "causal "
+          "attention. A rank with several blocks holds a sum of gradients (f32) for each.")
+      .to(IN_JOB(parallelism.context_blocks))
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{1})
+      .fallback_text("parallelism.context")
+      .left_out_as_default()
+      .on_change(Change::branch)
+      .example("4");
+  parallel
       .integer("pipeline",
                "Pipeline stages: groups of ranks that share the layers. `stage_layers` gives the layers of "
                "each.")
@@ -80,7 +111,7 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .to(IN_JOB(parallelism.data))
       .from(1)
       .upto(1 << 20)
-      .or_auto("world_size / (tensor * pipeline), 1 if that is auto, too")
+      .or_auto("world_size / (tensor * context * pipeline), 1 if that is auto, too")
       .also({"dp", "data_parallel", "data_parallel_size"})
       .example("4");
   parallel

@@ -88,7 +88,8 @@ struct NcclSpec {
 };
 
 struct ParallelSpec {
-  int world_size = 1, tensor = 1, pipeline = 1, data = 1;
+  int world_size = 1, tensor = 1, context = 1, pipeline = 1, data = 1;
+  int64_t context_blocks = 1;  // parts of a sequence; fixed at birth
   bool sequence_parallel = true;
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
   int virtual_stages = 1;
@@ -103,7 +104,11 @@ struct ParallelSpec {
   parallel::ExchangeChoice reduction_algorithm = parallel::ExchangeChoice::automatic;
   NcclSpec nccl;
   int threads_per_rank = 1;                    // "auto" in the file: cores / ranks on the node, at least 1
-  parallel::MeshShape mesh() const { return {.tp = tensor, .cp = 1, .dp = data, .pp = pipeline}; }
+  parallel::MeshShape mesh() const { return {.tp = tensor, .cp = context, .dp = data, .pp = pipeline}; }
+  /// Ranks that have the same parameters: each computes other tokens.
+  int ranks_of_parameters() const { return context * data; }
+  /// Context blocks of a rank.
+  int blocks_of_rank() const { return int(context_blocks / context); }
 };
 
 /// Kinds of parameters that may go without weight decay. An embedding: of tokens or of positions.

@@ -231,6 +231,12 @@ const std::vector<CodePage> kParallelism = {
      "Gradients are reduced in buckets of parallelism.bucket_mib, each made of whole chunks of "
      "checkpoint.chunk_mib, because a chunk has one owner.",
      R"("bucket_mib": 4 with "chunk_mib": 8)", "Use a bucket_mib of 8 or more."},
+    {"E0319", "Sequences that cannot be cut over context ranks",
+     "Context parallelism cuts each sequence into 2 * context_blocks chunks of equal length. The number of "
+     "blocks is a "
+     "power of two, fixed when a run is born, and every number of ranks that divides it gives the same bits.",
+     R"("context": 3, "context_blocks": 4)",
+     "Use a context that divides context_blocks, and a seq_len that is a multiple of 2 * context_blocks."},
 };
 
 const std::vector<CodePage> kOperation = {
