@@ -50,6 +50,18 @@ MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis) 
   return group;
 }
 
+MeshGroup expert_group(const MeshGroup& data, int ranks) {
+  ENSURE(ranks > 0 && data.size % ranks == 0, "experts on {} of {} ranks", ranks, data.size);
+  const int at = data.rank % ranks;
+  return {ranks, at, data.first + (data.rank - at) * data.stride, data.stride};
+}
+
+MeshGroup expert_data_group(const MeshGroup& data, int ranks) {
+  ENSURE(ranks > 0 && data.size % ranks == 0, "experts on {} of {} ranks", ranks, data.size);
+  const int at = data.rank % ranks;
+  return {data.size / ranks, data.rank / ranks, data.first + at * data.stride, data.stride * ranks};
+}
+
 std::vector<int> MeshGroup::members() const {
   std::vector<int> ranks(static_cast<size_t>(size));
   for (int i = 0; i < size; ++i) ranks[size_t(i)] = first + i * stride;

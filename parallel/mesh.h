@@ -30,6 +30,8 @@ inline constexpr AxisSet tensor = 2;
 /// The stages that each hold one use of a shared parameter: of a tied embedding, the first and the last.
 inline constexpr AxisSet uses = 4;
 inline constexpr AxisSet context = 8;  ///< of no parameter yet
+/// The ranks of a data-parallel group that hold the same experts.
+inline constexpr AxisSet expert_data = 16;
 }  // namespace axes
 
 /// What an axis is. Code for all axes goes over these rows.
@@ -81,5 +83,9 @@ struct MeshGroup {
   std::vector<int> members() const;
 };
 MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis);
+
+/// The parts of a data-parallel group with experts: `ranks` neighbours share them, and others hold the same ones.
+MeshGroup expert_group(const MeshGroup& data, int ranks);
+MeshGroup expert_data_group(const MeshGroup& data, int ranks);
 
 }  // namespace trainctl::parallel

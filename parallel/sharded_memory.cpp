@@ -59,7 +59,8 @@ Matrix ShardedMemory::gradient(int use, int level) const {
 void* ShardedMemory::gradient_of_part(void* place, int part) const {
   float *const begin = static_cast<float*>(gradients_->data()), *const at = static_cast<float*>(place);
   if (at < begin || at >= begin + layout.gradient_elements()) return nullptr;
-  ENSURE(layout.plan.lines.size() == 1, "parts of lanes on {} lines", layout.plan.lines.size());
+  ENSURE(at < begin + layout.plan.lines.front().gradient_elements * layout.shares.front().levels.count,
+         "a gradient of another line than the first");
   const std::vector<int>& level = layout.shares.front().levels.of_lane;
   return at + (level[size_t(part)] - level[0]) * layout.plan.lines.front().gradient_elements;
 }

@@ -101,6 +101,11 @@ Matrix ShardedParams::gradient(int use, int lane) const {
   return memory.gradient(use, memory.levels(g).of_lane[memory.lane_before_reduction(g, lane)]);
 }
 
+int ShardedParams::lanes_together(int use) const {
+  const Layout& layout = impl_->memory.layout;
+  return layout.line_of(impl_->memory.group_of(use)).sharing * layout.plan.parts_of_lane;
+}
+
 void* ShardedParams::gradient_of_part(void* place, int part) const {
   return impl_->memory.gradient_of_part(place, part);
 }

@@ -138,6 +138,8 @@ class ShardedParams {
   /// The f32 gradient into which micro-batches of lane `lane` accumulate: 0, 1, .. of those that come to
   /// this rank along the line of the use, in the order of lanes_in_time.
   kernels::Matrix gradient(int use, int lane) const;
+  /// How many lanes come to the line of the use at one time.
+  int lanes_together(int use) const;
   /// The place in the gradient of part `part` of the same lane, of a place in that of its first part; null: it is
   /// no place in a gradient.
   void* gradient_of_part(void* place, int part) const;

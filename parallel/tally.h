@@ -22,6 +22,7 @@ enum class TrafficGroup : uint8_t {
   gradients,  ///< of activations, between stages
   tied_embedding,
   context,  ///< keys and values, and their gradients
+  experts,  ///< rows of tokens, and their gradients
   other     ///< not part of a step's traffic
 };
 
@@ -30,7 +31,7 @@ enum class TrafficGroup : uint8_t {
 template <>
 struct trainctl::Words<trainctl::parallel::TrafficGroup> {
   static constexpr std::string_view list[] = {"tensor",         "data",    "activations", "gradients",
-                                              "tied embedding", "context", "other"};
+                                              "tied embedding", "context", "experts",     "other"};
 };
 
 namespace trainctl::parallel {

@@ -261,7 +261,8 @@ class PlanBuilder {
       return words.expert + std::to_string(expert) + "." + what;
     };
     for (int64_t e = 0; e < m_.moe.num_experts; ++e) {
-      ParamList::Linear product{.out = width, .in = m_.hidden_size, .cut = Cut::rows, .joined = e > 0};
+      ParamList::Linear product{
+          .out = width, .in = m_.hidden_size, .cut = Cut::rows, .joined = e > 0, .expert = int(e)};
       if (is_gated(layer_.activation)) {
         product.name = name(e, words.gate);
         list.weight(product, MoePlan::up_weight);
@@ -276,7 +277,8 @@ class PlanBuilder {
                    .in = width,
                    .cut = Cut::cols,
                    .residual = true,
-                   .joined = e > 0},
+                   .joined = e > 0,
+                   .expert = int(e)},
                   MoePlan::down_weight);
   }
 
@@ -355,7 +357,8 @@ LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t s
           .tensor = tensor,
           .rows = rows,
           .local_rows = parallelism.sequence_parallel && tensor > 1 ? rows / tensor : rows,
-          .cut = cut};
+          .cut = cut,
+          .expert_ranks = parallelism.expert};
 }
 
 Widest widest_of(const ModelPlan& model, const LayerShape& shape) {

@@ -38,6 +38,7 @@ class TableBuilder {
     p.place = d.place;
     p.joined = d.joined;
     p.partial = d.partial;
+    p.expert = d.expert;
     p.may_be_transposed = d.role == ParamRole::matrix && hugging_face(model_.family).transposed;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};

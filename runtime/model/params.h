@@ -23,6 +23,7 @@ struct Param {
   bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
   bool joined = false, partial = false;  ///< as in ParamDeclaration
+  int expert = -1;
   parallel::StateRows states = parallel::kAdamW;  ///< of the row's rule
   int64_t blocks = 0;    ///< of its moments: as of one chunk, until its grid is known (model_tables)
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors

@@ -233,9 +233,9 @@ Problem count_problem(const ParamTable& table, const std::vector<StageUses>& ran
 }
 
 Problem placement_problem(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at) {
-  if (job.parallelism.context_blocks > 1) {  // a rank that has whole sequences makes the same sums
-    JobSpec uncut = job;
-    uncut.parallelism.context = 1, uncut.parallelism.context_blocks = 1;
+  if (job.parallelism.context_blocks > 1 || job.parallelism.expert > 1) {
+    JobSpec uncut = job;  // a rank that has whole sequences and all experts makes the same sums
+    uncut.parallelism.context = 1, uncut.parallelism.context_blocks = 1, uncut.parallelism.expert = 1;
     return placement_problem(model_tables(uncut), uncut, at);
   }
   std::vector<StageUses> ranks;

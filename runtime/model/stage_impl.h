@@ -38,7 +38,7 @@ struct StageModel::Impl {
   int32_t* watched_experts = nullptr;  // see watch_experts
 
   Impl(StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t, kernels::Backend& b,
-       kernels::Stream& s, parallel::Communicator* context_ranks)
+       kernels::Stream& s, StagePeers peers)
       : uses(std::move(u)),
         options(std::move(o)),
         params(p),
@@ -57,10 +57,11 @@ struct StageModel::Impl {
                 memory.shared.scratch,
                 !options.split_backward,
                 options.loss_scale} {
+    context.experts = peers.experts;
     if (shape.cut.exists()) {
       parallel::SequenceCut cut = shape.cut;
-      cut.rank = context_ranks ? context_ranks->rank() : 0;
-      cp = std::make_unique<parallel::ContextParallel>(cut, context_ranks, backend, stream);
+      cut.rank = peers.context ? peers.context->rank() : 0;
+      cp = std::make_unique<parallel::ContextParallel>(cut, peers.context, backend, stream);
       context.cp = cp.get();
     }
     const StageBytes bytes = StageModel::plan(uses, options);
@@ -362,10 +363,14 @@ struct StageModel::Impl {
     merge_lanes(part.begin, part.end, mb);
   }
 
-  /// The lane of a micro-batch, or one for each context block, have all they get.
+  /// The lanes of a micro-batch have all they get: one for each context block, of experts also those of the ranks
+  /// that share them.
   void merge_lanes(int begin, int end, const MicroBatch& mb) {
-    for (int block = 0; mb.last_of_lane && block < shape.cut.blocks_here(); ++block)
-      params.merge_lane(begin, end, mb.lane + block);
+    const int time = mb.lane / shape.cut.blocks_here();
+    for (int use = begin; mb.last_of_lane && use < end; ++use) {
+      const int together = params.lanes_together(use);
+      for (int i = 0; i < together; ++i) params.merge_lane(use, use + 1, time * together + i);
+    }
   }
   void zero_gradients(int use, const MicroBatch& mb) {
     for (int block = 0; mb.first_of_lane && block < shape.cut.blocks_here(); ++block)

@@ -6,9 +6,9 @@ using kernels::Matrix;
 
 StageModel::StageModel(StageUses uses, Options options, parallel::ShardedParams& params,
                        parallel::TensorParallel& tp, kernels::Backend& backend, kernels::Stream& stream,
-                       parallel::Communicator* context)
-    : impl_(std::make_unique<Impl>(std::move(uses), std::move(options), params, tp, backend, stream,
-                                   context)) {}
+                       StagePeers peers)
+    : impl_(std::make_unique<Impl>(std::move(uses), std::move(options), params, tp, backend, stream, peers)) {
+}
 StageModel::~StageModel() = default;
 
 void StageModel::weights_changed() {
@@ -40,7 +40,7 @@ void StageModel::release_weights(int virtual_stage, int part) {
   impl_->stale[size_t(virtual_stage)][size_t(part)] = true;
 }
 StageModel::ExpertCounts StageModel::expert_counts(const StageUses& uses) {
-  ExpertCounts counts{.sequences = uses.shape.micro_sequences};
+  ExpertCounts counts{.sequences = uses.shape.rows / route_tokens(uses.shape)};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
     for (const LayerUses& layer : virtual_stage.layers)
       if (const MoePlan* moe = experts_of(*layer.plan)) ++counts.layers, counts.experts = moe->experts;

@@ -27,6 +27,12 @@ struct StageBytes {
 /// The largest shapes of the ops of a rank. optimizer_*: of the chunks whose state the rank holds.
 kernels::ScratchShape scratch_shape(const ModelTables& tables, const parallel::ShardingBytes& optimizer);
 
+/// Other ranks that compute the same layers; null: there are none.
+struct StagePeers {
+  parallel::Communicator* context = nullptr;  ///< they have parts of the same sequences
+  parallel::Communicator* experts = nullptr;  ///< they share experts
+};
+
 class StageModel {
  public:
   /// slots[virtual_stage]: micro-batches in flight at once of each local virtual stage. split_backward: the
@@ -38,9 +44,8 @@ class StageModel {
     float loss_scale = 1;
     bool masks_targets = false;  ///< targets may be below 0, which have no loss
   };
-  /// context: the ranks that have parts of the same sequences; null: none have.
   StageModel(StageUses uses, Options options, parallel::ShardedParams& params, parallel::TensorParallel& tp,
-             kernels::Backend& backend, kernels::Stream& stream, parallel::Communicator* context = nullptr);
+             kernels::Backend& backend, kernels::Stream& stream, StagePeers peers = {});
   ~StageModel();
 
   static StageBytes plan(const StageUses& uses, const Options& options);

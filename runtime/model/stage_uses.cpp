@@ -52,6 +52,8 @@ class UseBuilder {
     use.lr_scale = float(p.row.lr_scale);
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
+    if (p.expert >= 0 && job_.parallelism.expert > 1)
+      use.replicated = use.partial = parallel::axes::expert_data;
     if (p.layout.cut == Cut::none) use.replicated |= parallel::axes::tensor;
     const bool of_rows = norm && job_.parallelism.sequence_parallel;  // of the stream, which is cut then
     if (p.layout.cut == Cut::none && (p.partial || of_rows) && job_.parallelism.tensor > 1)
@@ -143,12 +145,22 @@ class UseBuilder {
   void add_to_layer(int i, int layer_index, VirtualStageUses& virtual_stage) {
     LayerUses& layer = virtual_stage.layers[size_t(layer_index)];
     const Param& p = table_.params[size_t(i)];
+    if (!is_here(p)) return;
     std::vector<int>& at = layer.sublayers[size_t(p.sublayer)].at;
     at.resize(std::max(at.size(), size_t(p.place) + 1), -1);
-    const int use = add(i, p.joined);
-    if (!p.joined) at[size_t(p.place)] = use;
+    const bool joined = p.joined && at[size_t(p.place)] >= 0;
+    const int use = add(i, joined);
+    if (!joined) at[size_t(p.place)] = use;
     if (layer.end == 0) layer.begin = use;
     layer.end = use + 1;
+  }
+
+  /// Whether it is no expert's, or that of one of this rank.
+  bool is_here(const Param& p) const {
+    const ParallelSpec& mesh = job_.parallelism;
+    if (p.expert < 0 || mesh.expert == 1) return true;
+    const int64_t here = job_.model.moe.num_experts / mesh.expert;
+    return p.expert / here == (at_.dp * mesh.context + at_.cp) % mesh.expert;
   }
 
   const ModelPlan& model_;
@@ -215,7 +227,7 @@ parallel::ShardingOptions sharding_options(const JobSpec& job) {
           .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
           .shares_weights = shards_weights(job) && job.parallelism.reshard_after_forward,
           .lanes = int(job.parallelism.lanes * job.parallelism.context_blocks),
-          .accumulates = job.micro_batches_per_lane() > 1,
+          .accumulates = job.micro_batches_per_lane() > 1 || job.parallelism.expert > 1,
           .parts_of_lane = job.parallelism.blocks_of_rank(),
           .has_parts = job.parallelism.context_blocks > 1,
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),

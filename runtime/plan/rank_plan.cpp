@@ -8,15 +8,20 @@ namespace trainctl {
 
 using parallel::Axis;
 
-RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
-                       const parallel::MeshPosition& at) {
+RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const parallel::MeshPosition& at) {
+  const parallel::MeshShape mesh = parallelism.mesh();
+  const int virtual_stages = parallelism.virtual_stages;
   const bool first = at.pp == 0, last = at.pp == mesh.pp - 1, ring = mesh.pp > 1 && virtual_stages > 1;
   RankGroups groups{.axes = {},
+                    .experts = {},
+                    .expert_data = {},
                     .tied_peer = tied && mesh.pp > 1 && (first || last),
                     .ring = ring,
                     .activations_come = !first || ring,
                     .activations_go = !last || ring};
   for (const parallel::AxisRow& row : parallel::kAxes) groups.axes[row.axis] = mesh_group(mesh, at, row.axis);
+  groups.experts = expert_group(groups.axes[Axis::dp], parallelism.expert);
+  groups.expert_data = expert_data_group(groups.axes[Axis::dp], parallelism.expert);
   return groups;
 }
 
@@ -27,6 +32,8 @@ parallel::AxisLines lines_of(const RankGroups& groups) {
   for (const parallel::AxisRow& row : parallel::kAxes)
     if (const parallel::MeshGroup& group = groups.axes[row.axis]; row.shared)
       lines.push_back({row.shared, group.size, group.rank, row.has_lanes});
+  if (const parallel::MeshGroup& group = groups.expert_data; groups.experts.size > 1)
+    lines.push_back({parallel::axes::expert_data, group.size, group.rank, true});
   if (groups.tied_peer) lines.push_back({parallel::axes::uses, 2, groups.axes[Axis::pp].rank > 0 ? 1 : 0});
   return lines;
 }
@@ -36,7 +43,7 @@ parallel::AxisLines lines_of(const RankGroups& groups) {
 RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                      const parallel::MeshPosition& at) {
   RankParts parts{.at = at,
-                  .groups = rank_groups(job.mesh(), job.parallelism.virtual_stages, tables.params.tied, at),
+                  .groups = rank_groups(job.parallelism, tables.params.tied, at),
                   .uses = stage_uses(tables, job, at),
                   .sharding = sharding_options(job),
                   .batch = {.first = at.pp == 0,

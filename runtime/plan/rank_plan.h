@@ -17,12 +17,13 @@ namespace trainctl {
 /// The groups that a rank belongs to, and the edges of its pipeline.
 struct RankGroups {
   parallel::PerAxis<parallel::MeshGroup> axes;
+  parallel::MeshGroup experts,
+      expert_data;          ///< parts of the data-parallel group; of one rank without experts
   bool tied_peer = false;   ///< another stage holds the other use of the tied embedding
   bool ring = false;        ///< the last stage sends activations to the first: several virtual stages on each
   bool activations_come = false, activations_go = false;   ///< and gradients the other way
 };
-RankGroups rank_groups(const parallel::MeshShape& mesh, int virtual_stages, bool tied,
-                       const parallel::MeshPosition& at);
+RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const parallel::MeshPosition& at);
 
 /// The part of a plan that needs no program: it may have a billion micro-batches.
 struct RankParts {

@@ -75,9 +75,11 @@ std::string header_lines(const PlanReport& r) {
       has_experts ? fmt::format(", {} of them active", count_text(double(r.plan.active_parameters))) : "",
       count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
   out += fmt::format(
-      "Layout   {} = tensor {} x pipeline {} x data {} · {} schedule · ZeRO-{} · {}{}\n",
-      count_of(mesh.world_size(), "rank"), mesh.tp, mesh.pp, mesh.dp, schedule_text(job), job.parallelism.zero_stage,
-      count_of(job.parallelism.lanes, "lane"),
+      "Layout   {} = tensor {} x{} pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}\n",
+      count_of(mesh.world_size(), "rank"), mesh.tp, mesh.cp > 1 ? fmt::format(" context {} x", mesh.cp) : "",
+      mesh.pp, mesh.dp,
+      job.parallelism.expert > 1 ? fmt::format(", {} share experts", job.parallelism.expert) : "",
+      schedule_text(job), job.parallelism.zero_stage, count_of(job.parallelism.lanes, "lane"),
       r.plan.device == DeviceKind::cpu ? fmt::format(" · {} a rank", count_of(threads, "thread")) : "");
   out += fmt::format(
       "Batch    {} x {} = {} tokens a step · {} a pipeline · bubble {:.1f} %\n",
@@ -318,8 +320,12 @@ std::vector<RoleRow> roles_of(const JobSpec& job) {
 
 std::string render_plan(const PlanReport& r) {
   std::string out = header_lines(r) + memory_lines(r) + fit_lines(r);
-  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {} · data {}{}\n",
+  const auto also = [](const char* what, double bytes) {
+    return bytes > 0 ? fmt::format(" · {} {}", what, memory_text(bytes)) : "";
+  };
+  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {}{}{} · data {}{}\n",
                      memory_text(r.plan.traffic.tensor), memory_text(r.plan.traffic.pipeline),
+                     also("context", r.plan.traffic.context), also("experts", r.plan.traffic.experts),
                      memory_text(r.plan.traffic.data),
                      r.job.parallelism.data > 1 ? fmt::format(" ({})", exchange_text(r)) : "");
   out += time_lines(r);
@@ -417,6 +423,8 @@ std::string plan_json(const PlanReport& r) {
   j["checkpoint_bytes"] = plan.checkpoint_bytes;
   j["traffic_bytes"] = {
       {"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};
+  if (plan.traffic.context > 0) j["traffic_bytes"]["context"] = plan.traffic.context;
+  if (plan.traffic.experts > 0) j["traffic_bytes"]["experts"] = plan.traffic.experts;
   if (mesh.dp > 1)
     j["reduction"] = {{"dtype", name_of(r.job.parallelism.reduction_dtype)},
                       {"algorithm", word_of(r.job.parallelism.reduction_algorithm)},

@@ -19,7 +19,13 @@ struct TallyMesh {
   parallel::PerAxis<std::unique_ptr<parallel::Communicator>> axes;
   std::unique_ptr<parallel::Communicator> tied;
   PipelineEdges edges;
-  parallel::AxisGroups groups() const { return parallel::AxisGroups(axes, tied.get()); }
+  std::unique_ptr<parallel::Communicator> experts, expert_data;
+  parallel::AxisGroups groups() const {
+    parallel::AxisGroups groups(axes, tied.get());
+    if (expert_data) groups.add(parallel::axes::expert_data, *expert_data, true);
+    return groups;
+  }
+  StagePeers peers() const { return {axes[Axis::cp].get(), experts.get()}; }
 
   TallyMesh(const RankGroups& groups, bool adds, parallel::TrafficTally& traffic) {
     const auto pair = [&](TrafficGroup of, bool second) {
@@ -30,6 +36,12 @@ struct TallyMesh {
           row.shared || (row.is_within_next && g.size > 1))
         axes[row.axis] = parallel::make_tally_communicator(parallel::traffic_of(row.axis), g.rank, g.size,
                                                            traffic, row.has_lanes && adds);
+    if (groups.experts.size > 1) {
+      experts = parallel::make_tally_communicator(TrafficGroup::experts, groups.experts.rank,
+                                                  groups.experts.size, traffic);
+      expert_data = parallel::make_tally_communicator(TrafficGroup::data, groups.expert_data.rank,
+                                                      groups.expert_data.size, traffic, adds);
+    }
     if (groups.tied_peer) tied = pair(TrafficGroup::tied_embedding, groups.axes[Axis::pp].rank > 0);
     if (groups.activations_come) {
       edges.activation_in = pair(TrafficGroup::activations, true);
@@ -66,7 +78,7 @@ RankTraffic traffic_of(const StepTally& t) {
   return {
       sent(TrafficGroup::tensor),
       sent(TrafficGroup::activations) + sent(TrafficGroup::gradients) + sent(TrafficGroup::tied_embedding),
-      sent(TrafficGroup::data) + sent(TrafficGroup::context)};
+      sent(TrafficGroup::data), sent(TrafficGroup::context), sent(TrafficGroup::experts)};
 }
 
 }  // namespace
@@ -81,7 +93,7 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.axes[Axis::tp], *backend, *stream, job.parallelism.sequence_parallel);
   parallel::ShardedParams params(plan.params, mesh.groups(), *backend, *stream);
-  StageModel model(plan.uses, plan.model, params, tp, *backend, *stream, mesh.axes[Axis::cp].get());
+  StageModel model(plan.uses, plan.model, params, tp, *backend, *stream, mesh.peers());
   ExactSum squares;
   const auto step = [&] {
     params.add_gradient_squares(squares);
@@ -121,7 +133,8 @@ RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const Mo
   const auto extended = [&](double RankTraffic::*of) {
     return first.*of + times * (second.*of - first.*of);
   };
-  return {extended(&RankTraffic::tensor), extended(&RankTraffic::pipeline), extended(&RankTraffic::data)};
+  return {extended(&RankTraffic::tensor), extended(&RankTraffic::pipeline), extended(&RankTraffic::data),
+          extended(&RankTraffic::context), extended(&RankTraffic::experts)};
 }
 
 std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
@@ -141,7 +154,7 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
   // The halves apart, whatever the schedule: their work is the same.
   StageModel model(parts.uses,
                    {.slots = std::vector<int>(parts.uses.virtual_stages.size(), 1), .split_backward = true},
-                   params, tp, *backend, *stream, mesh.axes[Axis::cp].get());
+                   params, tp, *backend, *stream, mesh.peers());
   const auto counted = [&](auto work) {
     const double before = tally.work.flops();
     work();

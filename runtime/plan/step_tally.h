@@ -21,7 +21,8 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
 /// Bytes that one rank sends in one step.
 struct RankTraffic {
   double tensor = 0, pipeline = 0, data = 0;
-  double total() const { return tensor + pipeline + data; }
+  double context = 0, experts = 0;  ///< keys and values; rows of tokens
+  double total() const { return tensor + pipeline + data + context + experts; }
 };
 /// Of tally_step. Past the micro-batches that fill the pipeline each further round of them sends as much, so
 /// that only the first rounds are run.

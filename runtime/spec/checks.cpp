@@ -213,11 +213,6 @@ void check_lanes(Resolution& r) {
   }
 }
 
-/// Whether the model has what cannot be cut by sequence yet, for messages; "": nothing.
-std::string uncut(const ModelSpec& model) {
-  return model.moe.num_experts > 0 ? "experts choose among the tokens of whole sequences" : "";
-}
-
 void check_context(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
   if (!r.sound({"parallelism.context", "parallelism.context_blocks"}) || p.context_blocks == 1) {
@@ -245,9 +240,6 @@ void check_context(Resolution& r) {
                          r.job.data.seq_len, 2 * p.context_blocks),
              {"data.seq_len", "parallelism.context_blocks"},
              {fmt::format("use a seq_len that is a multiple of {}", 2 * p.context_blocks)});
-  if (const std::string why = uncut(r.job.model); !why.empty() && r.sound({"model.moe.num_experts"}))
-    r.report("E0319", fmt::format("this model's sequences cannot be cut: {}", why),
-             {"parallelism.context_blocks", "model.moe.num_experts"}, {"use context_blocks = 1"});
   if (r.sound("device") && r.job.device == DeviceChoice::cuda)
     r.report("E0319", "GPUs do not compute parts of sequences yet", {"parallelism.context_blocks", "device"},
              {"use context_blocks = 1, or device \"cpu\""});
@@ -258,6 +250,38 @@ void check_context(Resolution& r) {
              {"parallelism.context", "parallelism.context_blocks", "parallelism.tensor",
               "parallelism.sequence_parallel"},
              {fmt::format("use context = {}, or sequence_parallel = false", p.context_blocks)});
+}
+
+void check_expert_ranks(Resolution& r) {
+  const ParallelSpec& p = r.job.parallelism;
+  if (!r.sound("parallelism.expert") || p.expert == 1) return;
+  const int64_t experts = r.job.model.moe.num_experts;
+  if (r.sound("model.moe.num_experts") && (experts == 0 || experts % p.expert != 0)) {
+    r.report("E0320",
+             experts == 0 ? std::string("the model has no experts to share")
+                          : fmt::format("{} experts cannot be shared evenly by {} ranks", experts, p.expert),
+             {"parallelism.expert", "model.moe.num_experts"},
+             {experts == 0 ? "use expert = 1" : fmt::format("use a divisor of {}", experts)});
+    return;
+  }
+  if (r.sound({"parallelism.data", "parallelism.context"}) && p.ranks_of_parameters() % p.expert != 0)
+    r.report(
+        "E0320",
+        fmt::format("the experts are shared by ranks of a data-parallel group, and {} ranks are not cut into "
+                    "groups of {}",
+                    p.ranks_of_parameters(), p.expert),
+        {"parallelism.expert", "parallelism.data", "parallelism.context"},
+        {fmt::format("use a divisor of data * context = {}", p.ranks_of_parameters())});
+  if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.data <= p.lanes && p.lanes % p.data != 0)
+    r.report(
+        "E0320",
+        "ranks that share experts compute equally many micro-batches: the data parallel size must divide the "
+        "number of lanes",
+        {"parallelism.expert", "parallelism.data", "parallelism.lanes"},
+        {fmt::format("use data = {}", power_of_two_up_to(p.data))});
+  if (r.sound("device") && r.job.device == DeviceChoice::cuda)
+    r.report("E0320", "GPUs do not share experts yet", {"parallelism.expert", "device"},
+             {"use expert = 1, or device \"cpu\""});
 }
 
 void check_world(Resolution& r) {
@@ -319,6 +343,7 @@ void check_parallelism(Resolution& r) {
   check_pipeline(r);
   check_lanes(r);
   check_context(r);
+  check_expert_ranks(r);
   check_recompute(r);
 }
 

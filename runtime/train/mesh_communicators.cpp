@@ -19,6 +19,14 @@ void MeshCommunicators::check() const {
   for_each([](Communicator& c) { c.check(); });
 }
 
+parallel::AxisGroups MeshCommunicators::shared() const {
+  parallel::AxisGroups groups(axes, tied.get());
+  if (expert_data) groups.add(parallel::axes::expert_data, *expert_data, true);
+  return groups;
+}
+
+StagePeers MeshCommunicators::peers() const { return {axes[parallel::Axis::cp].get(), experts.get()}; }
+
 double MeshCommunicators::waited_s() const {
   double seconds = 0;
   for_each([&](const Communicator& c) { seconds += c.waited_s(); });
@@ -28,7 +36,8 @@ double MeshCommunicators::waited_s() const {
 namespace {
 
 /// The numbers of a rank's groups (Subgroup::number): of the axes from 1 on, then of others.
-constexpr int kTiedEmbedding = int(std::size(parallel::kAxes)) + 1, kFirstEdge = kTiedEmbedding + 1;
+constexpr int kTiedEmbedding = int(std::size(parallel::kAxes)) + 1, kFirstEdge = kTiedEmbedding + 1,
+              kExperts = kFirstEdge + kEdgeNumbers, kExpertData = kExperts + 1;
 
 /// "stage 1, dp 0": where a group along `of` is on the other axes.
 std::string place_of(const RankGroups& groups, std::optional<parallel::Axis> of) {
@@ -61,6 +70,17 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
     else
       subgroup.traffic = parallel::Traffic::none;
     c.axes[row.axis] = world.subgroup(subgroup);
+  }
+  if (groups.experts.size > 1) {
+    const auto part = [&](const parallel::MeshGroup& group, int number, const char* word) {
+      return world.subgroup(
+          {.members = group.members(),
+           .number = number,
+           .name = fmt::format("{} group {} of {}", word, group.first, place_of(groups, parallel::Axis::dp)),
+           .connects_later = true});
+    };
+    c.experts = part(groups.experts, kExperts, "expert");
+    c.expert_data = part(groups.expert_data, kExpertData, "expert data");
   }
   const parallel::MeshGroup& stages = groups.axes[parallel::Axis::pp];
   if (groups.tied_peer)

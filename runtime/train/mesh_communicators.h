@@ -18,6 +18,7 @@ struct Count {
 /// Subgroups of the world. Each may have only one member.
 struct MeshCommunicators {
   parallel::PerAxis<std::unique_ptr<parallel::Communicator>> axes;  ///< null: an axis that the job does not have (cp)
+  std::unique_ptr<parallel::Communicator> experts, expert_data;     ///< null: each rank has all experts
   std::unique_ptr<parallel::Communicator> tied;                     ///< first and last stage, or null
   PipelineEdges edges;
   /// Groups through which every rank reaches every other, one after another.
@@ -30,9 +31,14 @@ struct MeshCommunicators {
   void for_each(Each each) const {
     for (const parallel::AxisRow& row : parallel::kAxes)
       if (axes[row.axis]) each(*axes[row.axis]);
-    if (tied) each(*tied);
+    for (const auto* group : {&experts, &expert_data, &tied})
+      if (*group) each(**group);
     edges.for_each(each);
   }
+  /// Those along which parameters are shared.
+  parallel::AxisGroups shared() const;
+  /// Other ranks that compute the same layers.
+  StagePeers peers() const;
   void set_deadline(double seconds) const;
   /// Throws the error of a message that was cut off: the stream went on with whatever memory held.
   void check() const;

@@ -39,8 +39,7 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
       mesh(job.mesh()),
       at(parallel::position_of(mesh, world.rank())),
       tables(model_tables(job)),
-      comms(make_mesh_communicators(rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied, at),
-                                    world)),
+      comms(make_mesh_communicators(rank_groups(job.parallelism, tables.params.tied, at), world)),
       plan(make_rank_plan(job, device_of_rank(job, backend, *comms.axes[Axis::dp], nodes), tables, at)),
       numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
       stream(backend.create_stream()) {}
@@ -55,11 +54,9 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   const int micro_batches = plan.program.shape.pipeline.micro_batches;
   tp = std::make_unique<parallel::TensorParallel>(*comms.axes[Axis::tp], backend, *stream,
                                                   job_.parallelism.sequence_parallel);
-  params = std::make_unique<parallel::ShardedParams>(
-      plan.params, parallel::AxisGroups(comms.axes, comms.tied.get()), backend, *stream);
+  params = std::make_unique<parallel::ShardedParams>(plan.params, comms.shared(), backend, *stream);
   activity.progress(1, 3, false);
-  model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream,
-                                       comms.axes[Axis::cp].get());
+  model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream, comms.peers());
   activity.progress(2, 3, false);
   losses =
       backend.allocate_host(std::max<size_t>(size_t(micro_batches * model->losses()), 1) * sizeof(double));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/model/sublayers/expert_rows.h"
 #include "runtime/model/sublayers/ffn_activation.h"
 #include "runtime/model/sublayers/sublayer_parts.h"
 
@@ -14,28 +15,41 @@ enum MoeNumber {
   kLogits = kFirstAfterNorm,
   kIds,
   kWeights,
-  kCounts,  // [M, E] [M, k] [M, k] [sequences, E]
+  kCounts,  // [M, E] [M, k] [M, k] [M / route tokens, E]
   kOffsets,
   kSlots,
-  kRows,  // [E + 1] [R] [R]
+  kRows,
+  kOffsetsOfSources,
+  kOffsetsHere,
+  kPlacesHere,
+  kRowWeights,
+  kWeightsHere,
+  kWeightGradientsHere,  // ExpertRows
   kExpertUp,
-  kExpertAct,  // [R, U] [R, F]: the activation times its weight
+  kExpertAct,  // [N, U] [N, F]: the activation times its weight
   kExpertUpGradient,
-  kLogitsGradient,  // [R, U] [M, E]
-  kRowsIn,
+  kLogitsGradient,  // [N, U] [M, E]
+  kRowsHome,
+  kRowsHere,
   kRowsAct,
-  kRowsActGradient,  // [R, C] [R, F] [R, F]
+  kRowsActGradient,  // [R, C] [N, C] [N, F] [N, F]
   kWeightsGradient,
   kRouterInput,
   kRouterGradient  // [M, k] [M, C] in f32, [M, C] in f32
 };
 
+constexpr ExpertRows::Numbers kRowNumbers{
+    kIds,         kOffsets,    kSlots,      kRows,        kOffsetsOfSources,
+    kOffsetsHere, kPlacesHere, kRowWeights, kWeightsHere, kWeightGradientsHere};
+
 struct MoeSizes {
-  int64_t ffn = 0, up = 0, rows = 0;
+  int64_t ffn = 0, up = 0;
+  int64_t rows = 0, rows_here = 0;  ///< R, N
 };
 MoeSizes sizes_of(const MoePlan& plan, const LayerShape& s) {
   const int64_t ffn = plan.ffn / s.tensor;
-  return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn, s.rows * plan.top_k};
+  return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn, s.rows * plan.top_k,
+          ExpertRows::most_rows(s, plan.top_k)};
 }
 
 class Moe : public Sublayer {
@@ -47,8 +61,9 @@ class Moe : public Sublayer {
         norm_(plan.norm, uses, kNormNumbers),
         router_weight_(uses.use(plan.router_weight)),
         router_(c.backend.make_packed(plan.experts, c.shape.hidden, DType::f32)),
-        up_(c, uses.use(plan.up_weight), -1, plan.experts * sizes_.up, c.shape.hidden, {}),
-        down_(c, uses.use(plan.down_weight), -1, plan.experts * c.shape.hidden, sizes_.ffn, {}),
+        rows_(c, kRowNumbers, plan.experts, plan.top_k),
+        up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * sizes_.up, c.shape.hidden, {}),
+        down_(c, uses.use(plan.down_weight), -1, rows_.experts_here() * c.shape.hidden, sizes_.ffn, {}),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {}
 
   void pack(const LayerContext& c) override {
@@ -59,10 +74,10 @@ class Moe : public Sublayer {
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     activated(c, t, previous, delta);
-    c.backend.run(c.stream,
-                  kernels::GroupedForward{
-                      .x = t[kExpertAct], .offsets = t[kOffsets], .w = &down_.packed(), .y = t[kRowsIn]});
-    c.backend.run(c.stream, kernels::CombineRows{.x = t[kRowsIn], .rows = t[kRows], .out = exit_.part(c, t)});
+    const Matrix out = rows_here(c, t);
+    rows_.multiply(c, t, here(c, t, kExpertAct), down_, out);
+    rows_.give_back(c, t, out, t[kRowsHome]);
+    rows_.combine(c, t, t[kRowsHome], exit_.part(c, t));
     return exit_.forward(c, t);
   }
 
@@ -80,31 +95,24 @@ class Moe : public Sublayer {
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     exit_.backward_input(c, t, dout, at);
-    const Matrix dact = t[kRowsActGradient], dup = t[kExpertUpGradient], partial = c.scratch.partial;
-    gather(c, t, t[size_t(exit_.gradient())]);
-    c.backend.run(c.stream, kernels::GroupedBackwardInput{
-                                .dy = t[kRowsIn], .offsets = t[kOffsets], .w = &down_.packed(), .dx = dact});
-    activation_.forward(c, t[kExpertUp], t[kRowsAct]);
-    c.backend.run(c.stream, kernels::ScaleRowsBackward{.x = t[kRowsAct],
-                                                       .weights = t[kWeights],
-                                                       .slots = t[kSlots],
-                                                       .dy = dact,
-                                                       .dweights = t[kWeightsGradient],
-                                                       .dx = dact});
-    activation_.backward(c, t[kExpertUp], dact, dup);
-    c.backend.run(c.stream, kernels::GroupedBackwardInput{
-                                .dy = dup, .offsets = t[kOffsets], .w = &up_.packed(), .dx = t[kRowsIn]});
-    c.backend.run(c.stream, kernels::CombineRows{.x = t[kRowsIn], .rows = t[kRows], .out = partial});
+    const Matrix up = here(c, t, kExpertUp), act = here(c, t, kRowsAct), dact = here(c, t, kRowsActGradient),
+                 dup = here(c, t, kExpertUpGradient), partial = c.scratch.partial;
+    rows_.multiply_backward(c, t, send(c, t, t[size_t(exit_.gradient())]), down_, dact);
+    activation_.forward(c, up, act);
+    rows_.scale_backward(c, t, t[kWeights], act, dact, t[kWeightsGradient]);
+    activation_.backward(c, up, dact, dup);
+    const Matrix din_here = rows_here(c, t);
+    rows_.multiply_backward(c, t, dup, up_, din_here);
+    rows_.give_back(c, t, din_here, t[kRowsHome]);
+    rows_.combine(c, t, t[kRowsHome], partial);
     router_backward(c, t, partial);
     norm_.backward_input(c, t, c.tp.leave(partial, c.scratch.local), dout, din, at);
   }
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    gather(c, t, t[size_t(exit_.gradient())]);
-    weight_gradient(c, t, t[kRowsIn], t[kExpertAct], down_, at);
-    gather(c, t, t[kNorm]);
-    weight_gradient(c, t, t[kExpertUpGradient], t[kRowsIn], up_, at);
+    rows_.weight_gradient(c, t, send(c, t, t[size_t(exit_.gradient())]), here(c, t, kExpertAct), down_, at);
+    rows_.weight_gradient(c, t, here(c, t, kExpertUpGradient), send(c, t, t[kNorm]), up_, at);
     c.backend.run(c.stream, kernels::LinearBackwardWeight{.dy = t[kLogitsGradient],
                                                           .x = router_input(c, t),
                                                           .dw = c.params.gradient(router_weight_, at.lane),
@@ -119,11 +127,8 @@ class Moe : public Sublayer {
     c.backend.run(c.stream,
                   kernels::LinearForward{.x = router_input(c, t), .w = router_.get(), .y = t[kLogits]});
     // Behind a cache of keys there are fewer tokens than in a sequence.
-    const int64_t tokens = t[kLogits].rows;
-    for (const int slots : {kSlots, kRows})
-      t[size_t(slots)] = t[size_t(slots)].columns(0, tokens * plan_.top_k);
     c.backend.run(c.stream, kernels::Route{.router = plan_.router,
-                                           .seq_len = std::min(c.shape.seq_len, tokens),
+                                           .seq_len = std::min(route_tokens(c.shape), t[kLogits].rows),
                                            .logits = t[kLogits],
                                            .ids = t[kIds],
                                            .weights = t[kWeights],
@@ -131,26 +136,27 @@ class Moe : public Sublayer {
     if (c.expert_counts)
       c.backend.copy_to_host(c.stream, c.expert_counts, t[kCounts].data,
                              size_t(t[kCounts].count()) * sizeof(int32_t));
-    c.backend.run(
-        c.stream,
-        kernels::SortByExpert{.ids = t[kIds], .offsets = t[kOffsets], .slots = t[kSlots], .rows = t[kRows]});
-    gather(c, t, t[kNorm]);
-    c.backend.run(c.stream,
-                  kernels::GroupedForward{
-                      .x = t[kRowsIn], .offsets = t[kOffsets], .w = &up_.packed(), .y = t[kExpertUp]});
+    rows_.arrange(c, t);
+    rows_.send_weights(c, t, t[kWeights]);
+    rows_.multiply(c, t, send(c, t, t[kNorm]), up_, here(c, t, kExpertUp));
     activate(c, t);
   }
 
   void activate(const LayerContext& c, Tensors& t) const {
-    activation_.forward(c, t[kExpertUp], t[kRowsAct]);
-    c.backend.run(
-        c.stream,
-        kernels::ScaleRows{.x = t[kRowsAct], .weights = t[kWeights], .slots = t[kSlots], .y = t[kExpertAct]});
+    const Matrix act = here(c, t, kRowsAct);
+    activation_.forward(c, here(c, t, kExpertUp), act);
+    rows_.scale(c, t, t[kWeights], act, here(c, t, kExpertAct));
   }
 
-  /// The rows of what all tokens have, in the order of experts, into the scratch of rows.
-  void gather(const LayerContext& c, Tensors& t, Matrix of_tokens) const {
-    c.backend.run(c.stream, kernels::GatherRows{.x = of_tokens, .slots = t[kSlots], .out = t[kRowsIn]});
+  /// Rows of what tokens have at their experts, in scratch.
+  Matrix send(const LayerContext& c, Tensors& t, Matrix of_tokens) const {
+    return rows_.send(c, t, of_tokens, t[kRowsHome], t[kRowsHere]);
+  }
+  Matrix rows_here(const LayerContext& c, const Tensors& t) const {
+    return here(c, t, c.shape.expert_ranks > 1 ? kRowsHere : kRowsHome);
+  }
+  Matrix here(const LayerContext& c, const Tensors& t, int number) const {
+    return rows_.here(c, t, t[size_t(number)]);
   }
 
   /// What the router reads is in f32, whatever activations are.
@@ -165,7 +171,7 @@ class Moe : public Sublayer {
   void router_backward(const LayerContext& c, Tensors& t, Matrix dx) const {
     const float own = c.tp.rank() == 0 ? c.loss_scale : 0;
     c.backend.run(c.stream, kernels::RouteBackward{.router = plan_.router,
-                                                   .seq_len = c.shape.seq_len,
+                                                   .seq_len = route_tokens(c.shape),
                                                    .aux = plan_.aux_loss * own,
                                                    .z = plan_.z_loss * own,
                                                    .logits = t[kLogits],
@@ -187,20 +193,13 @@ class Moe : public Sublayer {
     return t[kRouterInput];
   }
 
-  void weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, Matrix x, const Linear& of,
-                       LanePlace at) const {
-    c.backend.run(
-        c.stream,
-        kernels::GroupedBackwardWeight{
-            .dy = dy, .x = x, .offsets = t[kOffsets], .dw = of.gradient(c, at), .accumulate = !at.first});
-  }
-
   const MoePlan& plan_;
   const MoeSizes sizes_;
   const FfnStep activation_;
   EntryNorm norm_;
   int router_weight_;
   std::unique_ptr<kernels::PackedWeight> router_;
+  ExpertRows rows_;
   Linear up_, down_;
   Exit exit_;
 };
@@ -209,26 +208,24 @@ class Moe : public Sublayer {
 
 std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
   const MoeSizes sizes = sizes_of(*this, s);
-  const int64_t sequences = s.rows / s.seq_len;
   std::vector<TensorDeclaration> list = {
       {kInput, Life::input, s.compute, s.local_rows, s.hidden},
       {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
       {kLogits, Life::activation, DType::f32, s.rows, experts},
       {kIds, Life::activation, DType::i32, s.rows, top_k},
       {kWeights, Life::activation, DType::f32, s.rows, top_k},
-      {kCounts, Life::activation, DType::i32, sequences, experts},
-      {kOffsets, Life::activation, DType::i32, 1, experts + 1},
-      {kSlots, Life::activation, DType::i32, 1, sizes.rows},
-      {kRows, Life::activation, DType::i32, 1, sizes.rows},
-      {kExpertUp, Life::activation, s.compute, sizes.rows, sizes.up, true},
-      {kExpertAct, Life::cheap, s.compute, sizes.rows, sizes.ffn, true},
-      {kExpertUpGradient, Life::gradient, s.compute, sizes.rows, sizes.up, true},
+      {kCounts, Life::activation, DType::i32, s.rows / route_tokens(s), experts},
+      {kExpertUp, Life::activation, s.compute, sizes.rows_here, sizes.up, true},
+      {kExpertAct, Life::cheap, s.compute, sizes.rows_here, sizes.ffn, true},
+      {kExpertUpGradient, Life::gradient, s.compute, sizes.rows_here, sizes.up, true},
       {kLogitsGradient, Life::gradient, DType::f32, s.rows, experts},
-      {kRowsIn, Life::scratch, s.compute, sizes.rows, s.hidden, true},
-      {kRowsAct, Life::scratch, s.compute, sizes.rows, sizes.ffn, true},
-      {kRowsActGradient, Life::scratch, s.compute, sizes.rows, sizes.ffn, true},
+      {kRowsHome, Life::scratch, s.compute, sizes.rows, s.hidden, s.expert_ranks == 1},
+      {kRowsAct, Life::scratch, s.compute, sizes.rows_here, sizes.ffn, true},
+      {kRowsActGradient, Life::scratch, s.compute, sizes.rows_here, sizes.ffn, true},
       {kWeightsGradient, Life::scratch, DType::f32, s.rows, top_k},
       {kRouterGradient, Life::scratch, DType::f32, s.rows, s.hidden}};
+  ExpertRows::declare(list, s, kRowNumbers, experts, top_k);
+  if (s.expert_ranks > 1) list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, s.hidden});
   if (s.compute != DType::f32) list.push_back({kRouterInput, Life::scratch, DType::f32, s.rows, s.hidden});
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);

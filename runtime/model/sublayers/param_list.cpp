@@ -27,7 +27,8 @@ void ParamList::weight(const Linear& l, int place) {
                    .residual = l.residual,
                    .place = place,
                    .joined = l.joined,
-                   .head_rows = l.head_rows});
+                   .head_rows = l.head_rows,
+                   .expert = l.expert});
 }
 
 void ParamList::bias(const Linear& l, int place) {
@@ -38,7 +39,8 @@ void ParamList::bias(const Linear& l, int place) {
                    .cut = l.cut == Cut::rows ? Cut::rows : Cut::none,
                    .sections = l.sections,
                    .place = place,
-                   .joined = l.joined});
+                   .joined = l.joined,
+                   .expert = l.expert});
 }
 
 }  // namespace trainctl

@@ -24,6 +24,7 @@ struct ParamDeclaration {
   double init_mean = 0;
   bool partial = false;  ///< held whole by each tensor rank, which computes with a part of its uses
   int64_t head_rows = 0;  ///< of a weight of queries, keys or values: the rows of a head
+  int expert = -1;        ///< whose it is; -1: no expert's
   bool operator==(const ParamDeclaration&) const = default;
 };
 
@@ -37,6 +38,7 @@ class ParamList {
     std::vector<int64_t> sections = {};
     bool residual = false, joined = false;
     int64_t head_rows = 0;
+    int expert = -1;
   };
   struct Places {
     int weight = -1, bias = -1;

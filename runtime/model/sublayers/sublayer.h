@@ -47,6 +47,7 @@ struct LayerShape {
   int64_t tensor = 1;                ///< ranks that heads and ffn are cut over
   int64_t rows = 0, local_rows = 0;  ///< M, Ml
   parallel::SequenceCut cut;         ///< of rank 0 of the context ranks
+  int expert_ranks = 1;              ///< ranks that share experts
 };
 
 /// The largest sizes on a rank among its products and attentions; they size the scratch memory.
@@ -88,7 +89,7 @@ struct TensorDeclaration {
 
 /// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,
 /// recomputed or shared.
-constexpr int kMostTensors = 32;
+constexpr int kMostTensors = 48;
 using Tensors = std::array<kernels::Matrix, kMostTensors>;
 /// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
 /// [M, C].
@@ -124,6 +125,7 @@ struct LayerContext {
   const int32_t* positions = nullptr;
   /// Where sequences are cut; null: a rank has whole sequences.
   const parallel::ContextParallel* cp = nullptr;
+  parallel::Communicator* experts = nullptr;  ///< the ranks that share experts; null: each has all
   /// Of a pass over the tokens behind those that it holds, forward only; null: of whole sequences.
   KeyValueCache* cache = nullptr;
   /// The tables of the model's rotary positions.

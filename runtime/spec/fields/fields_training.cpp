@@ -94,6 +94,20 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .on_change(Change::branch)
       .example("4");
   parallel
+      .integer(
+          "expert",
+          "Expert parallel size: ranks of a data-parallel group (context ranks count) that share the experts "
+          "of "
+          "each layer; each token's rows travel to the ranks of its experts and back. The same bits at every "
+          "width.")
+      .to(IN_JOB(parallelism.expert))
+      .from(1)
+      .upto(65536)
+      .fallback(int64_t{1})
+      .left_out_as_default()
+      .also({"ep", "expert_parallel", "expert_parallel_size", "expert_model_parallel_size"})
+      .example("4");
+  parallel
       .integer("pipeline",
                "Pipeline stages: groups of ranks that share the layers. `stage_layers` gives the layers of "
                "each.")

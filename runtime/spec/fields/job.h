@@ -89,6 +89,7 @@ struct NcclSpec {
 
 struct ParallelSpec {
   int world_size = 1, tensor = 1, context = 1, pipeline = 1, data = 1;
+  int expert = 1;              // ranks of the data-parallel group that share experts
   int64_t context_blocks = 1;  // parts of a sequence; fixed at birth
   bool sequence_parallel = true;
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;

@@ -237,6 +237,12 @@ const std::vector<CodePage> kParallelism = {
      "power of two, fixed when a run is born, and every number of ranks that divides it gives the same bits.",
      R"("context": 3, "context_blocks": 4)",
      "Use a context that divides context_blocks, and a seq_len that is a multiple of 2 * context_blocks."},
+    {"E0320", "Experts that cannot be shared out",
+     "Expert parallelism gives each of `expert` neighbouring ranks of a data-parallel group equally many "
+     "experts of "
+     "each layer, and sends the rows of tokens to them. All of these ranks must come to each layer equally "
+     "often.",
+     R"("expert": 3 with 8 experts)", "Use an expert that divides both num_experts and data * context."},
 };
 
 const std::vector<CodePage> kOperation = {

@@ -54,6 +54,7 @@ const std::vector<Broken> kOverrides = {
      {"E0305 there are more data parallel ranks than lanes"}},
     {{"parallelism.data=3", "parallelism.world_size=12", "parallelism.zero_stage=2"},
      {"E0315 with ZeRO-2 the data parallel size must divide the number of lanes"}},
+    {{"parallelism.expert=2"}, {"E0320 the model has no experts to share"}},
     {{"parallelism.reduction_algorithm=halving"}, {}},
     {{"parallelism.data=3", "parallelism.world_size=12", "parallelism.reduction_algorithm=halving"},
      {"E0316 recursive halving needs a power of two of data parallel ranks"}},

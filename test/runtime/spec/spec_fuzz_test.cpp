@@ -21,7 +21,7 @@ namespace {
 void check_consistent(const ParsedJob& parsed) {
   const JobSpec& job = parsed.job;
   const ParallelSpec& p = job.parallelism;
-  CHECK(p.world_size == p.tensor * p.pipeline * p.data);
+  CHECK(p.world_size == p.tensor * p.context * p.pipeline * p.data);
   CHECK(p.data <= p.lanes);
   CHECK((p.zero_stage < 2 || p.lanes % p.data == 0));
   CHECK(job.batch.global_sequences % (p.lanes * job.batch.micro_sequences) == 0);

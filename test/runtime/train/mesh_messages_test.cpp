@@ -67,7 +67,13 @@ TEST_CASE("the messages of a rank at the start and at the end of a step", "[scal
       const auto world =
           parallel::make_tally_communicator(TrafficGroup::other, rank, mesh.world_size(), tally);
       const MeshCommunicators comms =
-          make_mesh_communicators(rank_groups(mesh, 2, true, parallel::position_of(mesh, rank)), *world);
+          make_mesh_communicators(rank_groups({.tensor = mesh.tp,
+                                               .context = mesh.cp,
+                                               .pipeline = mesh.pp,
+                                               .data = mesh.dp,
+                                               .virtual_stages = 2},
+                                              true, parallel::position_of(mesh, rank)),
+                                  *world);
       REQUIRE(sent_in(tally).messages == 0);  // groups are arithmetic
 
       ExactSum sum;
@@ -189,10 +195,8 @@ Table table_of(const JobSpec& job, const DeviceModel& device) {
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     TrafficTally tally;
     const auto world = parallel::make_tally_communicator(TrafficGroup::other, rank, mesh.world_size(), tally);
-    const MeshCommunicators comms =
-        make_mesh_communicators(rank_groups(mesh, job.parallelism.virtual_stages, tables.params.tied,
-                                            parallel::position_of(mesh, rank)),
-                                *world);
+    const MeshCommunicators comms = make_mesh_communicators(
+        rank_groups(job.parallelism, tables.params.tied, parallel::position_of(mesh, rank)), *world);
     char numerics[256] = {};
     parallel::broadcast(*world, 0, numerics, sizeof numerics);  // require_equal_numerics
     comms.is_any(false);                                        // whether copies fit into memory

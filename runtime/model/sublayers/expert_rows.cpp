@@ -1,0 +1,232 @@
+#include "runtime/model/sublayers/expert_rows.h"
+
+#include <numeric>
+
+namespace trainctl {
+
+using kernels::Matrix;
+
+namespace {
+
+/// A matrix of `rows` rows as one column, or one row.
+Matrix column(const Matrix& m) { return kernels::matrix(m.data, m.dtype, m.count(), 1); }
+
+/// i32 that the host may read.
+const int32_t* numbers(const Matrix& m) { return m.as<int32_t>(); }
+
+}  // namespace
+
+void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
+                         int64_t experts, int64_t top_k) {
+  const int64_t blocks = s.cut.blocks_here(), sources = blocks * s.expert_ranks, rows = s.rows * top_k;
+  list.push_back({n.offsets, Life::activation, DType::i32, blocks, experts + 1});
+  list.push_back({n.slots, Life::activation, DType::i32, 1, rows});
+  list.push_back({n.rows, Life::activation, DType::i32, 1, rows});
+  if (s.expert_ranks == 1) return;
+  const int64_t here = most_rows(s, top_k);
+  list.push_back({n.offsets_of_sources, Life::activation, DType::i32, sources, experts + 1});
+  list.push_back({n.offsets_here, Life::activation, DType::i32, sources, experts / s.expert_ranks + 1});
+  list.push_back({n.places_here, Life::scratch, DType::i32, 1, here});
+  list.push_back({n.row_weights, Life::scratch, DType::f32, rows, 1});
+  list.push_back({n.weights_here, Life::activation, DType::f32, here, 1});
+  list.push_back({n.weight_gradients_here, Life::scratch, DType::f32, here, 1});
+}
+
+ExpertRows::ExpertRows(const LayerContext& c, const Numbers& n, int64_t experts, int64_t top_k)
+    : n_(n), ranks_{c.experts}, blocks_(c.shape.cut.blocks_here()), experts_(experts), top_k_(top_k) {
+  ENSURE(experts % ranks_.size() == 0 && ranks_.size() == c.shape.expert_ranks, "{} experts on {} ranks",
+         experts, ranks_.size());
+  ENSURE(ranks_.size() == 1 || c.backend.is_host() || !c.backend.computes(),
+         "the rows of experts on other ranks are counted on the host");
+}
+
+void ExpertRows::arrange(const LayerContext& c, Tensors& t) const {
+  // Behind a cache of keys there are fewer tokens than in a sequence.
+  const int64_t rows = t[size_t(n_.ids)].count(), of_block = rows / blocks_;
+  for (const int order : {n_.slots, n_.rows}) t[size_t(order)] = t[size_t(order)].columns(0, rows);
+  for (int block = 0; block < blocks_; ++block)
+    c.backend.run(c.stream,
+                  kernels::SortByExpert{
+                      .ids = t[size_t(n_.ids)].row_range(block * of_block / top_k_, of_block / top_k_),
+                      .offsets = t[size_t(n_.offsets)].row_range(block, 1),
+                      .slots = t[size_t(n_.slots)].columns(block * of_block, of_block),
+                      .rows = t[size_t(n_.rows)].columns(block * of_block, of_block)});
+  if (ranks_.size() > 1) tell(c, t);
+}
+
+/// Every rank learns how many rows of each source each expert has.
+void ExpertRows::tell(const LayerContext& c, Tensors& t) const {
+  const Matrix own = t[size_t(n_.offsets)], all = t[size_t(n_.offsets_of_sources)];
+  parallel::all_gather(*ranks_.comm, c.stream, own.data, all.data, size_t(own.count()) * sizeof(int32_t));
+  if (!c.backend.computes()) return;
+  const int64_t first = ranks_.rank() * experts_here();
+  for (int source = 0; source < sources(); ++source) {
+    const int32_t* const from = numbers(all.row_range(source, 1)) + first;
+    auto* const to = t[size_t(n_.offsets_here)].row_range(source, 1).as<int32_t>();
+    for (int64_t e = 0; e <= experts_here(); ++e) to[e] = from[e] - from[0];
+  }
+}
+
+/// How many rows of a source are of the experts of rank `rank`.
+int64_t ExpertRows::sent(const LayerContext& c, const Tensors& t, int source, int rank) const {
+  // Where nothing is computed: as if all experts had equally many.
+  if (!c.backend.computes()) return c.shape.rows * top_k_ / blocks_ / ranks_.size();
+  const int32_t* const offsets = numbers(t[size_t(n_.offsets_of_sources)].row_range(source, 1));
+  return offsets[(rank + 1) * experts_here()] - offsets[rank * experts_here()];
+}
+
+std::vector<ExpertRows::Source> ExpertRows::sources_here(const LayerContext& c, const Tensors& t) const {
+  std::vector<Source> list;
+  int64_t first = 0;
+  for (int i = 0; i < sources(); ++i) {
+    const bool alone = ranks_.size() == 1;
+    const int64_t count = alone ? t[size_t(n_.slots)].cols / blocks_ : sent(c, t, i, ranks_.rank());
+    list.push_back({first, count, t[size_t(alone ? n_.offsets : n_.offsets_here)].row_range(i, 1)});
+    first += count;
+  }
+  return list;
+}
+
+Matrix ExpertRows::here(const LayerContext& c, const Tensors& t, Matrix most) const {
+  const Source last = sources_here(c, t).back();
+  return most.row_range(0, last.first + last.count);
+}
+
+/// Own rows to the ranks of their experts, or back.
+void ExpertRows::exchange(const LayerContext& c, const Tensors& t, Matrix home, Matrix here,
+                          bool back) const {
+  ENSURE(home.contiguous() && here.contiguous());
+  const size_t row = size_t(home.cols) * size_of(home.dtype);
+  const auto of_home = back ? parallel::Transfer::receive : parallel::Transfer::send;
+  const auto of_here = back ? parallel::Transfer::send : parallel::Transfer::receive;
+  std::vector<parallel::Transfer> transfers;
+  const auto add = [&](parallel::Transfer::Kind kind, int peer, const Matrix& m, int64_t first, int64_t count,
+                       int block) {
+    if (count > 0)
+      transfers.push_back({kind, peer, m.row_range(first, count).data, size_t(count) * row, block});
+  };
+  int64_t at_home = 0, at_here = 0;
+  for (int block = 0; block < blocks_; ++block)
+    for (int peer = 0; peer < ranks_.size(); ++peer) {
+      const int64_t count = sent(c, t, ranks_.rank() * blocks_ + block, peer);
+      add(of_home, peer, home, at_home, count, block);
+      at_home += count;
+    }
+  for (int source = 0; source < sources(); ++source) {
+    const int64_t count = sent(c, t, source, ranks_.rank());
+    add(of_here, source / blocks_, here, at_here, count, source % blocks_);
+    at_here += count;
+  }
+  if (!transfers.empty())
+    ranks_.comm->exchange_and_wait(
+        transfers, back ? "give rows of experts back" : "send rows to their experts", c.stream);
+}
+
+Matrix ExpertRows::send(const LayerContext& c, Tensors& t, Matrix of_tokens, Matrix home, Matrix here) const {
+  const int64_t rows = t[size_t(n_.slots)].cols / blocks_, tokens = of_tokens.rows / blocks_;
+  for (int block = 0; block < blocks_; ++block)
+    c.backend.run(c.stream, kernels::GatherRows{.x = of_tokens.row_range(block * tokens, tokens),
+                                                .slots = t[size_t(n_.slots)].columns(block * rows, rows),
+                                                .out = home.row_range(block * rows, rows)});
+  if (ranks_.size() == 1) return home;
+  here = this->here(c, t, here);
+  exchange(c, t, home, here, false);
+  return here;
+}
+
+void ExpertRows::give_back(const LayerContext& c, Tensors& t, Matrix here, Matrix home) const {
+  if (ranks_.size() > 1) exchange(c, t, home, here, true);
+}
+
+void ExpertRows::combine(const LayerContext& c, Tensors& t, Matrix home, Matrix out) const {
+  const int64_t rows = t[size_t(n_.rows)].cols / blocks_, tokens = out.rows / blocks_;
+  for (int block = 0; block < blocks_; ++block)
+    c.backend.run(c.stream, kernels::CombineRows{.x = home.row_range(block * rows, rows),
+                                                 .rows = t[size_t(n_.rows)].columns(block * rows, rows),
+                                                 .out = out.row_range(block * tokens, tokens)});
+}
+
+void ExpertRows::send_weights(const LayerContext& c, Tensors& t, Matrix weights) const {
+  if (ranks_.size() == 1) return;
+  send(c, t, column(weights), t[size_t(n_.row_weights)], t[size_t(n_.weights_here)]);
+}
+
+void ExpertRows::scale(const LayerContext& c, Tensors& t, Matrix weights, Matrix x, Matrix y) const {
+  const Matrix slots = t[size_t(n_.slots)];
+  const int64_t rows = slots.cols / blocks_, tokens = weights.rows / blocks_;
+  if (ranks_.size() > 1) {
+    const Matrix places = t[size_t(n_.places_here)].columns(0, x.rows);
+    if (c.backend.computes()) std::iota(places.as<int32_t>(), places.as<int32_t>() + places.cols, 0);
+    c.backend.run(c.stream,
+                  kernels::ScaleRows{
+                      .x = x, .weights = here(c, t, t[size_t(n_.weights_here)]), .slots = places, .y = y});
+    return;
+  }
+  for (int block = 0; block < blocks_; ++block)
+    c.backend.run(c.stream, kernels::ScaleRows{.x = x.row_range(block * rows, rows),
+                                               .weights = weights.row_range(block * tokens, tokens),
+                                               .slots = slots.columns(block * rows, rows),
+                                               .y = y.row_range(block * rows, rows)});
+}
+
+void ExpertRows::scale_backward(const LayerContext& c, Tensors& t, Matrix weights, Matrix x, Matrix dy,
+                                Matrix dweights) const {
+  const Matrix slots = t[size_t(n_.slots)];
+  const int64_t rows = slots.cols / blocks_, tokens = weights.rows / blocks_;
+  const auto run = [&](const Matrix& of_x, const Matrix& of_weights, const Matrix& of_slots,
+                       const Matrix& of_dy, const Matrix& to) {
+    c.backend.run(
+        c.stream,
+        kernels::ScaleRowsBackward{
+            .x = of_x, .weights = of_weights, .slots = of_slots, .dy = of_dy, .dweights = to, .dx = of_dy});
+  };
+  if (ranks_.size() == 1) {
+    for (int block = 0; block < blocks_; ++block)
+      run(x.row_range(block * rows, rows), weights.row_range(block * tokens, tokens),
+          slots.columns(block * rows, rows), dy.row_range(block * rows, rows),
+          dweights.row_range(block * tokens, tokens));
+    return;
+  }
+  const Matrix places = t[size_t(n_.places_here)].columns(0, x.rows);
+  if (c.backend.computes()) std::iota(places.as<int32_t>(), places.as<int32_t>() + places.cols, 0);
+  const Matrix gradients = here(c, t, t[size_t(n_.weight_gradients_here)]), home = t[size_t(n_.row_weights)];
+  run(x, here(c, t, t[size_t(n_.weights_here)]), places, dy, gradients);
+  give_back(c, t, gradients, home);
+  for (int block = 0; block < blocks_; ++block)
+    c.backend.run(c.stream, kernels::GatherRows{.x = home.row_range(block * rows, rows),
+                                                .slots = t[size_t(n_.rows)].columns(block * rows, rows),
+                                                .out = column(dweights.row_range(block * tokens, tokens))});
+}
+
+void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Linear& w, Matrix y) const {
+  for (const Source& s : sources_here(c, t))
+    c.backend.run(c.stream, kernels::GroupedForward{.x = x.row_range(s.first, s.count),
+                                                    .offsets = s.offsets,
+                                                    .w = &w.packed(),
+                                                    .y = y.row_range(s.first, s.count)});
+}
+
+void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy, const Linear& w,
+                                   Matrix dx) const {
+  for (const Source& s : sources_here(c, t))
+    c.backend.run(c.stream, kernels::GroupedBackwardInput{.dy = dy.row_range(s.first, s.count),
+                                                          .offsets = s.offsets,
+                                                          .w = &w.packed(),
+                                                          .dx = dx.row_range(s.first, s.count)});
+}
+
+void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, Matrix x, const Linear& w,
+                                 LanePlace at) const {
+  const std::vector<Source> all = sources_here(c, t);
+  for (int source = 0; source < int(all.size()); ++source) {
+    const Source& s = all[size_t(source)];
+    const LanePlace lane{at.lane / blocks_ * sources() + source, at.first};
+    c.backend.run(c.stream, kernels::GroupedBackwardWeight{.dy = dy.row_range(s.first, s.count),
+                                                           .x = x.row_range(s.first, s.count),
+                                                           .offsets = s.offsets,
+                                                           .dw = w.gradient(c, lane),
+                                                           .accumulate = !at.first});
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,89 @@
+// ExpertRows: the way of tokens' rows to their experts and back. Experts are shared out over neighbouring ranks of
+// the data-parallel group (parallelism.expert), and rows travel to the ranks of their experts. The rows of one rank
+// and context block are a source: they are multiplied apart from others, in the order of experts and of slots, their
+// gradients of weights belong to the source's own lane, and each row comes back to be added at home. So nothing
+// depends on how many ranks share the experts.
+//
+// Letters (sublayer.h, kernels/moe_ops.h): R = M k rows of own tokens; N the rows at the experts here, at most R of
+// each of the ranks that share them.
+#pragma once
+#include <vector>
+
+#include "kernels/moe_ops.h"
+#include "runtime/model/sublayers/sublayer_parts.h"
+
+namespace trainctl {
+
+/// This rank among those that share experts.
+struct ExpertRanks {
+  parallel::Communicator* comm = nullptr;  ///< null: it has all experts
+  int size() const { return comm ? comm->size() : 1; }
+  int rank() const { return comm ? comm->rank() : 0; }
+};
+
+class ExpertRows {
+ public:
+  /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1], slots and
+  /// rows [R]; that of all sources [sources, E + 1], and of their rows here [sources, E here + 1]. In the order of own
+  /// rows, and of rows here: weights and their gradients in f32.
+  struct Numbers {
+    int ids, offsets, slots, rows, offsets_of_sources, offsets_here, places_here;
+    int row_weights, weights_here, weight_gradients_here;
+  };
+  static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
+                      int64_t experts, int64_t top_k);
+  /// N at most.
+  static int64_t most_rows(const LayerShape& s, int64_t top_k) { return s.expert_ranks * s.rows * top_k; }
+
+  ExpertRows(const LayerContext& c, const Numbers& n, int64_t experts, int64_t top_k);
+  int64_t experts_here() const { return experts_ / ranks_.size(); }
+
+  /// Orders the rows of the tokens that the router has sent (ids), and tells the ranks of their experts.
+  void arrange(const LayerContext& c, Tensors& t) const;
+  /// Rows of `of_tokens` [M, C] to their experts. home [R, C]: room for own rows in order. Returns the rows here: of
+  /// `here` [N, C], which without other ranks is `home`.
+  kernels::Matrix send(const LayerContext& c, Tensors& t, kernels::Matrix of_tokens, kernels::Matrix home,
+                       kernels::Matrix here) const;
+  /// Rows here back to where their tokens are: home [R, C].
+  void give_back(const LayerContext& c, Tensors& t, kernels::Matrix here, kernels::Matrix home) const;
+  /// out [M, C]: of each token the sum of its rows home.
+  void combine(const LayerContext& c, Tensors& t, kernels::Matrix home, kernels::Matrix out) const;
+  /// Of a tensor with a row for each row here: those that there are.
+  kernels::Matrix here(const LayerContext& c, const Tensors& t, kernels::Matrix most) const;
+
+  /// The router's weights to the rows here (weights [M, k]); y = weight x of each row.
+  void send_weights(const LayerContext& c, Tensors& t, kernels::Matrix weights) const;
+  void scale(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
+             kernels::Matrix y) const;
+  /// The gradient of `scale`: dy becomes that of x; dweights [M, k].
+  void scale_backward(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
+                      kernels::Matrix dy, kernels::Matrix dweights) const;
+
+  // Products of the rows here with the experts' weights; see GroupedForward and its gradients.
+  void multiply(const LayerContext& c, Tensors& t, kernels::Matrix x, const Linear& w,
+                kernels::Matrix y) const;
+  void multiply_backward(const LayerContext& c, Tensors& t, kernels::Matrix dy, const Linear& w,
+                         kernels::Matrix dx) const;
+  void weight_gradient(const LayerContext& c, Tensors& t, kernels::Matrix dy, kernels::Matrix x,
+                       const Linear& w, LanePlace at) const;
+
+ private:
+  /// One source's rows among those here, and where each of its experts' begin.
+  struct Source {
+    int64_t first = 0, count = 0;
+    kernels::Matrix offsets;
+  };
+  int sources() const { return ranks_.size() * blocks_; }
+  std::vector<Source> sources_here(const LayerContext& c, const Tensors& t) const;
+  int64_t sent(const LayerContext& c, const Tensors& t, int source, int rank) const;
+  void exchange(const LayerContext& c, const Tensors& t, kernels::Matrix home, kernels::Matrix here,
+                bool back) const;
+  void tell(const LayerContext& c, Tensors& t) const;
+
+  const Numbers n_;
+  const ExpertRanks ranks_;
+  const int blocks_;  ///< context blocks here
+  const int64_t experts_, top_k_;
+};
+
+}  // namespace trainctl

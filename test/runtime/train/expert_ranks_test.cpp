@@ -1,0 +1,149 @@
+// Goal: the bits of a run do not depend on how many ranks share experts, nor on how many share sequences of a model with
+// experts.
+// Method: tiny models with 8 experts, of which tokens choose 2 or 3, documents on and off, thread ranks, against one
+// rank that has them all: losses, gradient norms, validation losses and root hash, over expert 2, 4 and 8, data,
+// context, tensor, pipeline, schedules, ZeRO stages, recomputation and optimizers. An expert that gets all rows and
+// experts that get none are among them: a router of large weights chooses alike for all tokens.
+#include <catch2/catch.hpp>
+
+#include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
+#include "test/support/described_models.h"
+#include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+using parallel::Schedule;
+
+namespace {
+
+constexpr int64_t kSharedSteps = 4;
+
+JobSpec with_experts(const TemporaryFolder& dir, DType compute) {
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  describe_balanced_experts(job.model);
+  job.model.moe.num_experts = 8;
+  job.compute = compute;
+  job.parallelism.lanes = 8;
+  job.batch.global_sequences = 16;  // 2 micro-batches a lane
+  return job;
+}
+
+/// A mesh, and what else varies with it.
+struct SharedMesh {
+  int expert = 1, data = 1, pipeline = 1, context = 1, zero = 1;
+  Schedule schedule = Schedule::one_f_one_b;
+  Recompute recompute = Recompute::none;
+};
+JobSpec on_shared(JobSpec job, const SharedMesh& v) {
+  job.parallelism.expert = v.expert;
+  job.parallelism.data = v.data;
+  job.parallelism.pipeline = v.pipeline;
+  job.parallelism.context = v.context;
+  job.parallelism.zero_stage = v.zero;
+  job.parallelism.schedule = v.schedule;
+  job.recompute = v.recompute;
+  return job;
+}
+
+struct SharedMeshes {
+  const TemporaryFolder& dir;
+  int runs = 0;
+  ThreadRun run(const JobSpec& job, const std::string& resume_from = "", int64_t steps = kSharedSteps) {
+    return run_on_threads(
+        job,
+        {.dir = dir.path() + "/" + std::to_string(++runs), .resume_from = resume_from, .max_steps = steps});
+  }
+  void check(const JobSpec& base, const std::vector<SharedMesh>& variants) {
+    const ThreadRun alone = run(base);
+    REQUIRE(alone.losses.size() == size_t(kSharedSteps));
+    for (const SharedMesh& v : variants) {
+      CAPTURE(v.expert, v.data, v.pipeline, v.context, v.zero, int(v.recompute),
+              parallel::name_of(v.schedule), base.parallelism.tensor);
+      const ThreadRun shared = run(on_shared(base, v));
+      CHECK(shared.losses == alone.losses);
+      CHECK(shared.grad_norms == alone.grad_norms);
+      CHECK(shared.val_losses == alone.val_losses);
+      CHECK(shared.root_hash == alone.root_hash);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("expert ranks: the same bits at every width", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  meshes.check(with_experts(dir, DType::f32),
+               {{.expert = 2, .data = 2, .zero = 0},
+                {.expert = 4, .data = 4, .zero = 1},
+                {.expert = 8, .data = 8, .zero = 3},
+                {.expert = 2, .data = 4, .zero = 2, .recompute = Recompute::full},
+                {.expert = 2, .data = 2, .pipeline = 2, .schedule = Schedule::zb_h1}});
+  meshes.check(with_experts(dir, DType::bf16),
+               {{.expert = 2, .data = 4, .zero = 3, .recompute = Recompute::selective},
+                {.expert = 4, .data = 4, .pipeline = 2, .zero = 2}});
+}
+
+TEST_CASE("expert ranks: with tensor ranks, of rows and of parts", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = with_experts(dir, DType::bf16);
+  job.parallelism.tensor = 2;
+  meshes.check(job, {{.expert = 2, .data = 2, .zero = 3}, {.expert = 4, .data = 4, .zero = 1}});
+  job.parallelism.sequence_parallel = false;
+  meshes.check(job, {{.expert = 2, .data = 2, .zero = 2, .recompute = Recompute::full}});
+}
+
+TEST_CASE("expert ranks: a sequence cut over ranks, which share experts or not", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = with_experts(dir, DType::f32);
+  job.parallelism.context_blocks = 2;
+  meshes.check(job, {{.context = 2},
+                     {.expert = 2, .context = 2, .zero = 3},
+                     {.expert = 2, .data = 2},
+                     {.expert = 4, .data = 2, .context = 2, .zero = 2},
+                     {.expert = 2, .data = 2, .pipeline = 2, .context = 2, .recompute = Recompute::full}});
+}
+
+TEST_CASE("expert ranks: a router that sends all tokens to the same experts", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = with_experts(dir, DType::f32);
+  job.model.moe.router = RouterKind::softmax;
+  job.model.moe.top_k = 1;
+  job.model.moe.aux_loss_coefficient = 0;
+  job.schedule.lr = 0.3;  // one expert takes over
+  const Json last = parse_json(meshes.run(job).lines.back());
+  REQUIRE(last["idle_experts"].get<double>() > 0.5);
+  REQUIRE(last["expert_load"].get<double>() > 4);
+  meshes.check(job, {{.expert = 4, .data = 4}, {.expert = 8, .data = 8, .zero = 2}});
+}
+
+TEST_CASE("expert ranks: every optimizer, and moments of a byte", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  for (const OptimizerType type : {OptimizerType::muon, OptimizerType::lion}) {
+    JobSpec job = with_experts(dir, DType::f32);
+    job.optimizer.type = type;
+    job.optimizer.ema_decay = 0.9;
+    meshes.check(job, {{.expert = 4, .data = 4, .zero = 3}});
+  }
+  JobSpec job = with_experts(dir, DType::f32);
+  job.optimizer.moments = kernels::Moments::int8;
+  meshes.check(job, {{.expert = 2, .data = 4, .zero = 2}});
+}
+
+TEST_CASE("expert ranks: a run goes on with the same bits at another width", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  const JobSpec base = with_experts(dir, DType::f32);
+  const ThreadRun alone = meshes.run(base);
+  const ThreadRun begun = meshes.run(on_shared(base, {.expert = 4, .data = 4, .zero = 3}), "", 2);
+  const ThreadRun wider =
+      meshes.run(on_shared(base, {.expert = 2, .data = 2, .pipeline = 2, .zero = 1}), begun.checkpoint, 3);
+  const ThreadRun rest = meshes.run(on_shared(base, {.expert = 8, .data = 8, .zero = 2}), wider.checkpoint);
+  CHECK(rest.root_hash == alone.root_hash);
+}
