@@ -17,6 +17,8 @@ const char* op_name(Op op) {
     case Op::backward_input: return "backward_input";
     case Op::backward_weight: return "backward_weight";
     case Op::send_gradient: return "send_gradient";
+    case Op::pass_activation: return "pass_activation";
+    case Op::pass_gradient: return "pass_gradient";
     case Op::reduce: return "reduce";
     case Op::step: return "step";
   }
@@ -33,9 +35,10 @@ std::string instruction_text(const Instruction& instruction) {
 
 /// What is done with one (virtual_stage, micro_batch) on its stage.
 struct PipelinePair {
-  bool done[static_cast<int>(Op::send_gradient) + 1] = {};
+  bool done[static_cast<int>(Op::pass_gradient) + 1] = {};
   bool& operator[](Op op) { return done[static_cast<int>(op)]; }
-  bool held = false;  ///< its activations are in memory
+  bool held = false;          ///< its activations are in memory
+  bool has_gradient = false;  ///< of its output: received, or passed
 };
 
 struct Message {
@@ -57,9 +60,10 @@ class Checker {
  public:
   Checker(const PipelineShape& shape, const std::vector<Program>& programs)
       : shape_(shape),
+        order_(virtual_stages_of(shape)),
         programs_(programs),
         stages_(static_cast<size_t>(shape.stages)),
-        inboxes_(static_cast<size_t>(shape.stages) * 2) {
+        inboxes_(static_cast<size_t>(order_.count()) * 2) {
     for (StageState& state : stages_) {
       const auto virtual_stages = static_cast<size_t>(shape.virtual_stages);
       state.pairs.resize(virtual_stages * shape.micro_batches);
@@ -95,12 +99,6 @@ class Checker {
   }
 
  private:
-  int global_virtual_stage(int stage, int virtual_stage) const {
-    return virtual_stage * shape_.stages + stage;
-  }
-  int last_virtual_stage() const { return shape_.stages * shape_.virtual_stages - 1; }
-  bool alone() const { return shape_.stages == 1; }
-
   PipelinePair& pair(int stage, int virtual_stage, int micro_batch) {
     return stages_[static_cast<size_t>(stage)]
         .pairs[static_cast<size_t>(virtual_stage) * shape_.micro_batches + micro_batch];
@@ -108,17 +106,23 @@ class Checker {
 
   static bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
 
-  int previous(int stage) const { return (stage + shape_.stages - 1) % shape_.stages; }
-  int next(int stage) const { return (stage + 1) % shape_.stages; }
-
   /// Messages of one kind on their way to a stage, oldest first. One stage sends them all: activations come
-  /// from the previous, gradients from the next.
-  std::deque<Message>& inbox(int stage, bool gradient) {
-    return inboxes_[static_cast<size_t>(stage) * 2 + gradient];
+  /// from the previous, gradients from the next. In a V each virtual stage has its own.
+  std::deque<Message>& inbox(int stage, int virtual_stage, bool gradient) {
+    const int edge = order_.v_shaped ? virtual_stage : 0;
+    return inboxes_[static_cast<size_t>((stage * order_.each + edge) * 2 + gradient)];
   }
 
-  bool waits(int stage, const Instruction& instruction) {
-    return is_receive(instruction.op) && inbox(stage, instruction.op == Op::receive_gradient).empty();
+  /// The virtual stage that sends what instruction `i` of a stage receives; -1: none.
+  int sender(int stage, const Instruction& i) const {
+    if (!is_receive(i.op) || i.virtual_stage < 0 || i.virtual_stage >= order_.each) return -1;
+    const int c = order_.global_of(stage, i.virtual_stage);
+    if (i.op == Op::receive_gradient) return order_.sent_by(c) ? c + 1 : -1;
+    return order_.received_by(c) ? c - 1 : -1;
+  }
+
+  bool waits(int stage, const Instruction& i) {
+    return sender(stage, i) >= 0 && inbox(stage, i.virtual_stage, i.op == Op::receive_gradient).empty();
   }
 
   void hold(int stage, PipelinePair& pair) {
@@ -148,6 +152,8 @@ class Checker {
       case Op::receive_gradient: return execute_receive(stage, instruction, own);
       case Op::send_activation:
       case Op::send_gradient: return execute_send(stage, instruction, own);
+      case Op::pass_activation:
+      case Op::pass_gradient: return execute_pass(stage, instruction, own);
       case Op::forward: return execute_forward(stage, instruction, own);
       case Op::backward_input: return execute_backward_input(stage, instruction, own);
       case Op::backward_weight: return execute_backward_weight(state, instruction, own);
@@ -177,58 +183,73 @@ class Checker {
     return Problem::none();
   }
 
+  /// Why virtual stage `c` exchanges no message with its neighbour in the order of the model.
+  Problem no_message(int c, int neighbour, const char* none) const {
+    if (neighbour < 0 || neighbour >= order_.count()) return Problem(none);
+    if (order_.stage_of(c) == order_.stage_of(neighbour))
+      return Problem("virtual stages on the same stage exchange no messages");
+    return Problem::none();
+  }
+
   Problem execute_receive(int stage, const Instruction& instruction, PipelinePair& own) {
     const bool gradient = instruction.op == Op::receive_gradient;
-    const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
-    if (virtual_stage == (gradient ? last_virtual_stage() : 0))
-      return Problem("no virtual stage sends to it");
-    if (alone()) return Problem("virtual stages on the same stage exchange no messages");
+    const int c = order_.global_of(stage, instruction.virtual_stage);
+    Problem none = no_message(c, gradient ? c + 1 : c - 1, "no virtual stage sends to it");
+    if (none.exists()) return none;
     if (gradient && !own[Op::forward]) return Problem("its forward has not run");
-    std::deque<Message>& messages = inbox(stage, gradient);
+    std::deque<Message>& messages = inbox(stage, instruction.virtual_stage, gradient);
     const Message message = messages.front();
     messages.pop_front();
-    if (message.global_virtual_stage != virtual_stage || message.micro_batch != instruction.micro_batch) {
+    if (message.global_virtual_stage != c || message.micro_batch != instruction.micro_batch) {
       return Problem(fmt::format("the message that comes next is for virtual stage {} micro-batch {}",
-                                 message.global_virtual_stage / shape_.stages, message.micro_batch));
+                                 order_.local_of(message.global_virtual_stage), message.micro_batch));
     }
-    if (!gradient) hold(stage, own);
+    if (gradient)
+      own.has_gradient = true;
+    else
+      hold(stage, own);
     return Problem::none();
   }
 
   Problem execute_send(int stage, const Instruction& instruction, PipelinePair& own) {
     const bool gradient = instruction.op == Op::send_gradient;
-    const int virtual_stage = global_virtual_stage(stage, instruction.virtual_stage);
-    if (virtual_stage == (gradient ? 0 : last_virtual_stage()))
-      return Problem("there is no virtual stage to send to");
-    if (alone()) return Problem("virtual stages on the same stage exchange no messages");
+    const int c = order_.global_of(stage, instruction.virtual_stage), to = gradient ? c - 1 : c + 1;
+    Problem none = no_message(c, to, "there is no virtual stage to send to");
+    if (none.exists()) return none;
     if (gradient && !own[Op::backward_input]) return Problem("its backward_input has not run");
     if (!gradient && !own[Op::forward]) return Problem("its forward has not run");
-    const int to = gradient ? previous(stage) : next(stage);
-    inbox(to, gradient)
-        .push_back({gradient ? virtual_stage - 1 : virtual_stage + 1, instruction.micro_batch});
+    inbox(order_.stage_of(to), order_.local_of(to), gradient).push_back({to, instruction.micro_batch});
+    return Problem::none();
+  }
+
+  Problem execute_pass(int stage, const Instruction& instruction, PipelinePair& own) {
+    const int c = order_.global_of(stage, instruction.virtual_stage);
+    if (!order_.passed_to(c)) return Problem("the previous virtual stage is not on this stage");
+    PipelinePair& before = pair(stage, order_.local_of(c - 1), instruction.micro_batch);
+    if (instruction.op == Op::pass_activation) {
+      if (!before[Op::forward]) return Problem("the forward of the previous virtual stage has not run");
+      hold(stage, own);
+      return Problem::none();
+    }
+    if (!own[Op::backward_input]) return Problem("its backward_input has not run");
+    before.has_gradient = true;
     return Problem::none();
   }
 
   Problem execute_forward(int stage, const Instruction& instruction, PipelinePair& own) {
-    if (global_virtual_stage(stage, instruction.virtual_stage) > 0) {
-      if (alone() && !pair(stage, instruction.virtual_stage - 1, instruction.micro_batch)[Op::forward]) {
-        return Problem("the forward of the previous virtual stage has not run");
-      }
-      if (!alone() && !own[Op::receive_activation]) return Problem("its activation was not received");
-    }
+    const int c = order_.global_of(stage, instruction.virtual_stage);
+    if (order_.received_by(c) && !own[Op::receive_activation])
+      return Problem("its activation was not received");
+    if (order_.passed_to(c) && !own[Op::pass_activation]) return Problem("its activation was not passed");
     hold(stage, own);
     return Problem::none();
   }
 
   Problem execute_backward_input(int stage, const Instruction& instruction, PipelinePair& own) {
     if (!own[Op::forward]) return Problem("its forward has not run");
-    if (global_virtual_stage(stage, instruction.virtual_stage) < last_virtual_stage()) {
-      if (alone() &&
-          !pair(stage, instruction.virtual_stage + 1, instruction.micro_batch)[Op::backward_input]) {
-        return Problem("the backward_input of the next virtual stage has not run");
-      }
-      if (!alone() && !own[Op::receive_gradient]) return Problem("its gradient was not received");
-    }
+    const int c = order_.global_of(stage, instruction.virtual_stage);
+    if (c + 1 < order_.count() && !own.has_gradient)
+      return Problem(order_.sent_by(c) ? "its gradient was not received" : "its gradient was not passed");
     return in_order(stages_[static_cast<size_t>(stage)].inputs_done, instruction);
   }
 
@@ -272,7 +293,7 @@ class Checker {
       if (ended(stage)) continue;
       const size_t at = stages_[static_cast<size_t>(stage)].next;
       const Instruction& instruction = programs_[static_cast<size_t>(stage)][at];
-      const int from = instruction.op == Op::receive_gradient ? next(stage) : previous(stage);
+      const int from = order_.stage_of(sender(stage, instruction));
       const std::string where =
           fmt::format("stage {}, instruction {}: {}: ", stage, at, instruction_text(instruction));
       if (ended(from))
@@ -285,6 +306,7 @@ class Checker {
   }
 
   const PipelineShape& shape_;
+  const VirtualStages order_;
   const std::vector<Program>& programs_;
   std::vector<StageState> stages_;
   std::vector<std::deque<Message>> inboxes_;

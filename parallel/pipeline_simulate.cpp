@@ -26,7 +26,11 @@ class Simulation {
  public:
   Simulation(const PipelineShape& shape, const std::vector<Program>& programs, const InstructionCost& cost,
              const InstructionCost& transfer)
-      : shape_(shape), programs_(programs), cost_(cost), transfer_(transfer) {
+      : shape_(shape),
+        order_(virtual_stages_of(shape)),
+        programs_(programs),
+        cost_(cost),
+        transfer_(transfer) {
     const auto stages = static_cast<size_t>(shape.stages);
     clock_.resize(stages);
     next_.resize(stages);
@@ -63,7 +67,7 @@ class Simulation {
     bool moved = false;
     for (; next_[stage] < program.size(); ++next_[stage], moved = true) {
       const Instruction& instruction = program[next_[stage]];
-      const int virtual_stage = instruction.virtual_stage * shape_.stages + static_cast<int>(stage);
+      const int virtual_stage = order_.global_of(static_cast<int>(stage), instruction.virtual_stage);
       double& clock = clock_[stage];
       switch (instruction.op) {
         // Transfers overlap with computation and with each other: the sender does not wait.
@@ -95,6 +99,7 @@ class Simulation {
   }
 
   const PipelineShape& shape_;
+  const VirtualStages order_;
   const std::vector<Program>& programs_;
   const InstructionCost& cost_;
   const InstructionCost& transfer_;

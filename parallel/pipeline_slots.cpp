@@ -7,7 +7,10 @@ namespace trainctl::parallel {
 
 namespace {
 
-/// Each input that is received takes the buffer that has been free for longest.
+/// Whether an instruction brings the input of a virtual stage.
+bool brings_input(Op op) { return op == Op::receive_activation || op == Op::pass_activation; }
+
+/// Each input that is received or passed takes the buffer that has been free for longest.
 void plan_inputs(const Program& program, SlotPlan& plan) {
   std::vector<std::deque<int>> free(plan.slots.size());
   for (size_t c = 0; c < free.size(); ++c) {
@@ -15,10 +18,10 @@ void plan_inputs(const Program& program, SlotPlan& plan) {
     for (int input = 0; input <= plan.slots[c]; ++input) free[c].push_back(input);
   }
   for (const Instruction& i : program) {
-    if (i.op != Op::receive_activation && i.op != Op::backward_weight) continue;
+    if (!brings_input(i.op) && i.op != Op::backward_weight) continue;
     int& input = plan.input_of[size_t(i.virtual_stage)][size_t(i.micro_batch)];
     std::deque<int>& unused = free[size_t(i.virtual_stage)];
-    if (i.op == Op::receive_activation) {
+    if (brings_input(i.op)) {
       input = unused.front();
       unused.pop_front();
     } else if (input >= 0) {
@@ -36,7 +39,7 @@ SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batche
   std::vector<std::vector<bool>> used(static_cast<size_t>(virtual_stages));
   for (const Instruction& i : program) {
     auto& free_list = used[size_t(i.virtual_stage)];
-    if (i.op == Op::receive_activation || i.op == Op::forward) {
+    if (brings_input(i.op) || i.op == Op::forward) {
       int& slot = plan.slot_of[size_t(i.virtual_stage)][size_t(i.micro_batch)];
       if (slot >= 0) continue;
       slot = int(std::find(free_list.begin(), free_list.end(), false) - free_list.begin());
@@ -51,14 +54,15 @@ SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batche
   return plan;
 }
 
-std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPlan& slots) {
+std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPlan& slots, bool own_edges) {
   std::vector<std::vector<size_t>> posts(program.size());
   std::vector<std::vector<size_t>> free_at,
       ready_at;   // [virtual_stage][input], [virtual_stage][micro_batch]: the instruction before which it is
                   // so
   for (const int n : slots.slots) free_at.emplace_back(size_t(n) + 1, 0);
   for (const auto& virtual_stage : slots.slot_of) ready_at.emplace_back(virtual_stage.size(), 0);
-  size_t last_activation = 0, last_gradient = 0;
+  // Of each edge, by kind.
+  std::vector<size_t> last_activation(slots.slots.size(), 0), last_gradient(slots.slots.size(), 0);
   for (size_t i = 0; i < program.size(); ++i) {
     const auto [op, virtual_stage, micro_batch] = program[i];
     if (op == Op::reduce || op == Op::step) continue;
@@ -66,10 +70,14 @@ std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPl
     size_t& ready = ready_at[size_t(virtual_stage)][size_t(micro_batch)];
     if (op == Op::forward || op == Op::send_activation) ready = i + 1;
     if (op == Op::backward_weight && input >= 0) free_at[size_t(virtual_stage)][size_t(input)] = i + 1;
+    const size_t edge = own_edges ? size_t(virtual_stage) : 0;
+    const auto post = [&](size_t& last, size_t earliest) {
+      last = std::max(last, earliest);
+      posts[last].push_back(i);
+    };
     if (op == Op::receive_activation)
-      posts[last_activation = std::max(last_activation, free_at[size_t(virtual_stage)][size_t(input)])]
-          .push_back(i);
-    if (op == Op::receive_gradient) posts[last_gradient = std::max(last_gradient, ready)].push_back(i);
+      post(last_activation[edge], free_at[size_t(virtual_stage)][size_t(input)]);
+    if (op == Op::receive_gradient) post(last_gradient[edge], ready);
   }
   return posts;
 }

@@ -4,65 +4,13 @@
 #include "parallel/schedules.h"
 
 #include <algorithm>
-#include <utility>
 
+#include "parallel/stage_writer.h"
+#include "parallel/v_schedules.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel {
 namespace {
-
-/// One virtual stage of one micro-batch on one stage.
-struct Work {
-  int virtual_stage = 0, micro_batch = 0;
-};
-
-/// Appends the instructions of one stage, with the transfers that each piece of work needs.
-class StageWriter {
- public:
-  StageWriter(const PipelineShape& shape, int stage)
-      : shape_(shape), stage_(stage), weights_done_(static_cast<size_t>(shape.virtual_stages), 0) {}
-
-  void forward(Work work) {
-    const int global_virtual_stage = work.virtual_stage * shape_.stages + stage_;
-    const bool last = global_virtual_stage == shape_.stages * shape_.virtual_stages - 1;
-    if (shape_.stages > 1 && global_virtual_stage > 0) add(Op::receive_activation, work);
-    add(Op::forward, work);
-    if (shape_.stages > 1 && !last) add(Op::send_activation, work);
-  }
-
-  /// The gradient leaves before the weights are done, so that the stage before need not wait for them.
-  void backward_input(Work work) {
-    const int global_virtual_stage = work.virtual_stage * shape_.stages + stage_;
-    const bool last = global_virtual_stage == shape_.stages * shape_.virtual_stages - 1;
-    if (shape_.stages > 1 && !last) add(Op::receive_gradient, work);
-    add(Op::backward_input, work);
-    if (shape_.stages > 1 && global_virtual_stage > 0) add(Op::send_gradient, work);
-  }
-
-  void backward_weight(Work work) {
-    add(Op::backward_weight, work);
-    int& done = weights_done_[static_cast<size_t>(work.virtual_stage)];
-    if (++done == shape_.micro_batches) add(Op::reduce, {work.virtual_stage, 0});
-  }
-
-  void backward(Work work) {
-    backward_input(work);
-    backward_weight(work);
-  }
-
-  Program finish() {
-    add(Op::step, {});
-    return std::move(program_);
-  }
-
- private:
-  void add(Op op, Work work) { program_.push_back({op, work.virtual_stage, work.micro_batch}); }
-
-  const PipelineShape& shape_;
-  int stage_;
-  std::vector<int> weights_done_;
-  Program program_;
-};
 
 /// All forwards, then all backwards.
 Program gpipe_program(const PipelineShape& shape, int stage) {
@@ -120,34 +68,75 @@ Program zb_h1_program(const PipelineShape& shape, int stage) {
   return writer.finish();
 }
 
+/// Of a schedule that writes each stage's program without a look at the others.
+template <Program (*of_stage)(const PipelineShape&, int stage)>
+std::vector<Program> each_stage(const PipelineShape& shape) {
+  std::vector<Program> programs;
+  for (int stage = 0; stage < shape.stages; ++stage) programs.push_back(of_stage(shape, stage));
+  return programs;
+}
+
 /// Of gpipe, 1F1B and the interleaved schedule: (p-1)/(v m).
-double usual_bubble(const PipelineShape& shape) {
+std::optional<double> usual_bubble(const PipelineShape& shape) {
   return double(shape.stages - 1) / (double(shape.micro_batches) * shape.virtual_stages);
 }
 
 /// The postponed weight gradients fill the drain of a stage; there are at most micro_batches of them.
-double zb_h1_bubble(const PipelineShape& shape) {
+std::optional<double> zb_h1_bubble(const PipelineShape& shape) {
   const double filled = std::min(shape.micro_batches, shape.stages) - 1;
   return (2 * double(shape.stages - 1) - filled) / (3 * double(shape.micro_batches));
+}
+
+/// The forward of the first micro-batch comes to the last stage so late, and so much earlier has that stage
+/// done its last piece of work.
+std::optional<double> v_bubble(const PipelineShape& shape) {
+  if (shape.micro_batches < 2 * shape.stages) return std::nullopt;
+  return double(shape.stages - 1) / (6 * double(shape.micro_batches));
 }
 
 // In the order of Schedule.
 constexpr ScheduleKind kSchedules[] = {
     {.name = "gpipe",
      .text = "all forward first, most memory",
-     .program = gpipe_program,
+     .overlaps = "nothing",
+     .programs = each_stage<gpipe_program>,
      .bubble = usual_bubble},
-    {.name = "1f1b", .text = "least memory", .program = alternating_program, .bubble = usual_bubble},
+    {.name = "1f1b",
+     .text = "least memory",
+     .overlaps = "messages with the other pass",
+     .programs = each_stage<alternating_program>,
+     .bubble = usual_bubble},
     {.name = "interleaved",
      .text = "smaller bubble, more traffic, needs `virtual_stages` > 1",
+     .overlaps = "messages with the other virtual stages",
      .virtual_stages = true,
-     .program = alternating_program,
+     .programs = each_stage<alternating_program>,
      .bubble = usual_bubble},
     {.name = "zb-h1",
      .text = "fills the bubble with weight gradients",
+     .overlaps = "weight gradients with the waits at the end",
      .splits_backward = true,
-     .program = zb_h1_program,
+     .programs = each_stage<zb_h1_program>,
      .bubble = zb_h1_bubble},
+    {.name = "zb-v",
+     .text =
+         "smallest bubble; as many micro-batches in flight as `1f1b` on its first stage, and the gradients that "
+         "late weight gradients read; the layers go down the stages and back up, so it needs `virtual_stages` "
+         "2, and the embedding and the head are on the first stage",
+     .overlaps = "weight gradients with all waits",
+     .v_shaped = true,
+     .splits_backward = true,
+     .programs = zb_v_programs,
+     .bubble = v_bubble},
+    {.name = "dualpipev",
+     .text = "as `zb-v`, but each forward is next to a backward of another micro-batch, whose products hide "
+             "its messages; needs twice as many micro-batches as stages",
+     .overlaps = "a forward's messages with a backward, weight gradients with the waits at both ends",
+     .v_shaped = true,
+     .least_rounds = 2,
+     .splits_backward = true,
+     .programs = dualpipev_programs,
+     .bubble = v_bubble},
 };
 
 }  // namespace

@@ -32,7 +32,11 @@ struct Pass {
 class StepChecker {
  public:
   StepChecker(const StepShape& shape, const SlotPlan& slots)
-      : shape_(shape), slots_(slots), place_taken_(size_t(weight_places(shape)), false) {
+      : shape_(shape),
+        order_(virtual_stages_of(shape.pipeline)),
+        slots_(slots),
+        place_taken_(size_t(weight_places(shape)), false) {
+    for (auto& of_kind : posted_) of_kind.resize(shape.virtual_stages.size());
     const auto micro_batches = size_t(shape.pipeline.micro_batches);
     for (size_t c = 0; c < shape.virtual_stages.size(); ++c) {
       pairs_.emplace_back(micro_batches);
@@ -80,6 +84,8 @@ class StepChecker {
       case Act::send_gradient: return send(a, pair(a).input_half, pair(a).gradient_sent, sent_gradient_);
       case Act::release_activation: return release(a, sent_activation_);
       case Act::release_gradient: return release(a, sent_gradient_);
+      case Act::pass_activation: return pass_activation(a);
+      case Act::pass_gradient: return pass_gradient(a);
       case Act::wait_weights: return wait_weights(a);
       case Act::release_weights: return release_weights(a);
       case Act::claim_gradients: return claim(a);
@@ -100,11 +106,16 @@ class StepChecker {
   int& in_slot(Holders& holders, const Action& a) const {
     return holders[size_t(a.virtual_stage)][size_t(slot(a))];
   }
-  bool alone() const { return shape_.pipeline.stages == 1; }
-  int global(const Action& a) const { return a.virtual_stage * shape_.pipeline.stages + shape_.stage; }
+  int global(const Action& a) const { return order_.global_of(shape_.stage, a.virtual_stage); }
   bool receives(const Action& a, bool gradient) const {
-    return !alone() &&
-           global(a) != (gradient ? shape_.pipeline.stages * shape_.pipeline.virtual_stages - 1 : 0);
+    return gradient ? order_.sent_by(global(a)) : order_.received_by(global(a));
+  }
+  bool has_source(const Action& a, bool gradient) const {
+    return gradient ? global(a) + 1 < order_.count() : global(a) > 0;
+  }
+  /// The receives of a kind that were posted on the edge of a virtual stage.
+  std::deque<Action>& posted(const Action& a, bool gradient) {
+    return posted_[gradient][order_.v_shaped ? size_t(a.virtual_stage) : 0];
   }
 
   // ---- messages ---------------------------------------------------------------------------------------
@@ -114,13 +125,17 @@ class StepChecker {
     if (!receives(a, gradient)) return Problem("no virtual stage sends to it");
     if (gradient ? p.gradient_posted : p.input_posted) return Problem("it was done before");
     if (gradient && !p.forward) return Problem("its forward has not run");
-    if (!gradient) {
-      int& holder = input_holder_[size_t(a.virtual_stage)][size_t(input(a))];
-      if (holder != kFree) return Problem(fmt::format("its buffer holds micro-batch {}", holder));
-      holder = a.micro_batch;
-    }
+    if (!gradient)
+      if (Problem problem = take_input(a); problem.exists()) return problem;
     (gradient ? p.gradient_posted : p.input_posted) = true;
-    posted_[gradient].push_back({a.act, a.virtual_stage, a.micro_batch});
+    posted(a, gradient).push_back({a.act, a.virtual_stage, a.micro_batch});
+    return Problem::none();
+  }
+
+  Problem take_input(const Action& a) {
+    int& holder = input_holder_[size_t(a.virtual_stage)][size_t(input(a))];
+    if (holder != kFree) return Problem(fmt::format("its buffer holds micro-batch {}", holder));
+    holder = a.micro_batch;
     return Problem::none();
   }
 
@@ -128,11 +143,11 @@ class StepChecker {
     StepPair& p = pair(a);
     if (gradient ? p.gradient_here : p.input_here) return Problem("it was done before");
     if (!(gradient ? p.gradient_posted : p.input_posted)) return Problem("it was not posted");
-    const Action first = posted_[gradient].front();
+    const Action first = posted(a, gradient).front();
     if (first.virtual_stage != a.virtual_stage || first.micro_batch != a.micro_batch)
       return Problem(fmt::format("the receive of virtual stage {} micro-batch {} was posted before it",
                                  first.virtual_stage, first.micro_batch));
-    posted_[gradient].pop_front();
+    posted(a, gradient).pop_front();
     (gradient ? p.gradient_here : p.input_here) = true;
     return Problem::none();
   }
@@ -151,6 +166,26 @@ class StepChecker {
   Problem release(const Action& a, Holders& leaving) {
     if (in_slot(leaving, a) != a.micro_batch) return Problem("nothing of it is being sent");
     in_slot(leaving, a) = kFree;
+    return Problem::none();
+  }
+
+  /// The pair of the previous virtual stage, which is on this stage, of the same micro-batch; it holds its slot
+  /// until its own backward.
+  Action before(const Action& a) const { return {a.act, order_.local_of(global(a) - 1), a.micro_batch}; }
+  Problem pass_activation(const Action& a) {
+    if (!order_.passed_to(global(a))) return Problem("the previous virtual stage is not on this stage");
+    if (pair(a).input_here) return Problem("it was done before");
+    const StepPair& from = pair(before(a));
+    if (!from.forward || from.weight_half) return Problem("what it passes is not here");
+    pair(a).input_here = true;
+    return take_input(a);
+  }
+  Problem pass_gradient(const Action& a) {
+    if (!order_.passed_to(global(a))) return Problem("the previous virtual stage is not on this stage");
+    StepPair& to = pair(before(a));
+    if (to.gradient_here) return Problem("it was done before");
+    if (!pair(a).input_half) return Problem("what it passes is not computed yet");
+    to.gradient_here = true;
     return Problem::none();
   }
 
@@ -185,7 +220,8 @@ class StepChecker {
     StepPair& p = pair(a);
     if (a.act == Act::forward) {
       if (p.forward) return Problem("it was done before");
-      if (receives(a, false) && !p.input_here) return Problem("its input was not waited for");
+      if (has_source(a, false) && !p.input_here)
+        return Problem(receives(a, false) ? "its input was not waited for" : "its input was not passed");
       if (in_slot(slot_holder_, a) != kFree)
         return Problem(fmt::format("its slot holds micro-batch {}", in_slot(slot_holder_, a)));
       if (in_slot(sent_activation_, a) != kFree) return not_released(in_slot(sent_activation_, a));
@@ -200,7 +236,8 @@ class StepChecker {
     }
     if (p.input_half) return Problem("it was done before");
     if (!p.forward) return Problem("its forward has not run");
-    if (receives(a, true) && !p.gradient_here) return Problem("its gradient was not waited for");
+    if (has_source(a, true) && !p.gradient_here)
+      return Problem(receives(a, true) ? "its gradient was not waited for" : "its gradient was not passed");
     if (in_slot(sent_gradient_, a) != kFree) return not_released(in_slot(sent_gradient_, a));
     return Problem::none();
   }
@@ -334,8 +371,8 @@ class StepChecker {
   Problem check_end() const {
     if (!stepped_) return Problem("the program ends without step");
     for (const bool gradient : {false, true})
-      if (!posted_[gradient].empty())
-        return Problem(fmt::format("{} is not waited for", text_of(posted_[gradient].front())));
+      for (const std::deque<Action>& posted : posted_[gradient])
+        if (!posted.empty()) return Problem(fmt::format("{} is not waited for", text_of(posted.front())));
     for (size_t c = 0; c < parts_.size(); ++c) {
       for (size_t m = 0; m < pairs_[c].size(); ++m)
         if (!pairs_[c][m].weight_half)
@@ -353,13 +390,14 @@ class StepChecker {
   }
 
   const StepShape& shape_;
+  const VirtualStages order_;
   const SlotPlan& slots_;
   std::vector<std::vector<StepPair>> pairs_;   // [virtual_stage][micro_batch]
   std::vector<std::vector<Part>> parts_;   // [virtual_stage][part]
   Holders slot_holder_,
       input_holder_;   // [virtual_stage][slot], [virtual_stage][input]: the micro-batch whose memory it is
   Holders sent_activation_, sent_gradient_;
-  std::deque<Action> posted_[2];   // activations, gradients
+  std::vector<std::deque<Action>> posted_[2];  // activations, gradients: of each virtual stage in a V
   std::deque<Action> gathering_;   // with gathers_parts: not waited for yet
   std::vector<bool> place_taken_;  // with gathers_parts
   Pass pass_;

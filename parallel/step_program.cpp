@@ -12,7 +12,7 @@ class StepWriter {
       : shape_(shape),
         schedule_(schedule),
         slots_(slots),
-        posts_(plan_posts(schedule, slots)),
+        posts_(plan_posts(schedule, slots, virtual_stages_of(shape.pipeline).v_shaped)),
         turns_(shape, schedule) {
     for (const int n : slots.slots) {
       sent_activation_.emplace_back(size_t(n), -1);
@@ -87,6 +87,8 @@ class StepWriter {
         add(Act::send_gradient, i);
         sent(sent_gradient_, i) = i.micro_batch;
         break;
+      case Op::pass_activation: add(Act::pass_activation, i); break;
+      case Op::pass_gradient: add(Act::pass_gradient, i); break;
       case Op::reduce: break;   // each part's reduction follows its last gradient
       case Op::step: step(); break;
     }
@@ -167,6 +169,8 @@ const char* name_of(Act act) {
                                                 "backward_weight",
                                                 "send_gradient",
                                                 "release_gradient",
+                                                "pass_activation",
+                                                "pass_gradient",
                                                 "wait_weights",
                                                 "release_weights",
                                                 "claim_gradients",
@@ -215,6 +219,8 @@ Program schedule_of(const StepShape& shape, const StepProgram& program) {
         if (first_part(a)) add(Op::backward_weight);
         break;
       case Act::send_gradient: add(Op::send_gradient); break;
+      case Act::pass_activation: add(Op::pass_activation); break;
+      case Act::pass_gradient: add(Op::pass_gradient); break;
       case Act::reduce:
         if (++reduced[size_t(a.virtual_stage)] ==
             reductions * shape.virtual_stages[size_t(a.virtual_stage)].count)

@@ -29,9 +29,13 @@ enum class Act : uint8_t {
   backward_weight,
   send_gradient,     ///< begin to send the gradient of the input of (virtual_stage, micro_batch)
   release_gradient,  ///< wait until that gradient is sent; its slot may then be reused
-  wait_weights,      ///< wait for the new weights of (virtual_stage, part) and pack them for products
-  release_weights,   ///< the weights of (virtual_stage, part) are not used until they are gathered again; all
-                     ///< that reads them is enqueued
+  pass_activation,  ///< copy the output of the previous virtual stage, which is on this stage, to the input of
+                    ///< (virtual_stage, micro_batch)
+  pass_gradient,  ///< copy the gradient of the input of (virtual_stage, micro_batch) to that of the output of
+                  ///< the previous virtual stage, which is on this stage
+  wait_weights,   ///< wait for the new weights of (virtual_stage, part) and pack them for products
+  release_weights,  ///< the weights of (virtual_stage, part) are not used until they are gathered again; all
+                    ///< that reads them is enqueued
   claim_gradients,  ///< wait until the memory for the gradients of (virtual_stage, part) is free for those of
                     ///< micro_batch; of all parts: but the head
   reduce,  ///< the gradients of (virtual_stage, part), with those of micro_batch, are complete: begin to

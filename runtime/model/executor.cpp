@@ -21,36 +21,49 @@ int tag_of(int receiving, bool activation) { return (receiving * 2 + (activation
 
 }  // namespace
 
-PipelineEdges make_edges(parallel::Communicator& pipe, bool ring, int first_number) {
+PipelineEdges make_edges(parallel::Communicator& pipe, const parallel::VirtualStages& of, int first_number) {
   PipelineEdges edges;
   const int stages = pipe.size(), stage = pipe.rank();
+  const bool ring = of.each > 1 && !of.v_shaped;
   const int count = stages == 1 ? 0 : ring ? stages : stages - 1;   // edge e joins stages e and (e + 1) mod stages
   // Edges that share a stage have different turns: their groups have different numbers, and a transport that
   // connects the members meets both in the same turn.
   const auto turn_of = [&](int e) { return e == stages - 1 && stages % 2 == 1 ? 2 : e % 2; };
-  constexpr int kTurns = kEdgeNumbers / 2;   // at most, of each direction
-  const auto make = [&](bool activation, int turn) {
+  const int turns = ring && stages % 2 == 1 ? 3 : std::min(count, 2);
+  constexpr int kTurns = kEdgeNumbers / 4;  // at most, of each kind of message and way
+  const auto make = [&](bool activation, bool back, int turn) {
     const int before = (stage + stages - 1) % stages;
     const bool low = stage < count && turn_of(stage) == turn, high = before < count && turn_of(before) == turn;
     if (!low && !high) return;
     const int edge = low ? stage : before, other_end = (edge + 1) % stages;
-    const bool sends = low == activation;
-    auto made = pipe.subgroup({.members = activation ? std::vector{edge, other_end} : std::vector{other_end, edge},
-                               .number = first_number + (activation ? 0 : kTurns) + turn,
-                               .name = fmt::format("{}, {} between stages {} and {}", pipe.name(),
-                                                   activation ? "activations" : "gradients", edge, other_end),
-                               .traffic = parallel::Traffic::edge});
-    (activation ? sends ? edges.activation_out : edges.activation_in : sends ? edges.gradient_out : edges.gradient_in) =
-        std::move(made);
+    const bool goes_down = activation != back, sends = low == goes_down;
+    auto made =
+        pipe.subgroup({.members = goes_down ? std::vector{edge, other_end} : std::vector{other_end, edge},
+                       .number = first_number + (back ? 2 * kTurns : 0) + (activation ? 0 : kTurns) + turn,
+                       .name = fmt::format("{}, {}{} between stages {} and {}", pipe.name(),
+                                           activation ? "activations" : "gradients",
+                                           back ? " of the way back" : "", edge, other_end),
+                       .traffic = parallel::Traffic::edge});
+    PipelineEdges& to = back ? *edges.back : edges;
+    (activation ? sends ? to.activation_out : to.activation_in
+     : sends    ? to.gradient_out
+                : to.gradient_in) = std::move(made);
   };
-  for (const bool activation : {true, false})
-    for (int turn = 0; turn < (count == stages && stages % 2 == 1 ? kTurns : std::min(count, 2)); ++turn) make(activation, turn);
+  if (of.v_shaped) edges.back = std::make_unique<PipelineEdges>();
+  for (const bool back : {false, true})
+    for (const bool activation : {true, false})
+      for (int turn = 0; turn < turns && (of.v_shaped || !back); ++turn) make(activation, back, turn);
   return edges;
 }
 
 Executor::Executor(StageProgram program, StageModel& model, parallel::ShardedParams& params,
                    const PipelineEdges& edges, ExecutorHooks hooks)
-    : program_(std::move(program)), model_(model), params_(params), edges_(edges), hooks_(std::move(hooks)) {
+    : program_(std::move(program)),
+      order_(virtual_stages_of(program_.shape.pipeline)),
+      model_(model),
+      params_(params),
+      edges_(edges),
+      hooks_(std::move(hooks)) {
   const parallel::PipelineShape& shape = program_.shape.pipeline;
   ENSURE(shape.stages > 1 || shape.virtual_stages == 1);
   for (const int n : program_.slots.slots) {
@@ -73,14 +86,16 @@ void Executor::post(const Action& a, bool activation) {
       transfer(Transfer::receive, m, tag_of(global_virtual_stage(a.virtual_stage), activation));
   auto& ticket = (activation ? received_activation_
                              : received_gradient_)[size_t(a.virtual_stage)][size_t(a.micro_batch)];
-  ticket = (activation ? edges_.activation_in : edges_.gradient_in)->exchange({&t, 1}, &model_.stream());
+  const PipelineEdges& edges = edges_.of(a.virtual_stage);
+  ticket = (activation ? edges.activation_in : edges.gradient_in)->exchange({&t, 1}, &model_.stream());
 }
 
 void Executor::receive(const Action& a, bool activation) {
   auto& ticket = (activation ? received_activation_
                              : received_gradient_)[size_t(a.virtual_stage)][size_t(a.micro_batch)];
   ENSURE(ticket, "{}: it was not posted", text_of(a));
-  (activation ? edges_.activation_in : edges_.gradient_in)
+  const PipelineEdges& edges = edges_.of(a.virtual_stage);
+  (activation ? edges.activation_in : edges.gradient_in)
       ->wait(ticket, activation ? "receive an activation" : "receive a gradient", model_.stream());
 }
 
@@ -90,14 +105,26 @@ void Executor::send(const Action& a, bool activation) {
       activation ? model_.output(a.virtual_stage, slot(a)) : model_.input_gradient(a.virtual_stage, slot(a));
   const Transfer t = transfer(Transfer::send, m, tag_of(to, activation));
   auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.virtual_stage)][size_t(slot(a))];
-  ticket = (activation ? edges_.activation_out : edges_.gradient_out)->exchange({&t, 1}, &model_.stream());
+  const PipelineEdges& edges = edges_.of(a.virtual_stage);
+  ticket = (activation ? edges.activation_out : edges.gradient_out)->exchange({&t, 1}, &model_.stream());
   ticket.name(activation ? "send an activation" : "send a gradient");
 }
 
 void Executor::release(const Action& a, bool activation) {
   auto& ticket = (activation ? sent_activation_ : sent_gradient_)[size_t(a.virtual_stage)][size_t(slot(a))];
-  (activation ? edges_.activation_out : edges_.gradient_out)
+  const PipelineEdges& edges = edges_.of(a.virtual_stage);
+  (activation ? edges.activation_out : edges.gradient_out)
       ->wait(ticket, "finish a pipeline send", model_.stream());
+}
+
+/// To or from the previous virtual stage, whose pair has its slot until its own backward.
+void Executor::pass(const Action& a, bool activation) {
+  const Action before{a.act, order_.local_of(global_virtual_stage(a.virtual_stage) - 1), a.micro_batch};
+  if (activation)
+    model_.pass(model_.output(before.virtual_stage, slot(before)), model_.input(a.virtual_stage, input(a)));
+  else
+    model_.pass(model_.input_gradient(a.virtual_stage, slot(a)),
+                model_.output_gradient(before.virtual_stage, slot(before)));
 }
 
 /// What the computation reads has arrived, and what it writes has left.
@@ -142,6 +169,8 @@ void Executor::execute(const Action& a, const std::vector<MicroBatch>& micro_bat
     case Act::wait_gradient: return receive(a, false);
     case Act::send_gradient: return send(a, false);
     case Act::release_gradient: return release(a, false);
+    case Act::pass_activation: return pass(a, true);
+    case Act::pass_gradient: return pass(a, false);
     case Act::forward:
     case Act::backward:
     case Act::backward_input:
@@ -201,19 +230,20 @@ void Executor::evaluate_parts(int virtual_stage, const MicroBatch& mb, double* l
 }
 
 void Executor::evaluate(const MicroBatch& mb, double* loss) {
-  const parallel::PipelineShape& shape = program_.shape.pipeline;
-  const int last = shape.stages * shape.virtual_stages - 1;
-  for (int virtual_stage = 0; virtual_stage < shape.virtual_stages; ++virtual_stage) {
-    const int global = global_virtual_stage(virtual_stage);
-    if (global > 0) {
-      const Transfer t = transfer(Transfer::receive, model_.input(virtual_stage, 0), tag_of(global, true));
-      edges_.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
-      model_.use_input(virtual_stage, 0, 0);
+  for (int virtual_stage = 0; virtual_stage < order_.each; ++virtual_stage) {
+    const int c = global_virtual_stage(virtual_stage);
+    const PipelineEdges& edges = edges_.of(virtual_stage);
+    if (c > 0) model_.use_input(virtual_stage, 0, 0);
+    if (order_.passed_to(c))
+      model_.pass(model_.output(order_.local_of(c - 1), 0), model_.input(virtual_stage, 0));
+    if (order_.received_by(c)) {
+      const Transfer t = transfer(Transfer::receive, model_.input(virtual_stage, 0), tag_of(c, true));
+      edges.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
     }
     evaluate_parts(virtual_stage, mb, loss);
-    if (global < last) {
-      const Transfer t = transfer(Transfer::send, model_.output(virtual_stage, 0), tag_of(global + 1, true));
-      edges_.activation_out->exchange_and_wait({&t, 1}, "send an activation (evaluation)", model_.stream());
+    if (order_.sent_by(c)) {
+      const Transfer t = transfer(Transfer::send, model_.output(virtual_stage, 0), tag_of(c + 1, true));
+      edges.activation_out->exchange_and_wait({&t, 1}, "send an activation (evaluation)", model_.stream());
     }
   }
 }

@@ -18,17 +18,21 @@ namespace trainctl {
 /// the pipeline has no such edge.
 struct PipelineEdges {
   std::unique_ptr<parallel::Communicator> activation_in, activation_out, gradient_in, gradient_out;
+  std::unique_ptr<PipelineEdges> back;  ///< in a V: those of the second virtual stage, the other way round
+  const PipelineEdges& of(int virtual_stage) const { return back && virtual_stage == 1 ? *back : *this; }
   template <typename Each>
   void for_each(Each each) const {
     for (const auto* edge : {&activation_in, &activation_out, &gradient_in, &gradient_out})
       if (*edge) each(**edge);
+    if (back) back->for_each(each);
   }
 };
-/// Subgroups of `pipe`, whose members are the stages in order; collective. ring: the last stage sends
-/// activations to the first (several virtual stages a stage). Their numbers are first_number and the next
-/// kEdgeNumbers - 1.
-inline constexpr int kEdgeNumbers = 6;
-PipelineEdges make_edges(parallel::Communicator& pipe, bool ring, int first_number);
+/// Subgroups of `pipe`, whose members are the stages in order; collective. Where several virtual stages of a
+/// stage go down the stages, the last stage sends activations to the first: a ring. Their numbers are
+/// first_number and the next kEdgeNumbers - 1.
+inline constexpr int kEdgeNumbers = 12;
+PipelineEdges make_edges(parallel::Communicator& pipe, const parallel::VirtualStages& stages,
+                         int first_number);
 
 /// Seconds of the main thread by kind of work, without waits for peers.
 struct ExecutorTimes {
@@ -71,6 +75,7 @@ class Executor {
   void receive(const parallel::Action&, bool activation);
   void send(const parallel::Action&, bool activation);
   void release(const parallel::Action&, bool activation);
+  void pass(const parallel::Action&, bool activation);
   void require_waited_for(const parallel::Action&) const;
   parallel::Transfer transfer(parallel::Transfer::Kind kind, kernels::Matrix m, int tag) const;
   int slot(const parallel::Action& a) const {
@@ -80,10 +85,11 @@ class Executor {
     return program_.slots.input_of[size_t(a.virtual_stage)][size_t(a.micro_batch)];
   }
   int global_virtual_stage(int virtual_stage) const {
-    return virtual_stage * program_.shape.pipeline.stages + program_.shape.stage;
+    return order_.global_of(program_.shape.stage, virtual_stage);
   }
 
   const StageProgram program_;
+  const parallel::VirtualStages order_;
   StageModel& model_;
   parallel::ShardedParams& params_;
   const PipelineEdges& edges_;

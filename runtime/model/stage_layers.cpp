@@ -25,9 +25,11 @@ struct Candidate {
 /// The costs of a cut.
 struct Costs {
   const PartFlops& parts;
-  int stages = 1, virtual_stages = 1;
+  const parallel::VirtualStages& order;
 
-  int all() const { return stages * virtual_stages; }
+  int all() const { return order.count(); }
+  size_t stages() const { return size_t(order.stages); }
+  size_t stage_of(int c) const { return size_t(order.stage_of(c)); }
   bool layers_are_alike() const {
     return std::adjacent_find(parts.layers.begin(), parts.layers.end(), std::not_equal_to<>()) ==
            parts.layers.end();
@@ -38,12 +40,12 @@ struct Costs {
   }
   /// Of each stage. Sums are products of counts, so that equal stages have equal costs.
   std::vector<double> of_stages(const Counts& counts) const {
-    std::vector<double> costs(static_cast<size_t>(stages));
-    std::vector<std::map<double, int64_t>> layers(static_cast<size_t>(stages));  // of one cost: how many
+    std::vector<double> costs(stages());
+    std::vector<std::map<double, int64_t>> layers(stages());  // of one cost: how many
     auto layer = parts.layers.begin();
     for (int c = 0; c < all(); ++c) {
-      costs[size_t(c % stages)] += fixed(c);
-      for (int64_t i = 0; i < counts[size_t(c)]; ++i) ++layers[size_t(c % stages)][*layer++];
+      costs[stage_of(c)] += fixed(c);
+      for (int64_t i = 0; i < counts[size_t(c)]; ++i) ++layers[stage_of(c)][*layer++];
     }
     for (size_t stage = 0; stage < costs.size(); ++stage)
       for (const auto& [cost, count] : layers[stage]) costs[stage] += double(count) * cost;
@@ -64,15 +66,16 @@ Counts cut_alike(const Costs& cost, double of_layer, int64_t layers) {
   const auto of_stage = [&](int stage) {
     double fixed = 0;
     int64_t count = 0;
-    for (int c = stage; c < all; c += cost.stages) fixed += cost.fixed(c), count += counts[size_t(c)];
+    for (int local = 0; local < cost.order.each; ++local) {
+      const int c = cost.order.global_of(stage, local);
+      fixed += cost.fixed(c), count += counts[size_t(c)];
+    }
     return fixed + double(count) * of_layer;
   };
   std::set<Candidate> by_stage;
-  std::vector<std::set<Candidate>> of_stages(static_cast<size_t>(cost.stages));
-  for (int stage = 0; stage < cost.stages; ++stage) {
-    by_stage.insert({of_stage(stage), stage});
-    for (int c = stage; c < all; c += cost.stages) of_stages[size_t(stage)].insert({of_virtual_stage(c), c});
-  }
+  std::vector<std::set<Candidate>> of_stages(cost.stages());
+  for (int stage = 0; stage < cost.order.stages; ++stage) by_stage.insert({of_stage(stage), stage});
+  for (int c = 0; c < all; ++c) of_stages[cost.stage_of(c)].insert({of_virtual_stage(c), c});
   for (int64_t left = layers - (all - 2); left > 0; --left) {
     const int stage = by_stage.begin()->index;
     std::set<Candidate>& parts = of_stages[size_t(stage)];
@@ -142,8 +145,8 @@ void even_out(const Costs& cost, Counts& counts) {
 
 }  // namespace
 
-std::vector<int64_t> balanced_layers(const PartFlops& parts, int stages, int virtual_stages) {
-  const Costs cost{parts, stages, virtual_stages};
+std::vector<int64_t> balanced_layers(const PartFlops& parts, const parallel::VirtualStages& stages) {
+  const Costs cost{parts, stages};
   const int64_t layers = int64_t(parts.layers.size());
   ENSURE(layers >= cost.all() - 2, "{} layers for {} virtual stages", layers, cost.all());
   if (cost.all() == 1) return {layers};
@@ -163,17 +166,19 @@ std::vector<int64_t> stage_layers(const ModelPlan& model, const ParallelSpec& p,
     return p.stage_layers;
   }
   if (p.pipeline * p.virtual_stages == 1) return {layers};
-  return balanced_layers(part_flops(model, seq_len), p.pipeline, p.virtual_stages);
+  return balanced_layers(part_flops(model, seq_len), p.stage_order());
 }
 
-std::vector<StageWork> stage_work(const std::vector<int64_t>& counts, int stages, const PartFlops& parts) {
-  const Costs cost{parts, stages, int(counts.size()) / stages};
+std::vector<StageWork> stage_work(const std::vector<int64_t>& counts, const parallel::VirtualStages& stages,
+                                  const PartFlops& parts) {
+  const Costs cost{parts, stages};
   const std::vector<double> costs = cost.of_stages(counts);
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   std::vector<StageWork> work;
-  for (int stage = 0; stage < stages; ++stage) {
+  for (int stage = 0; stage < stages.stages; ++stage) {
     StageWork of{.share = costs[size_t(stage)] / all};
-    for (size_t c = size_t(stage); c < counts.size(); c += size_t(stages)) of.layers.push_back(counts[c]);
+    for (int local = 0; local < stages.each; ++local)
+      of.layers.push_back(counts[size_t(stages.global_of(stage, local))]);
     work.push_back(std::move(of));
   }
   return work;

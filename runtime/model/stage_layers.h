@@ -4,18 +4,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/virtual_stages.h"
 #include "runtime/model/flops.h"
 
 namespace trainctl {
 
-/// The layers of each of stages * virtual_stages virtual stages, in the order of the model. In every cut
-/// each virtual stage has something to compute: the first the embedding, the last the head, others a
+/// The layers of each virtual stage, in the order of the model. In every cut each virtual stage has something to compute: the first the embedding, the last the head, others a
 /// layer. Where all layers cost the same, it is one of these cuts whose dearest pipeline stage costs
 /// least; the other stages are as even as that allows, and so are the virtual stages of each. Of two equal
 /// stages the later one takes the layer, because it holds fewer micro-batches. Where layers differ, the
 /// dearest stage is the cheapest possible with one virtual stage each; with several no shift of layers
-/// makes the stages more even. Takes layers + 2 >= stages * virtual_stages.
-std::vector<int64_t> balanced_layers(const PartFlops& costs, int stages, int virtual_stages);
+/// makes the stages more even. Takes layers + 2 >= virtual stages.
+std::vector<int64_t> balanced_layers(const PartFlops& costs, const parallel::VirtualStages& stages);
 
 /// The layers of each virtual stage of a job, in the order of the model: parallelism.stage_layers, or
 /// balanced by counted FLOPs. They are those without recomputation: so the layers stay where they are when the
@@ -27,7 +27,8 @@ struct StageWork {
   std::vector<int64_t> layers;  ///< of its virtual stages, in the order of the model
   double share = 0;             ///< of the model's FLOPs
 };
-/// Of each stage. counts: of stage_layers.
-std::vector<StageWork> stage_work(const std::vector<int64_t>& counts, int stages, const PartFlops& costs);
+/// Of each stage, its local virtual stages in order. counts: of stage_layers.
+std::vector<StageWork> stage_work(const std::vector<int64_t>& counts, const parallel::VirtualStages& stages,
+                                  const PartFlops& costs);
 
 }  // namespace trainctl

@@ -31,6 +31,10 @@ Matrix StageModel::input_gradient(int virtual_stage, int slot) {
   return impl_->slot(virtual_stage, slot).input_gradient;
 }
 
+void StageModel::pass(const Matrix& from, const Matrix& to) {
+  impl_->backend.run(impl_->stream, kernels::Copy{.src = from, .dst = to});
+}
+
 int StageModel::parts(int virtual_stage) const { return int(impl_->uses_of(virtual_stage).parts.size()); }
 const StagePart& StageModel::part(int virtual_stage, int part) const {
   return impl_->uses_of(virtual_stage).parts[size_t(part)];

@@ -85,6 +85,9 @@ class StageModel {
   kernels::Matrix input_gradient(int virtual_stage,
                                  int slot);   ///< after backward_input (not the first virtual stage)
 
+  /// Copies what one virtual stage of this rank made to where the other one reads it.
+  void pass(const kernels::Matrix& from, const kernels::Matrix& to);
+
   /// A virtual stage is computed in parts (StagePart). `part`: one part, or kAllParts. The parts of one
   /// micro-batch are computed in order, without another computation between them.
   int parts(int virtual_stage) const;

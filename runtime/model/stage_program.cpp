@@ -18,8 +18,8 @@ parallel::PipelineShape pipeline_shape(const JobSpec& job, int dp_rank) {
   const parallel::ScheduleKind& kind = parallel::kind_of(p.schedule);
   const parallel::Schedule joined =
       kind.virtual_stages ? parallel::Schedule::interleaved : parallel::Schedule::one_f_one_b;
-  return {kind.splits_backward && !splits_backward(job) ? joined : p.schedule, p.pipeline, p.virtual_stages,
-          int(job.micro_batches_of(dp_rank))};
+  const bool joins = kind.splits_backward && !kind.v_shaped && !splits_backward(job);
+  return {joins ? joined : p.schedule, p.pipeline, p.virtual_stages, int(job.micro_batches_of(dp_rank))};
 }
 
 std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape) {

@@ -17,7 +17,8 @@ using parallel::plan_slots;
 using parallel::SlotPlan;
 
 /// The shape of the pipeline of a data-parallel rank. Where layers are computed again, a schedule that splits
-/// the halves of backward (zb-h1) has nothing to put apart and runs as 1F1B.
+/// the halves of backward has nothing to put apart: zb-h1 runs as 1F1B, and a V keeps its order with both
+/// halves together.
 parallel::PipelineShape pipeline_shape(const JobSpec& job, int dp_rank);
 /// The programs of its stages, for this shape or for one with another number of micro-batches. Where both
 /// halves of backward run together, the gradient is sent after both.

@@ -23,14 +23,13 @@ class UseBuilder {
   }
 
   StageUses build() {
-    const int stages = job_.parallelism.pipeline, virtual_stages = stages * job_.parallelism.virtual_stages;
+    const parallel::VirtualStages order = job_.parallelism.stage_order();
+    std::vector<std::pair<int64_t, int64_t>> layers;  // of each virtual stage: begin and end
     int64_t begin = 0;
-    for (int virtual_stage = 0; virtual_stage < virtual_stages; ++virtual_stage) {
-      const int64_t end = begin + layers_[size_t(virtual_stage)];
-      if (virtual_stage % stages == at_.pp)
-        add_virtual_stage(virtual_stage / stages, virtual_stage == 0, virtual_stage == virtual_stages - 1,
-                          {begin, end});
-      begin = end;
+    for (const int64_t count : layers_) layers.emplace_back(begin, begin + count), begin += count;
+    for (int local = 0; local < order.each; ++local) {
+      const int c = order.global_of(at_.pp, local);
+      add_virtual_stage(local, c == 0, c == order.count() - 1, layers[size_t(c)]);
     }
     return std::move(result_);
   }

@@ -167,7 +167,7 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
     plan.stages.push_back(stage.worst);
     if (stage.traffic.total() > plan.traffic.total()) plan.traffic = stage.traffic;
   }
-  plan.work = stage_work(planner.tables().stage_layers, job.parallelism.pipeline,
+  plan.work = stage_work(planner.tables().stage_layers, job.parallelism.stage_order(),
                          part_flops(model, job.data.seq_len));
   plan.bubble_fraction = planner.pipeline(0).bubble_fraction;
   plan.checkpoint_bytes = table.checkpoint_bytes();

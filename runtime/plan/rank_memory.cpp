@@ -90,9 +90,11 @@ size_t nccl_bytes_estimate(const JobSpec& job) {
   add(mesh.tp, 1, nccl.blocks);
   add(mesh.dp, mesh.tp, nccl.blocks);
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
-  const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) : 0;
+  const parallel::VirtualStages stages = job.parallelism.stage_order();
+  const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) * (stages.v_shaped ? 2 : 1) : 0;
   for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp, nccl.edge_blocks);
-  if (job.model.tie_embeddings && mesh.pp > 1) add(2, mesh.tp * mesh.dp * (mesh.pp - 1), nccl.blocks);
+  if (job.model.tie_embeddings && stages.last_stage() > 0)
+    add(2, mesh.tp * mesh.dp * (mesh.pp - 1), nccl.blocks);
   return connections * of_connection;
 }
 

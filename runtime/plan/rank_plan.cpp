@@ -10,13 +10,14 @@ using parallel::Axis;
 
 RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const parallel::MeshPosition& at) {
   const parallel::MeshShape mesh = parallelism.mesh();
-  const int virtual_stages = parallelism.virtual_stages;
-  const bool first = at.pp == 0, last = at.pp == mesh.pp - 1, ring = mesh.pp > 1 && virtual_stages > 1;
+  const parallel::VirtualStages stages = parallelism.stage_order();
+  const bool first = at.pp == 0, last = at.pp == mesh.pp - 1;
+  const bool ring = mesh.pp > 1 && stages.each > 1 && !stages.v_shaped;
   RankGroups groups{.axes = {},
                     .experts = {},
                     .expert_data = {},
-                    .tied_peer = tied && mesh.pp > 1 && (first || last),
-                    .ring = ring,
+                    .tied_peer = tied && stages.last_stage() > 0 && (first || last),
+                    .stages = stages,
                     .activations_come = !first || ring,
                     .activations_go = !last || ring};
   for (const parallel::AxisRow& row : parallel::kAxes) groups.axes[row.axis] = mesh_group(mesh, at, row.axis);
@@ -47,7 +48,7 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
                   .uses = stage_uses(tables, job, at),
                   .sharding = sharding_options(job),
                   .batch = {.first = at.pp == 0,
-                            .last = at.pp == job.parallelism.pipeline - 1,
+                            .last = at.pp == job.parallelism.stage_order().last_stage(),
                             .documents = job.data.masks_documents(),
                             .cuts = job.parallelism.context_blocks > 1,
                             .weights = job.data.weighs_targets()},

@@ -20,8 +20,9 @@ struct RankGroups {
   parallel::MeshGroup experts,
       expert_data;          ///< parts of the data-parallel group; of one rank without experts
   bool tied_peer = false;   ///< another stage holds the other use of the tied embedding
-  bool ring = false;        ///< the last stage sends activations to the first: several virtual stages on each
-  bool activations_come = false, activations_go = false;   ///< and gradients the other way
+  parallel::VirtualStages stages;
+  /// And gradients the other way. In a V this holds of the first virtual stage, and the reverse of the second.
+  bool activations_come = false, activations_go = false;
 };
 RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const parallel::MeshPosition& at);
 

@@ -43,14 +43,20 @@ struct TallyMesh {
                                                       groups.expert_data.size, traffic, adds);
     }
     if (groups.tied_peer) tied = pair(TrafficGroup::tied_embedding, groups.axes[Axis::pp].rank > 0);
-    if (groups.activations_come) {
-      edges.activation_in = pair(TrafficGroup::activations, true);
-      edges.gradient_out = pair(TrafficGroup::gradients, false);
-    }
-    if (groups.activations_go) {
-      edges.activation_out = pair(TrafficGroup::activations, false);
-      edges.gradient_in = pair(TrafficGroup::gradients, true);
-    }
+    const auto make = [&](PipelineEdges& of, bool come, bool go) {
+      if (come) {
+        of.activation_in = pair(TrafficGroup::activations, true);
+        of.gradient_out = pair(TrafficGroup::gradients, false);
+      }
+      if (go) {
+        of.activation_out = pair(TrafficGroup::activations, false);
+        of.gradient_in = pair(TrafficGroup::gradients, true);
+      }
+    };
+    make(edges, groups.activations_come, groups.activations_go);
+    if (!groups.stages.v_shaped) return;
+    edges.back = std::make_unique<PipelineEdges>();
+    make(*edges.back, groups.activations_go, groups.activations_come);
   }
 };
 
@@ -123,7 +129,8 @@ RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const Mo
     return traffic_of(
         tally_step(by_lanes ? with_lanes(job, n) : with_micro_batches(fewest, n), device, tables, at, false));
   };
-  const int64_t round = job.parallelism.pipeline;
+  // In a V the first round is still on its way back when the second one begins.
+  const int64_t round = job.parallelism.pipeline * (job.parallelism.stage_order().v_shaped ? 2 : 1);
   const int64_t all = by_lanes ? job.lanes_of(at.dp).count() : fewest.micro_batches_per_lane();
   const int64_t fewer = by_lanes ? int64_t(std::bit_ceil(uint64_t(round))) : all % round + round;
   const int64_t more = by_lanes ? 2 * fewer : fewer + round;

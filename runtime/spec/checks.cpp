@@ -123,11 +123,14 @@ void check_pipeline(Resolution& r) {
       r.sound({"parallelism.pipeline", "parallelism.virtual_stages", "parallelism.pipeline_schedule"});
   if (!shape) return;
   check_stage_layers(r);
-  if (p.pipeline == 1 && p.virtual_stages > 1)
+  const parallel::ScheduleKind& kind = parallel::kind_of(p.schedule);
+  if (p.pipeline == 1 && (p.virtual_stages > 1 || kind.v_shaped)) {
     r.report("E0304", "virtual stages need a pipeline of at least two stages",
              {"parallelism.virtual_stages", "parallelism.pipeline"},
              {"set parallelism.virtual_stages to 1 and parallelism.pipeline_schedule to 1f1b"});
-  if (parallel::kind_of(p.schedule).virtual_stages && p.virtual_stages == 1)
+    if (kind.v_shaped) return;
+  }
+  if (kind.virtual_stages && p.virtual_stages == 1)
     r.report("E0304",
              fmt::format("the {} schedule needs at least two virtual stages: with one it would be 1f1b",
                          parallel::name_of(p.schedule)),
@@ -136,7 +139,7 @@ void check_pipeline(Resolution& r) {
   parallel::PipelineShape wanted{.schedule = p.schedule,
                                  .stages = p.pipeline,
                                  .virtual_stages = p.virtual_stages,
-                                 .micro_batches = p.pipeline};
+                                 .micro_batches = p.pipeline * std::max(1, kind.least_rounds)};
   const bool batch_known = r.sound({"batch.global_sequences", "parallelism.lanes", "parallelism.data",
                                     "batch.micro_sequences"}) &&
                            power_of_two(p.lanes) && p.data <= p.lanes &&

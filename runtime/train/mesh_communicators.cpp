@@ -89,7 +89,7 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
                         .number = kTiedEmbedding,
                         .name = fmt::format("tied embedding of {}", place_of(groups, parallel::Axis::pp)),
                         .connects_later = true});
-  c.edges = make_edges(*c.axes[parallel::Axis::pp], groups.ring, kFirstEdge);
+  c.edges = make_edges(*c.axes[parallel::Axis::pp], groups.stages, kFirstEdge);
   return c;
 }
 

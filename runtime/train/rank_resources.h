@@ -38,7 +38,7 @@ class RankResources {
   /// Host memory: StageModel::losses() doubles for each micro-batch of this rank; valid when the stream has reached its end.
   double* loss_sums() const { return static_cast<double*>(losses->data()); }
   /// Whether this rank's losses count: one rank of each data-parallel position.
-  bool owns_losses() const { return at.pp == mesh.pp - 1 && at.tp == 0; }
+  bool owns_losses() const { return plan.batch.last && at.tp == 0; }
 
  private:
   const JobSpec& job_;

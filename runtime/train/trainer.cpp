@@ -59,7 +59,8 @@ RunPhase phase_of(parallel::Act act) {
   using parallel::Act;
   switch (act) {
     case Act::post_activation:
-    case Act::wait_activation: return RunPhase::receiving_activation;
+    case Act::wait_activation:
+    case Act::pass_activation: return RunPhase::receiving_activation;
     case Act::wait_weights:
     case Act::release_weights:
     case Act::forward: return RunPhase::forward;
@@ -71,7 +72,8 @@ RunPhase phase_of(parallel::Act act) {
     case Act::backward_input: return RunPhase::backward;
     case Act::backward_weight: return RunPhase::weight_gradient;
     case Act::send_gradient:
-    case Act::release_gradient: return RunPhase::sending_gradient;
+    case Act::release_gradient:
+    case Act::pass_gradient: return RunPhase::sending_gradient;
     case Act::claim_gradients:
     case Act::reduce:
     case Act::sum: return RunPhase::reducing_gradients;
@@ -268,7 +270,7 @@ struct Trainer::Impl {
       activity.set({.phase = phase,
                     .step = now.step + 1,
                     .micro_batch = a.micro_batch,
-                    .virtual_stage = a.virtual_stage * rank.mesh.pp + rank.at.pp});
+                    .virtual_stage = job.parallelism.stage_order().global_of(rank.at.pp, a.virtual_stage)});
     else
       activity.enter(phase, now.step + 1);
     if (a.act == parallel::Act::sum) step_clock.sums(time());
@@ -281,7 +283,7 @@ struct Trainer::Impl {
       acting_since_ns = spans->now_ns();
       return;
     }
-    Span span = span_of(a, now.step + 1, rank.at.pp, rank.mesh.pp);
+    Span span = span_of(a, now.step + 1, rank.at.pp, job.parallelism.stage_order());
     span.begin_ns = acting_since_ns;
     span.end_ns = spans->now_ns();
     spans->record(span);

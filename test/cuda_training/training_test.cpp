@@ -86,6 +86,11 @@ const Variant kVariants[] = {
        j.parallelism.virtual_stages = 2;
        j.parallelism.schedule = Schedule::interleaved;
      }},
+    {"pp 2, zb-v", [](JobSpec& j) {
+       j.parallelism.pipeline = 2;
+       j.parallelism.virtual_stages = 2;
+       j.parallelism.schedule = Schedule::zb_v;
+     }},
     {"dp 2, pp 2, gpipe", [](JobSpec& j) {
        j.parallelism.data = j.parallelism.pipeline = 2;
        j.parallelism.schedule = Schedule::gpipe;

@@ -83,6 +83,8 @@ TEST_CASE("the same bits under mpirun on every mesh", "[mesh]") {
          "parallelism.bucket_mib=0.02", "parallelism.stage_layers=[0,1,3,0]", "parallelism.zero_stage=3"},
         {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=interleaved",
          "parallelism.virtual_stages=2", "parallelism.zero_stage=0"},
+        {"parallelism.data=2", "parallelism.pipeline=2", "parallelism.pipeline_schedule=zb-v",
+         "parallelism.virtual_stages=2", "parallelism.zero_stage=2"},
         {"parallelism.data=3", "parallelism.pipeline=2"},
         {"parallelism.data=1", "parallelism.pipeline=3", "parallelism.pipeline_schedule=gpipe",
          "memory.activation_recompute=full", "parallelism.threads_per_rank=2"}};

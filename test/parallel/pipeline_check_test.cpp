@@ -15,7 +15,9 @@ namespace {
 const PipelineShape kShapes[] = {
     {Schedule::gpipe, 1, 1, 3},       {Schedule::gpipe, 3, 1, 4},       {Schedule::one_f_one_b, 4, 1, 6},
     {Schedule::one_f_one_b, 2, 1, 1}, {Schedule::interleaved, 1, 3, 3}, {Schedule::interleaved, 2, 2, 4},
-    {Schedule::interleaved, 3, 3, 6}, {Schedule::zb_h1, 4, 1, 8},       {Schedule::zb_h1, 5, 1, 3}};
+    {Schedule::interleaved, 3, 3, 6}, {Schedule::zb_h1, 4, 1, 8},       {Schedule::zb_h1, 5, 1, 3},
+    {Schedule::zb_v, 1, 2, 2},        {Schedule::zb_v, 2, 2, 5},        {Schedule::zb_v, 3, 2, 4},
+    {Schedule::dualpipev, 2, 2, 4},   {Schedule::dualpipev, 3, 2, 7}};
 
 /// Calls visit(programs, stage, index) for every instruction of every shape; `programs` is a copy to spoil.
 template <typename Visit>
@@ -59,7 +61,7 @@ TEST_CASE("a replaced instruction is always found") {
       [&](const PipelineShape& shape, std::vector<Program>& programs, size_t stage, size_t index) {
         const Instruction original = programs[stage][index];
         for (int round = 0; round < 10; ++round) {
-          Instruction other{static_cast<Op>(random() % 9), static_cast<int>(random() % 5) - 1,
+          Instruction other{static_cast<Op>(random() % 11), static_cast<int>(random() % 5) - 1,
                             static_cast<int>(random() % 10) - 1};
           if (other.op == Op::step) other.virtual_stage = other.micro_batch = 0;
           if (other.op == Op::reduce) other.micro_batch = 0;
@@ -79,17 +81,24 @@ bool must_follow(const Instruction& first, const Instruction& second, const Pipe
   const auto ops = [&](Op a, Op b) { return first.op == a && second.op == b; };
   if (second.op == Op::reduce)
     return first.op == Op::backward_weight && first.virtual_stage == second.virtual_stage;
+  // What is passed on a stage follows what makes it, and comes before what needs it.
+  const bool to_next = same_micro_batch && second.virtual_stage == first.virtual_stage + 1;
+  const bool to_previous = same_micro_batch && second.virtual_stage == first.virtual_stage - 1;
+  if (ops(Op::forward, Op::pass_activation)) return to_next;
+  if (ops(Op::pass_gradient, Op::backward_input)) return to_previous;
+  if (first.op == second.op && (first.op == Op::pass_activation || first.op == Op::pass_gradient))
+    return false;
   if (first.op == second.op && first.op != Op::reduce) {
     // Messages keep their order, and so do gradients of one virtual stage; forwards are free unless one feeds
     // the other.
-    if (first.op == Op::forward) return shape.stages == 1 && same_micro_batch;
+    if (first.op == Op::forward) return false;
     if (first.op == Op::backward_weight) return first.virtual_stage == second.virtual_stage;
-    if (first.op == Op::backward_input)
-      return first.virtual_stage == second.virtual_stage || (shape.stages == 1 && same_micro_batch);
-    return true;
+    if (first.op == Op::backward_input) return first.virtual_stage == second.virtual_stage;
+    return !virtual_stages_of(shape).v_shaped || first.virtual_stage == second.virtual_stage;
   }
   return same_pair &&
-         (ops(Op::receive_activation, Op::forward) || ops(Op::forward, Op::send_activation) ||
+         (ops(Op::receive_activation, Op::forward) || ops(Op::pass_activation, Op::forward) ||
+          ops(Op::backward_input, Op::pass_gradient) || ops(Op::forward, Op::send_activation) ||
           ops(Op::forward, Op::backward_input) || ops(Op::forward, Op::receive_gradient) ||
           ops(Op::receive_gradient, Op::backward_input) || ops(Op::backward_input, Op::send_gradient) ||
           ops(Op::backward_input, Op::backward_weight));

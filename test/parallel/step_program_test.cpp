@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "parallel/schedules.h"
 #include "parallel/step_program.h"
 
 namespace trainctl::parallel {
@@ -39,7 +40,8 @@ std::vector<Step> steps_of(const PipelineShape& pipeline, bool joined, bool gath
                .gathers_parts = weights != Weights::everywhere,
                .shares_weights = weights == Weights::in_turn};
     for (int virtual_stage = 0; virtual_stage < pipeline.virtual_stages; ++virtual_stage) {
-      const bool head = stage == pipeline.stages - 1 && virtual_stage == pipeline.virtual_stages - 1;
+      const VirtualStages order = virtual_stages_of(pipeline);
+      const bool head = order.global_of(stage, virtual_stage) == order.count() - 1;
       s.shape.virtual_stages.push_back({head ? 3 : 1 + (stage + virtual_stage) % 2, head});
     }
     s.slots = plan_slots(schedule, pipeline.virtual_stages, pipeline.micro_batches);
@@ -62,8 +64,8 @@ std::string problem_of(const std::vector<Step>& steps) {
 
 template <typename Visit>
 void for_each_shape(int most_stages, int most_micro_batches, Visit visit) {
-  for (const Schedule schedule :
-       {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
+  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
+                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
     for (int stages = 1; stages <= most_stages; ++stages)
       for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= most_micro_batches; ++micro_batches)
@@ -76,7 +78,10 @@ void for_each_shape(int most_stages, int most_micro_batches, Visit visit) {
             const PipelineShape shape{schedule, stages, virtual_stages, micro_batches};
             if (shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
             CAPTURE(name_of(schedule), stages, virtual_stages, micro_batches, zero_stage, together);
-            visit(steps_of(shape, schedule != Schedule::zb_h1, gathers, together, weights));
+            const ScheduleKind& kind = kind_of(schedule);
+            visit(steps_of(shape, !kind.splits_backward, gathers, together, weights));
+            // Where layers are computed again, a V runs both halves together.
+            if (kind.v_shaped) visit(steps_of(shape, true, gathers, together, weights));
           }
 }
 

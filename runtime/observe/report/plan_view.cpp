@@ -36,6 +36,7 @@ OrderedJson memory_view(const OrderedJson& plan) {
 int drawn_micro_batches(const parallel::PipelineShape& shape) {
   const auto spans = [&](int64_t m) { return m * shape.stages * shape.virtual_stages * 3; };
   if (spans(shape.micro_batches) <= kMostSpans) return shape.micro_batches;
+  // Two rounds are the fewest that each schedule takes.
   const int64_t rounds = std::max<int64_t>(2, kMostSpans / std::max<int64_t>(1, spans(shape.stages)));
   return int(std::min<int64_t>(shape.micro_batches, rounds * shape.stages));
 }

@@ -110,6 +110,9 @@ struct ParallelSpec {
   int ranks_of_parameters() const { return context * data; }
   /// Context blocks of a rank.
   int blocks_of_rank() const { return int(context_blocks / context); }
+  parallel::VirtualStages stage_order() const {
+    return parallel::virtual_stages_of(schedule, pipeline, virtual_stages);
+  }
 };
 
 /// Kinds of parameters that may go without weight decay. An embedding: of tokens or of positions.

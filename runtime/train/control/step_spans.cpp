@@ -4,10 +4,10 @@ namespace trainctl {
 
 using parallel::Act;
 
-Span span_of(const parallel::Action& a, int64_t step, int pp, int stages) {
+Span span_of(const parallel::Action& a, int64_t step, int pp, const parallel::VirtualStages& stages) {
   Span span{.step = step, .kind = SpanKind::action, .detail = uint8_t(a.act)};
   if (a.act == Act::sum || a.act == Act::step) return span;  // of the whole rank
-  span.virtual_stage = int16_t(a.virtual_stage * stages + pp);
+  span.virtual_stage = int16_t(stages.global_of(pp, a.virtual_stage));
   span.part = int16_t(a.part);
   const bool of_weights = a.act == Act::wait_weights || a.act == Act::release_weights || a.act == Act::gather;
   if (!of_weights) span.micro_batch = a.micro_batch;

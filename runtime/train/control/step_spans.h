@@ -11,7 +11,7 @@ namespace trainctl {
 
 /// The span of an action.
 ///   pp, stages   the stage of the rank, of so many
-Span span_of(const parallel::Action& action, int64_t step, int pp, int stages);
+Span span_of(const parallel::Action& action, int64_t step, int pp, const parallel::VirtualStages& stages);
 
 /// Records that a batch was read between two monotonic times.
 void record_reading(SpanRecorder& spans, double begin_s, double end_s);

@@ -30,7 +30,8 @@ namespace {
 
 template <typename With>
 void for_each_shape(With with) {
-  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
+  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
+                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
     for (int stages = 2; stages <= 5; ++stages)
       for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= 10; ++micro_batches) {
@@ -44,13 +45,14 @@ bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receiv
 /// Walks a program with its posts and returns how many receives began before the instruction in front of their own.
 int walk(const parallel::PipelineShape& shape, const parallel::Program& program) {
   const SlotPlan slots = plan_slots(program, shape.virtual_stages, shape.micro_batches);
-  const auto posts = plan_posts(program, slots);
+  const bool own_edges = virtual_stages_of(shape).v_shaped;
+  const auto posts = plan_posts(program, slots, own_edges);
   REQUIRE(posts.size() == program.size());
   std::map<std::pair<int, int>, int> slot_holder,
       input_holder;   // (virtual_stage, slot), (virtual_stage, input): the micro-batch whose memory it is
   std::set<std::pair<int, int>> forwarded;
   std::set<size_t> begun;
-  std::map<Op, size_t> last;
+  std::map<std::pair<Op, int>, size_t> last;
   int early = 0;
   const auto slot_of = [&](const Instruction& i) {
     return std::pair(i.virtual_stage, slots.slot_of[size_t(i.virtual_stage)][size_t(i.micro_batch)]);
@@ -64,8 +66,9 @@ int walk(const parallel::PipelineShape& shape, const parallel::Program& program)
       REQUIRE(is_receive(i.op));
       REQUIRE(receive >= at);
       REQUIRE(begun.insert(receive).second);
-      REQUIRE((!last.count(i.op) || last[i.op] < receive));   // the order of its kind's messages
-      last[i.op] = receive;
+      const std::pair edge{i.op, own_edges ? i.virtual_stage : 0};
+      REQUIRE((!last.count(edge) || last[edge] < receive));  // the order of its kind's messages
+      last[edge] = receive;
       if (i.op == Op::receive_activation) {
         REQUIRE((input_of(i).second >= 0 && input_of(i).second <= slots.slots[size_t(i.virtual_stage)]));
         REQUIRE(input_holder.emplace(input_of(i), i.micro_batch).second);
@@ -75,6 +78,7 @@ int walk(const parallel::PipelineShape& shape, const parallel::Program& program)
     }
     const Instruction& i = program[at];
     if (is_receive(i.op)) REQUIRE(begun.count(at));
+    if (i.op == Op::pass_activation) REQUIRE(input_holder.emplace(input_of(i), i.micro_batch).second);
     if (i.op == Op::forward) {
       REQUIRE(slot_holder.emplace(slot_of(i), i.micro_batch).second);
       forwarded.insert({i.virtual_stage, i.micro_batch});

@@ -76,7 +76,7 @@ TEST_CASE("no cut has a cheaper dearest stage, nor more even stages") {
             if (layers + 2 < all || (stages == 1 && virtual_stages > 1)) continue;
             const PartFlops costs = alike(embedding, layers, 1, head);
             CAPTURE(stages, virtual_stages, layers, embedding, head);
-            const Counts found = balanced_layers(costs, stages, virtual_stages);
+            const Counts found = balanced_layers(costs, {stages, virtual_stages});
             CAPTURE(found);
             REQUIRE(int(found.size()) == all);
             const Judged judged(found, stages, costs);
@@ -99,19 +99,22 @@ TEST_CASE("no cut has a cheaper dearest stage, nor more even stages") {
 }
 
 TEST_CASE("cuts by hand") {
-  CHECK(balanced_layers(alike(0, 12, 1, 5.4), 1, 1) == Counts{12});
-  CHECK(balanced_layers(alike(0, 12, 1, 0), 4, 1) == Counts{3, 3, 3, 3});
-  CHECK(balanced_layers(alike(0, 5, 1, 0), 2, 1) ==
+  CHECK(balanced_layers(alike(0, 12, 1, 5.4), {1, 1}) == Counts{12});
+  CHECK(balanced_layers(alike(0, 12, 1, 0), {4, 1}) == Counts{3, 3, 3, 3});
+  CHECK(balanced_layers(alike(0, 5, 1, 0), {2, 1}) ==
         Counts{2, 3});  // the later stage holds fewer micro-batches
-  CHECK(balanced_layers(alike(0, 12, 1, 5.4), 4, 1) == Counts{4, 4, 4, 0});
-  CHECK(balanced_layers(alike(0, 12, 1, 2.1), 4, 1) == Counts{3, 4, 4, 1});
-  CHECK(balanced_layers(alike(0, 12, 1, 5.4), 2, 2) == Counts{4, 3, 5, 0});
-  CHECK(balanced_layers(alike(0, 2, 1, 0.5), 4, 1) == Counts{0, 1, 1, 0});
+  CHECK(balanced_layers(alike(0, 12, 1, 5.4), {4, 1}) == Counts{4, 4, 4, 0});
+  CHECK(balanced_layers(alike(0, 12, 1, 2.1), {4, 1}) == Counts{3, 4, 4, 1});
+  CHECK(balanced_layers(alike(0, 12, 1, 5.4), {2, 2}) == Counts{4, 3, 5, 0});
+  CHECK(balanced_layers(alike(0, 2, 1, 0.5), {4, 1}) == Counts{0, 1, 1, 0});
+  // In a V the first stage has the embedding and the head, and so fewer layers.
+  CHECK(balanced_layers(alike(0, 12, 1, 2), {2, 2, true}) == Counts{3, 3, 4, 2});
+  CHECK(balanced_layers(alike(0, 12, 1, 4), {4, 2, true}) == Counts{0, 2, 2, 2, 2, 2, 2, 0});
   // Llama 3 405B on 16 stages of 8 virtual stages, arXiv:2407.21783, section 3.3.2: the first holds only the
   // embedding, the last only the head.
   Counts llama(128, 1);
   llama.front() = llama.back() = 0;
-  CHECK(balanced_layers(alike(0, 126, 3.4, 2.1), 16, 8) == llama);
+  CHECK(balanced_layers(alike(0, 126, 3.4, 2.1), {16, 8}) == llama);
 }
 
 TEST_CASE(
@@ -128,7 +131,7 @@ TEST_CASE(
         for (const double head : {0.0, 2.0, 8.0}) {
           const int all = stages * virtual_stages;
           const PartFlops costs{0.5, layers, head};
-          const Counts found = balanced_layers(costs, stages, virtual_stages);
+          const Counts found = balanced_layers(costs, {stages, virtual_stages});
           CAPTURE(stages, virtual_stages, layers, head, found);
           const Judged judged(found, stages, costs);
           for_each_cut(int64_t(layers.size()), all, [&](const Counts& cut) {
@@ -178,8 +181,8 @@ TEST_CASE("stages have the layers that the spec gives, and shares of the work th
     const ModelTables tables = model_tables(job);
     const Counts& counts = tables.stage_layers;
     if (!given.empty()) CHECK(counts == given);
-    if (given.empty()) CHECK(counts == balanced_layers(costs, 2, 2));
-    const std::vector<StageWork> work = stage_work(counts, 2, costs);
+    if (given.empty()) CHECK(counts == balanced_layers(costs, {2, 2}));
+    const std::vector<StageWork> work = stage_work(counts, {2, 2}, costs);
     REQUIRE(work.size() == 2);
     CHECK(work[0].share + work[1].share == Approx(1).epsilon(tolerance::kFormula));
     CHECK(work[1].share - work[0].share ==

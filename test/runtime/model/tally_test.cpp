@@ -174,11 +174,13 @@ TEST_CASE("the FLOPs of a token are 6 for each weight that it meets in a product
 
 TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of them gives", "[tally]") {
   const TemporaryFolder dir;
-  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
+  for (const Schedule schedule :
+       {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
     for (const int micro_batches : {8, 22, 64}) {
       JobSpec job = tiny_job(Family::llama, dir.path());
       job.parallelism.pipeline = job.parallelism.data = job.parallelism.tensor = 2;
-      job.parallelism.virtual_stages = schedule == Schedule::interleaved ? 2 : 1;
+      const bool one = schedule == Schedule::one_f_one_b || schedule == Schedule::zb_h1;
+      job.parallelism.virtual_stages = one ? 1 : 2;
       job.parallelism.schedule = schedule;
       job.parallelism.lanes = 2;
       job.batch.global_sequences = 2 * micro_batches;

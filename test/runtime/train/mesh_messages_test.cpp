@@ -71,6 +71,7 @@ TEST_CASE("the messages of a rank at the start and at the end of a step", "[scal
                                                .context = mesh.cp,
                                                .pipeline = mesh.pp,
                                                .data = mesh.dp,
+                                               .schedule = parallel::Schedule::interleaved,
                                                .virtual_stages = 2},
                                               true, parallel::position_of(mesh, rank)),
                                   *world);

@@ -64,6 +64,13 @@ class Combination {
       p.schedule = Schedule::interleaved;
       p.virtual_stages = 2;
     }
+    // A V has layers for all its virtual stages, and dualpipev two micro-batches a stage at any width.
+    const int64_t virtual_stages = 2 * p.pipeline;
+    if (p.pipeline > 1 && virtual_stages <= job.model.num_layers + 2 && draw(4) == 0) {
+      const bool fills = job.micro_batches_per_lane() >= virtual_stages;
+      p.schedule = fills && draw(2) == 0 ? Schedule::dualpipev : Schedule::zb_v;
+      p.virtual_stages = 2;
+    }
     if (draw(2) == 0) p.stage_layers = cut(job.model.num_layers, p.pipeline * p.virtual_stages);
     p.zero_stage = draw(p.lanes % p.data == 0 ? 4 : 2);
     p.reshard_after_forward = p.zero_stage < 3 || draw(2) == 0;

@@ -35,6 +35,10 @@ void choose_mesh(JobSpec& job, std::mt19937& random) {
     job.parallelism.schedule = Schedule::interleaved;
     job.parallelism.virtual_stages = 2;
   }
+  if (job.parallelism.pipeline == 2 && random() % 3 == 0) {
+    job.parallelism.schedule = Schedule::zb_v;
+    job.parallelism.virtual_stages = 2;
+  }
   job.parallelism.zero_stage = int(random() % (job.parallelism.data == 3 ? 2 : 4));
   job.recompute = Recompute(random() % 3);
 }

@@ -30,6 +30,7 @@ std::vector<Mesh> meshes(int tp) {
       if (tp * dp * pp > 8) continue;
       for (const Schedule s : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1}) all.push_back({dp, pp, 1, s});
       if (pp == 2) all.push_back({dp, pp, 2, Schedule::interleaved});
+      if (pp == 2) all.push_back({dp, pp, 2, Schedule::zb_v});
     }
   return all;
 }

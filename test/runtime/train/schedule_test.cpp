@@ -35,19 +35,26 @@ void check_slots(const parallel::Program& program, const SlotPlan& plan) {
 }
 
 /// A transport may run the messages of an edge one after another and know no tags: both ends must name them in one order.
+/// An edge joins two stages; in a V, two virtual stages.
 void check_edges(const parallel::PipelineShape& shape, const std::vector<parallel::Program>& programs, bool activation) {
-  const int stages = shape.stages;
-  for (int from = 0; from < stages; ++from) {
-    const int to = (from + (activation ? 1 : stages - 1)) % stages;
-    std::vector<std::pair<int, int>> sent, received;   // (receiving global virtual stage, micro-batch)
-    for (const parallel::Instruction& i : programs[size_t(from)])
+  const parallel::VirtualStages order = virtual_stages_of(shape);
+  using Edge = std::tuple<int, int, int>;  // from, to, local virtual stage in a V
+  std::map<Edge, std::vector<std::pair<int, int>>> sent,
+      received;  // (receiving global virtual stage, micro-batch)
+  for (int stage = 0; stage < shape.stages; ++stage)
+    for (const parallel::Instruction& i : programs[size_t(stage)]) {
+      const int c = order.global_of(stage, i.virtual_stage);
+      const auto edge = [&](int from, int to) {
+        return Edge{order.stage_of(from), order.stage_of(to), order.v_shaped ? order.local_of(to) : 0};
+      };
+      const int to = c + (activation ? 1 : -1), from = c - (activation ? 1 : -1);
       if (i.op == (activation ? parallel::Op::send_activation : parallel::Op::send_gradient))
-        sent.emplace_back(i.virtual_stage * stages + from + (activation ? 1 : -1), i.micro_batch);
-    for (const parallel::Instruction& i : programs[size_t(to)])
+        sent[edge(c, to)].emplace_back(to, i.micro_batch);
       if (i.op == (activation ? parallel::Op::receive_activation : parallel::Op::receive_gradient))
-        received.emplace_back(i.virtual_stage * stages + to, i.micro_batch);
-    CHECK(sent == received);
-  }
+        received[edge(from, c)].emplace_back(c, i.micro_batch);
+    }
+  CHECK(sent == received);
+  CHECK(sent.empty() == (shape.stages == 1));
 }
 
 }  // namespace
@@ -101,7 +108,8 @@ TEST_CASE("a step's samples are shared out whole and in lane order at every widt
 TEST_CASE("the programs that the trainer runs pass the checker and their slots never collide") {
   const test::TemporaryFolder dir;
   JobSpec job = test::tiny_job(Family::gpt2, dir.path());
-  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1})
+  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
+                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
       for (int stages = 1; stages <= 6; ++stages)
         for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)

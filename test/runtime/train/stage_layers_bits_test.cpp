@@ -38,6 +38,9 @@ const std::vector<Cut> kCuts = {
     {2, 2, {0, 3, 1, 0}, Schedule::interleaved},
     {2, 2, {1, 1, 2, 0}, Schedule::interleaved},
     {2, 3, {0, 1, 1, 1, 1, 0}, Schedule::interleaved},
+    {2, 2, {0, 2, 2, 0}, Schedule::zb_v},
+    {2, 2, {1, 2, 1, 0}, Schedule::zb_v},
+    {3, 2, {0, 1, 1, 1, 1, 0}, Schedule::zb_v},
 };
 
 void set_cut(JobSpec& job, const Cut& cut) {
