@@ -18,7 +18,8 @@ A job is one JSON file; `//` comments are allowed. `trainctl init` writes one, `
             missing files with the command that makes them (exit status 6). With --no-data they do not look
             for files, e.g. on a login node, or for a study of a model.
   size      `trainctl plan JOB` reports memory, traffic and time, and whether the job fits (exit status 4:
-            no). --device h100 plans for a GPU that is not here. --timeline draws the pipeline of a step.
+            no). --device h100 plans for a GPU that is not here. --timeline draws the pipeline of a step,
+            --schedules compares all pipeline schedules for it.
 
 What a resume may change (`trainctl explain FIELD` gives the class of a field):
 

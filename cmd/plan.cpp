@@ -11,6 +11,7 @@
 #include "runtime/machine/mpirun.h"
 #include "runtime/observe/report/plan_view.h"
 #include "runtime/plan/report.h"
+#include "runtime/plan/schedule_table.h"
 #include "runtime/supervise/decide/placement.h"
 #include "runtime/supervise/nodes/run_nodes.h"
 #include "runtime/supervise/start/start.h"
@@ -25,7 +26,7 @@ struct PlanOptions {
   double mfu = 0;  // percent or a fraction; 0: the default
   int nodes = 0, slots = 0;  // of a cluster that is not here
   std::string switches;
-  bool timeline = false;
+  bool timeline = false, schedules = false;
   int width = 110;
 };
 
@@ -162,6 +163,28 @@ int timeline(const PlanOptions& options, const JobSpec& job, const Context& cont
   return kExitDone;
 }
 
+std::optional<double> assumed_mfu(const PlanOptions& options) {
+  if (options.mfu <= 0) return std::nullopt;
+  return options.mfu > 1 ? options.mfu / 100 : options.mfu;
+}
+
+int schedules(const PlanOptions& options, const JobSpec& job, const Context& context) {
+  const ScheduleTable table =
+      schedule_table(job_input(options.job), job, device_of(options, job), assumed_mfu(options));
+  if (context.json) {
+    print_json("schedules", parse_ordered_json(schedules_json(table)));
+    return kExitDone;
+  }
+  fmt::print("{}", render_schedules(table));
+  // The fastest that fits, as far as that is known.
+  const ScheduleRow* best = nullptr;
+  for (const ScheduleRow& row : table.rows)
+    if (row.refused.empty() && row.fits.value_or(true) && (!best || row.relative_time < best->relative_time))
+      best = &row;
+  if (best) fmt::print("next: {}\n", plan_command(options, best->settings));
+  return kExitDone;
+}
+
 void print_next(const PlanOptions& options, const PlanReport& report) {
   if (const std::string next = next_command(options, report); !next.empty()) fmt::print("next: {}\n", next);
 }
@@ -171,14 +194,13 @@ int plan(const PlanOptions& options, const Context& context) {
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (!options.job.no_data) parsed = with_data_decided(*parsed, real_file_system());
   if (options.timeline) return timeline(options, parsed->job, context);
-  const std::optional<double> mfu =
-      options.mfu > 0 ? std::optional(options.mfu > 1 ? options.mfu / 100 : options.mfu) : std::nullopt;
+  if (options.schedules) return schedules(options, parsed->job, context);
   const std::vector<ClusterNode> nodes = nodes_of_plan(options, parsed->job);
   const std::optional<PlacementResult> placed = placement_of(nodes, parsed->job);
   DeviceModel device = device_of(options, parsed->job);
   device.ranks_on_node =
       parallel::ranks_on_node(ranks_of_nodes(placed, node_count(nodes, parsed->job, device), parsed->job));
-  PlanReport report = make_report(job_input(options.job), parsed->job, device, mfu);
+  PlanReport report = make_report(job_input(options.job), parsed->job, device, assumed_mfu(options));
   forecast(report, nodes, placed);
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {
@@ -232,6 +254,9 @@ void add_plan(CommandLine& app, Context& context) {
                                                       "e.g. `node0 spine.leaf0`")
       .type_name("FILE");
   command.add_flag("--timeline", options->timeline, "draw the pipeline schedule of one step");
+  command.add_flag(
+      "--schedules", options->schedules,
+      "compare all pipeline schedules: idle time, memory, what they send, and which the job cannot have");
   command.add_option("--width", options->width, "columns of the timeline").range(20, 1000);
   when_chosen(command, context, [options, &context] { return plan(*options, context); });
 }

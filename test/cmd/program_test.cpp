@@ -284,6 +284,8 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"plan", {"plan", big, "--no-data", "--device", "h100", "--nodes", "2"}},
       {"plan", {"plan", big, "--no-data", "--device", "1MiB"}},
       {"timeline", {"plan", big, "--timeline"}},
+      {"schedules", {"plan", big, "--no-data", "--schedules"}},
+      {"schedules", {"plan", big, "--no-data", "--schedules", "--device", "h100"}},
       {"launch-preview", and_also(launch, {"--dry-run"})},
       {"submit-preview", and_also(launch, {"--submit", "--dry-run", "-s", "launcher.slurm.nodes=1"})},
       {"manifest", and_also(manifest, {"--dry-run", "--image", "i", "--claim", "c", "--mount", folder.path(),
