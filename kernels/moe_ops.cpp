@@ -38,6 +38,16 @@ void check_grouped(const Matrix& offsets, const PackedWeight& w, const Matrix& l
 void Route::check() const {
   check_router(logits, ids, counts, seq_len);
   check_dtype(weights, ids.rows, ids.cols, DType::f32);
+  if (bias) check_dtype(bias, 1, logits.cols, DType::f32);
+  const int groups = router.groups, kept = router.top_groups;
+  ENSURE(groups >= 1 && groups <= kMostRouterGroups && logits.cols % groups == 0 && kept >= 1 &&
+             kept <= groups && ids.cols <= logits.cols / groups * kept,
+         "{} of {} experts, in {} of {} groups", ids.cols, logits.cols, kept, groups);
+}
+
+void AddCounts::check() const {
+  check_dtype(counts, counts.rows, counts.cols, DType::i32);
+  check_dtype(sums, 1, counts.cols, DType::f32);
 }
 
 void RouteBackward::check() const {

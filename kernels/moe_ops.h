@@ -12,28 +12,45 @@ enum class RouterScore {
   sigmoid   ///< s = sigmoid(logits) of each expert; Source: DeepSeek-V3, arXiv:2412.19437
 };
 
-/// How logits become experts and weights. A token goes to the k experts with the largest logits, of equal
-/// ones to the lower index, in descending order. Its weights are w_j = scale s_j, or scale s_j / (sum of the
-/// chosen s) if renormalize.
+/// How logits become experts and weights. A token goes to the k experts with the largest values, of equal
+/// ones to the lower index, in descending order. Values are the logits; with a bias or groups they are
+/// s + bias, in double. Of groups of neighbouring experts it meets those with the largest sums of their two
+/// largest values, of equal ones the lower index. Its weights are w_j = scale s_j, or
+/// scale s_j / (sum of the chosen s) if renormalize. Source of groups and bias: DeepSeek-V3, section 2.1.2.
 struct Router {
   RouterScore score = RouterScore::softmax;
   bool renormalize = true;
   float scale = 1;
+  int groups = 1, top_groups = 1;  ///< at most kMostRouterGroups
   bool operator==(const Router&) const = default;
 };
 
-/// The experts of each token. logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]:
+constexpr int kMostRouterGroups = 64;
+
+/// The experts of each token. bias f32 [1, E], or empty: 0; logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]:
 /// slots of each sequence by expert
 struct Route {
   static constexpr const char* kName = "route";
   Router router;
   int64_t seq_len = 0;
   Matrix logits, ids, weights, counts;
+  Matrix bias = {};
   int64_t top_k() const { return ids.cols; }
   OpShape cost_shape() const { return elements(kName, logits); }
-  double bytes() const { return bytes_of({logits, ids, weights, counts}); }
+  double bytes() const { return bytes_of({logits, ids, weights, counts, bias}); }
   void check() const;
-  void arguments(auto&& each) { each(logits), each(ids), each(weights), each(counts); }
+  void arguments(auto&& each) { each(logits), each(ids), each(weights), each(counts), each(bias); }
+};
+
+/// sums[e] (+)= sum over b of counts[b, e]; exact below 2^24.   counts i32 [B, E] of Route, sums f32 [1, E]
+struct AddCounts {
+  static constexpr const char* kName = "add_counts";
+  Matrix counts, sums;
+  bool accumulate = false;
+  OpShape cost_shape() const { return elements(kName, counts); }
+  double bytes() const { return bytes_of({counts, sums}); }
+  void check() const;
+  void arguments(auto&& each) { each(counts), each(sums); }
 };
 
 /// The gradient of Route's logits, and that of two losses of the router itself:

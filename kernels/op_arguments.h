@@ -106,6 +106,12 @@ struct SgdStep {
   uint32_t update = 0;  ///< as of AdamWStep
 };
 
+/// Factors of one step of biases that balance experts. mean: of the counts.
+struct BalanceStep {
+  float rate = 0;
+  double mean = 0;
+};
+
 /// An op and the shape that determines its cost. Products: [m, k] times [k, n]. Attention: m rows, n = query
 /// heads * head_dim, k = seq_len, and the window where it is shorter. Other ops: m x n elements.
 struct OpShape {

@@ -163,6 +163,11 @@ void check_boxes(std::span<const UpdateBox> boxes) {
   }
 }
 
+void Balance::check() const {
+  check_boxes(boxes);
+  for (const UpdateBox& box : boxes) ENSURE(box.param.dtype == DType::f32 && !box.first_moment);
+}
+
 OpShape SumSquares::cost_shape() const {
   OpShape shape{kName, int64_t(boxes.size())};
   for (const Matrix& box : boxes) shape.n += box.count();

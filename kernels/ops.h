@@ -354,8 +354,8 @@ using Op =
                  LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight, ActivationForward,
                  ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
                  Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
-                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, ScaledAdd,
-                 Route, RouteBackward, SortByExpert, GatherRows, CombineRows, ScaleRows, ScaleRowsBackward,
-                 GroupedForward, GroupedBackwardInput, GroupedBackwardWeight>;
+                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, Balance,
+                 ScaledAdd, Route, RouteBackward, AddCounts, SortByExpert, GatherRows, CombineRows, ScaleRows,
+                 ScaleRowsBackward, GroupedForward, GroupedBackwardInput, GroupedBackwardWeight>;
 
 }  // namespace trainctl::kernels

@@ -1,7 +1,9 @@
 // One token's way through a router, in double, on a device that is the machine: moe_ops.h has the formulas.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <vector>
 
 #include "kernels/moe_ops.h"
@@ -11,15 +13,21 @@ namespace trainctl::kernels {
 /// The scores of one token. Holds its memory from token to token.
 class RouterRow {
  public:
-  RouterRow(const Router& router, int64_t experts) : router_(router), s_(size_t(experts)), p_(s_), ds_(s_) {}
+  RouterRow(const Router& router, int64_t experts)
+      : router_(router), s_(size_t(experts)), p_(s_), ds_(s_), values_(s_) {}
 
-  /// Of logits [E]: ids and weights [k].
-  void choose(const float* logits, int64_t k, int32_t* ids, float* weights) {
+  /// Of logits [E] and the bias [E], or null: ids and weights [k].
+  void choose(const float* logits, const float* bias, int64_t k, int32_t* ids, float* weights) {
     score(logits);
+    const bool as_they_are = !bias && router_.groups == 1;
+    for (size_t e = 0; e < s_.size(); ++e)
+      values_[e] = as_they_are ? double(logits[e]) : s_[e] + (bias ? double(bias[e]) : 0.0);
+    if (router_.groups > 1) leave_best_groups();
     for (int64_t j = 0; j < k; ++j) {
       int32_t best = -1;
       for (int32_t e = 0; e < int32_t(s_.size()); ++e)
-        if (std::find(ids, ids + j, e) == ids + j && (best < 0 || logits[e] > logits[best])) best = e;
+        if (std::find(ids, ids + j, e) == ids + j && (best < 0 || values_[size_t(e)] > values_[size_t(best)]))
+          best = e;
       ids[j] = best;
     }
     const double sum = router_.renormalize ? chosen(k, ids) : 1;
@@ -62,6 +70,29 @@ class RouterRow {
     for (size_t e = 0; e < experts; ++e)
       s_[e] = router_.score == RouterScore::sigmoid ? 1 / (1 + std::exp(-double(logits[e]))) : p_[e];
   }
+  /// The sum of a group's two largest values.
+  double value_of_group(size_t group, size_t size) const {
+    double first = -INFINITY, second = -INFINITY;
+    for (size_t e = group * size; e < (group + 1) * size; ++e) {
+      if (values_[e] > first)
+        second = first, first = values_[e];
+      else if (values_[e] > second)
+        second = values_[e];
+    }
+    return size > 1 ? first + second : first;
+  }
+  void leave_best_groups() {
+    const size_t groups = size_t(router_.groups), size = s_.size() / groups;
+    std::array<double, kMostRouterGroups> of_group{};
+    for (size_t g = 0; g < groups; ++g) of_group[g] = value_of_group(g, size);
+    for (size_t g = 0; g < groups; ++g) {
+      int better = 0;
+      for (size_t other = 0; other < groups; ++other)
+        better += of_group[other] > of_group[g] || (of_group[other] == of_group[g] && other < g);
+      if (better < router_.top_groups) continue;
+      std::fill_n(values_.begin() + std::ptrdiff_t(g * size), size, -INFINITY);
+    }
+  }
   double chosen(int64_t k, const int32_t* ids) const {
     double sum = router_.score == RouterScore::sigmoid ? 1e-20 : 0;
     for (int64_t j = 0; j < k; ++j) sum += s_[size_t(ids[j])];
@@ -69,9 +100,20 @@ class RouterRow {
   }
 
   const Router router_;
-  std::vector<double> s_, p_, ds_;
+  std::vector<double> s_, p_, ds_, values_;
   double lse_ = 0;
 };
+
+/// AddCounts, also on a device that is the machine.
+inline void add_counts(const AddCounts& op) {
+  auto* sums = op.sums.as<float>();
+  if (!op.accumulate) std::fill(sums, sums + op.sums.cols, 0.0f);
+  for (int64_t e = 0; e < op.sums.cols; ++e) {
+    int64_t count = 0;
+    for (int64_t b = 0; b < op.counts.rows; ++b) count += op.counts.as<int32_t>()[b * op.counts.cols + e];
+    sums[e] += float(count);
+  }
+}
 
 /// SortByExpert, also on a device that is the machine: slots in order, so that the rows of an expert are.
 inline void sort_by_expert(const SortByExpert& op) {

@@ -46,6 +46,23 @@ struct Sgd {
   void check() const { check_boxes(boxes); }
 };
 
+/// For every box, whose gradient counts the tokens of experts:
+///   w = w + rate * sign(mean - grad), f32, rounded once;   param = w, in f32
+/// Source: auxiliary-loss-free load balancing, arXiv:2408.15664, algorithm 1.
+struct Balance {
+  static constexpr const char* kName = "balance";
+  std::span<const UpdateBox> boxes;
+  BalanceStep step;
+  OpShape cost_shape() const { return shape_of_boxes(kName, boxes); }
+  double bytes() const { return bytes_of_boxes(boxes, 0); }
+  void check() const;
+};
+
+/// The change of a bias whose expert has `count` tokens.
+constexpr float balance_change(const BalanceStep& step, float count) {
+  return double(count) < step.mean ? step.rate : double(count) > step.mean ? -step.rate : 0.0f;
+}
+
 /// out[i] = sum over box i of x^2, in double, in an order fixed by the box's shape alone.
 ///   boxes   f32 matrices
 ///   out     host memory, valid after stream.synchronize(); if it is not from allocate_host, the call blocks

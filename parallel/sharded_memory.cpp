@@ -10,9 +10,10 @@ Matrix chunk_in(Matrix local, const FlatChunk& c) {
       .columns(c.where.local_col, c.where.global.cols());
 }
 
-kernels::Moments format_of(DType moments) {
-  if (moments == DType::f32) return kernels::Moments::f32;
-  return moments == DType::bf16 ? kernels::Moments::bf16 : kernels::Moments::int8;
+/// Of the first moments; null: there are none.
+kernels::Moments format_of(const StateRow* moments) {
+  if (!moments || moments->dtype == DType::f32) return kernels::Moments::f32;
+  return moments->dtype == DType::bf16 ? kernels::Moments::bf16 : kernels::Moments::int8;
 }
 
 }  // namespace
@@ -130,7 +131,7 @@ void ShardedMemory::build_state_chunks() {
                            .grad_stride = s.gradient_stride,
                            .weight_decay = use.weight_decay,
                            .lr_scale = use.lr_scale,
-                           .moments = format_of(s.rows.find(StateRole::first_moment)->dtype),
+                           .moments = format_of(s.rows.find(StateRole::first_moment)),
                            .first_scales = reinterpret_cast<float*>(s.state(StateRole::first_scales)),
                            .second_scales = reinterpret_cast<float*>(s.state(StateRole::second_scales))};
     box.param = own_weight(g, c);

@@ -50,11 +50,13 @@ struct ShardedParams::Impl {
         squares(b.allocate_host(memory.state_chunks().size() * sizeof(double))),
         boxes(size_t(UpdateRule::muon)) {
     for (size_t i = 0; i < memory.owned_chunks().size(); ++i) {
-      const ParamUse& use = memory.layout.uses[size_t(memory.owned_chunks()[i].chunk.use)];
-      if (use.rule != UpdateRule::muon) boxes[size_t(use.rule)].push_back(memory.update_boxes()[i]);
+      if (rule_of(i) != UpdateRule::muon) boxes[size_t(rule_of(i))].push_back(memory.update_boxes()[i]);
     }
     if (memory.layout.plan.muon.matrix > 0)
       muon = std::make_unique<MuonUpdates>(memory, groups.find(axes::tensor), b, s);
+  }
+  UpdateRule rule_of(size_t state_chunk) const {
+    return memory.layout.uses[size_t(memory.owned_chunks()[state_chunk].chunk.use)].rule;
   }
   const std::vector<kernels::UpdateBox>& boxes_of(UpdateRule rule) const { return boxes[size_t(rule)]; }
 
@@ -139,8 +141,9 @@ void ShardedParams::finish_reduction() {
 
 void ShardedParams::add_gradient_squares(ExactSum& squares) {
   std::vector<Matrix> boxes;
-  for (const StateChunk& c : state_chunks()) {
-    if (!c.saved_here) continue;
+  for (size_t i = 0; i < state_chunks().size(); ++i) {
+    const StateChunk& c = state_chunks()[i];
+    if (!c.saved_here || impl_->rule_of(i) == UpdateRule::balance) continue;
     boxes.push_back(
         {const_cast<float*>(c.gradient), DType::f32, c.box.rows(), c.box.cols(), c.gradient_stride});
   }
@@ -159,6 +162,7 @@ void ShardedParams::step(const UpdateStep& step) {
   run(kernels::AdamW{.boxes = impl_->boxes_of(UpdateRule::adamw), .step = step.adamw});
   run(kernels::Lion{.boxes = impl_->boxes_of(UpdateRule::lion), .step = step.lion});
   run(kernels::Sgd{.boxes = impl_->boxes_of(UpdateRule::sgd), .step = step.sgd});
+  run(kernels::Balance{.boxes = impl_->boxes_of(UpdateRule::balance), .step = step.balance});
   if (impl_->muon) impl_->muon->step(step.muon);
   impl_->memory.average(step.ema_decay, impl_->backend, impl_->stream);
   impl_->gathers->weights_changed();

@@ -93,6 +93,7 @@ struct UpdateStep {
   kernels::AdamWStep adamw;
   kernels::LionStep lion;
   kernels::SgdStep sgd;
+  kernels::BalanceStep balance;
   MuonStep muon;
   float ema_decay = 1;  ///< of averages: ema = ema_decay * ema + (1 - ema_decay) * master
 };
@@ -163,8 +164,9 @@ class ShardedParams {
   /// Waits for the reductions of all uses; afterwards own chunks hold the sum over all lanes.
   void finish_reduction();
 
-  /// Adds the sum of squares of the gradient of each chunk that this rank counts. Of all ranks together every
-  /// chunk is counted once, and its sum does not depend on the mesh. Waits for the stream.
+  /// Adds the sum of squares of the gradient of each chunk that this rank counts, but those of the rule
+  /// `balance`. Of all ranks together every chunk is counted once, and its sum does not depend on the mesh.
+  /// Waits for the stream.
   void add_gradient_squares(ExactSum& squares);
   /// Updates the chunks whose state is on this rank. Call it after finish_reduction. Where a matrix is cut
   /// over the tensor axis and its rule needs the whole, collective along that axis.

@@ -30,7 +30,7 @@ constexpr Table table_of(UpdateRule rule, Moments format, bool averages) {
   table.add({StateRole::master, "master weights"});
   if (rule == UpdateRule::muon)
     table.add({StateRole::first_moment, "momentum of matrices", DType::f32, StateUnit::matrix});
-  else
+  else if (rule != UpdateRule::balance)
     table.add_moment(true, format);
   if (rule == UpdateRule::adamw) table.add_moment(false, format);
   if (averages) table.add({StateRole::ema, "averages of weights"});

@@ -77,10 +77,12 @@ class CpuBackend final : public HostDevice {
   void compute(const AdamW& op);
   void compute(const Lion& op);
   void compute(const Sgd& op);
+  void compute(const Balance& op);
   void compute(const SumSquares& op);
   void compute(const Sum& op);
   void compute(const Route& op);
   void compute(const RouteBackward& op);
+  void compute(const AddCounts& op);
   void compute(const SortByExpert& op);
   void compute(const GatherRows& op);
   void compute(const CombineRows& op);

@@ -57,7 +57,7 @@ void CpuBackend::compute(const Route& op) {
   over_rows(op.logits.rows, kRouterRows, [&](int64_t first, int64_t n) {
     RouterRow row(op.router, experts);
     for (int64_t m = first; m < first + n; ++m)
-      row.choose(op.logits.as<float>() + m * experts, k, op.ids.as<int32_t>() + m * k,
+      row.choose(op.logits.as<float>() + m * experts, op.bias.as<float>(), k, op.ids.as<int32_t>() + m * k,
                  op.weights.as<float>() + m * k);
   });
   over_rows(op.counts.rows, 1, [&](int64_t sequence, int64_t) {
@@ -79,6 +79,7 @@ void CpuBackend::compute(const RouteBackward& op) {
   });
 }
 
+void CpuBackend::compute(const AddCounts& op) { add_counts(op); }
 void CpuBackend::compute(const SortByExpert& op) { sort_by_expert(op); }
 
 void CpuBackend::compute(const GatherRows& op) {

@@ -123,6 +123,16 @@ void CpuBackend::compute(const Sgd& op) {
   update(op.boxes, op.step.update, [&](const UpdateBox& tile) { kernels_.sgd(tile, op.step); });
 }
 
+void CpuBackend::compute(const Balance& op) {
+  for (const UpdateBox& box : op.boxes)  // a value for each expert: too few for several threads
+    for (int64_t r = 0; r < box.param.rows; ++r) {
+      float *const w = box.master + r * box.param.cols, *const to =
+                                                            box.param.as<float>() + r * box.param.stride;
+      for (int64_t c = 0; c < box.param.cols; ++c)
+        to[c] = w[c] = w[c] + balance_change(op.step, box.grad[r * box.grad_stride + c]);
+    }
+}
+
 void CpuBackend::compute(const SumSquares& op) {
   std::vector<BoxTile>& tiles = cleared_tiles();
   for (size_t i = 0; i < op.boxes.size(); ++i) {

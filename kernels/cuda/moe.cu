@@ -37,17 +37,65 @@ struct Scores {
   }
 };
 
+/// By what experts are chosen: the logits, or with a bias or groups s + bias, where groups that are left out have nothing.
+struct Values {
+  const Scores& s;
+  const float* bias;
+  int groups, per_group;
+  uint64_t kept;
+
+  __device__ Values(const Scores& scores, const float* bias_, int groups_, int top_groups)
+      : s(scores), bias(bias_), groups(groups_), per_group(scores.experts / groups_), kept(~uint64_t(0)) {
+    if (groups > 1) kept = best_groups(top_groups);
+  }
+  __device__ double biased(int e) const { return bias ? s(e) + double(bias[e]) : s(e); }
+  __device__ double operator()(int e) const {
+    if (!bias && groups == 1) return double(s.logits[e]);
+    return groups > 1 && (kept >> (e / per_group) & 1) == 0 ? -INFINITY : biased(e);
+  }
+
+ private:
+  /// The sum of a group's two largest values.
+  __device__ double value_of_group(int group) const {
+    double first = -INFINITY, second = -INFINITY;
+    for (int e = group * per_group; group < groups && e < (group + 1) * per_group; ++e) {
+      const double value = biased(e);
+      if (value > first)
+        second = first, first = value;
+      else if (value > second)
+        second = value;
+    }
+    return per_group > 1 ? first + second : first;
+  }
+  /// A bit for each group; lane l has groups l and l + kWarpSize.
+  __device__ uint64_t best_groups(int top_groups) const {
+    const double own[2] = {value_of_group(s.lane), value_of_group(s.lane + kWarpSize)};
+    uint64_t bits = 0;
+    for (int half = 0; half < 2; ++half) {
+      const int mine = s.lane + half * kWarpSize;
+      int better = 0;
+      for (int g = 0; g < groups; ++g) {
+        const double other = __shfl_sync(kFullWarp, g < kWarpSize ? own[0] : own[1], g % kWarpSize);
+        better += other > own[half] || (other == own[half] && g < mine);
+      }
+      bits |= uint64_t(__ballot_sync(kFullWarp, mine < groups && better < top_groups)) << (half * kWarpSize);
+    }
+    return bits;
+  }
+};
+static_assert(kMostRouterGroups == 2 * kWarpSize);
+
 /// The best expert that comes behind (value, index) in descending order, of equal values the lower index first.
-__device__ inline int next_best(const Scores& s, float value, int index) {
-  float best = -INFINITY;
+__device__ inline int next_best(const Values& values, double value, int index) {
+  double best = -INFINITY;
   int at = INT_MAX;
-  for (int e = s.lane; e < s.experts; e += kWarpSize) {
-    const float l = s.logits[e];
-    const bool behind = index < 0 || l < value || (l == value && e > index);
-    if (behind && (at == INT_MAX || l > best)) best = l, at = e;
+  for (int e = values.s.lane; e < values.s.experts; e += kWarpSize) {
+    const double v = values(e);
+    const bool behind = index < 0 || v < value || (v == value && e > index);
+    if (behind && (at == INT_MAX || v > best)) best = v, at = e;
   }
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    const float other = __shfl_xor_sync(kFullWarp, best, offset);
+    const double other = __shfl_xor_sync(kFullWarp, best, offset);
     const int other_at = __shfl_xor_sync(kFullWarp, at, offset);
     if (other_at != INT_MAX && (at == INT_MAX || other > best || (other == best && other_at < at)))
       best = other, at = other_at;
@@ -61,23 +109,25 @@ struct RouterShape {
   int64_t seq_len;
   bool sigmoid, renormalize;
   double scale;
+  int groups, top_groups;
 };
 RouterShape shape_of(const Router& router, const Matrix& logits, const Matrix& ids, int64_t seq_len) {
   return {
-      logits.rows,        int(logits.cols),    int(ids.cols), seq_len, router.score == RouterScore::sigmoid,
-      router.renormalize, double(router.scale)};
+      logits.rows,        int(logits.cols),     int(ids.cols), seq_len, router.score == RouterScore::sigmoid,
+      router.renormalize, double(router.scale), router.groups, router.top_groups};
 }
 
 __global__ void __launch_bounds__(kRouterWarps* kWarpSize)
-    route_kernel(RouterShape r, const float* logits, int32_t* ids, float* weights) {
+    route_kernel(RouterShape r, const float* logits, const float* bias, int32_t* ids, float* weights) {
   const int64_t m = int64_t(blockIdx.x) * kRouterWarps + threadIdx.x / kWarpSize;
   if (m >= r.tokens) return;
   const int lane = int(threadIdx.x) % kWarpSize;
   const Scores s(logits + m * r.experts, r.experts, r.sigmoid, lane);
+  const Values values(s, bias, r.groups, r.top_groups);
   double sum = r.sigmoid ? 1e-20 : 0.0;
   int chosen = -1;
   for (int j = 0; j < r.k; ++j) {
-    chosen = next_best(s, chosen < 0 ? 0.0f : s.logits[chosen], chosen);
+    chosen = next_best(values, chosen < 0 ? 0.0 : values(chosen), chosen);
     sum += s(chosen);
     if (lane == 0) ids[m * r.k + j] = chosen;
   }
@@ -141,6 +191,16 @@ __global__ void __launch_bounds__(kMoeThreads)
     __syncthreads();
   }
   if (threadIdx.x == 0) counts[int64_t(blockIdx.y) * experts + expert] = shared[0];
+}
+
+/// A thread for each expert.
+__global__ void __launch_bounds__(kMoeThreads)
+    add_counts_kernel(const int32_t* counts, int64_t rows, int experts, float* sums, bool accumulate) {
+  const int e = int(blockIdx.x) * kMoeThreads + int(threadIdx.x);
+  if (e >= experts) return;
+  int64_t count = 0;
+  for (int64_t b = 0; b < rows; ++b) count += counts[b * experts + e];
+  sums[e] = accumulate ? sums[e] + float(count) : float(count);
 }
 
 /// Counts at offsets[1..] become the ends of the experts' rows.
@@ -320,8 +380,8 @@ void count(const Queue& queue, const char* name, const Matrix& ids, int64_t grou
 void enqueue(const Queue& queue, const Route& op) {
   const RouterShape shape = shape_of(op.router, op.logits, op.ids, op.seq_len);
   launch(queue, Route::kName, route_kernel, unsigned(div_up(op.logits.rows, kRouterWarps)),
-         kRouterWarps * kWarpSize, 0, shape, op.logits.as<float>(), op.ids.as<int32_t>(),
-         op.weights.as<float>());
+         kRouterWarps * kWarpSize, 0, shape, op.logits.as<float>(), op.bias.as<float>(),
+         op.ids.as<int32_t>(), op.weights.as<float>());
   count(queue, Route::kName, op.ids, op.counts.rows, op.logits.cols, op.counts.as<int32_t>());
 }
 
@@ -330,6 +390,12 @@ void enqueue(const Queue& queue, const RouteBackward& op) {
   launch(queue, RouteBackward::kName, route_backward_kernel, unsigned(div_up(op.logits.rows, kRouterWarps)),
          kRouterWarps * kWarpSize, 0, shape, op.aux_of_slot(), double(op.z), op.logits.as<float>(),
          op.ids.as<int32_t>(), op.counts.as<int32_t>(), op.dweights.as<float>(), op.dlogits.as<float>());
+}
+
+void enqueue(const Queue& queue, const AddCounts& op) {
+  const int experts = int(op.sums.cols);
+  launch(queue, AddCounts::kName, add_counts_kernel, unsigned(div_up(experts, kMoeThreads)), kMoeThreads, 0,
+         op.counts.as<int32_t>(), op.counts.rows, experts, op.sums.as<float>(), op.accumulate);
 }
 
 void enqueue(const Queue& queue, const SortByExpert& op) {

@@ -73,6 +73,7 @@ inline size_t scratch_bytes(const SinkBackward& op) { return sink_backward_scrat
 // moe.cu
 void enqueue(const Queue&, const Route&);
 void enqueue(const Queue&, const RouteBackward&);
+void enqueue(const Queue&, const AddCounts&);
 void enqueue(const Queue&, const SortByExpert&);
 void enqueue(const Queue&, const GatherRows&);
 void enqueue(const Queue&, const CombineRows&);
@@ -109,6 +110,8 @@ void lion(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles,
           const LionStep& step);
 void sgd(const Queue&, const UpdateBox* device_boxes, const Tile* device_tiles, int64_t tiles, Moments,
          const SgdStep& step);
+/// One launch for each box.
+void enqueue(const Queue&, const Balance&);
 /// A row for each block of a box's moments.
 inline Matrix block_shape(const Matrix& box) {
   return {nullptr, DType::f32, moment_blocks(box.count()), kMomentBlock, kMomentBlock};

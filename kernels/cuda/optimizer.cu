@@ -167,6 +167,17 @@ __global__ void __launch_bounds__(kThreads) one_moment_kernel(const UpdateBox* b
   }
 }
 
+/// A thread for each value of a box.
+__global__ void __launch_bounds__(kThreads) balance_kernel(UpdateBox box, BalanceStep step) {
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= box.param.rows * box.param.cols) return;
+  const int64_t r = i / box.param.cols, c = i % box.param.cols;
+  const float count = box.grad[r * box.grad_stride + c];
+  const float change = double(count) < step.mean ? step.rate : double(count) > step.mean ? -step.rate : 0.0f;
+  box.master[i] = __fadd_rn(box.master[i], change);
+  static_cast<float*>(box.param.data)[r * box.param.stride + c] = box.master[i];
+}
+
 // ---- moments in fewer bits ------------------------------------------------------------------------------------------------------
 // A warp has a block of kMomentBlock values, lane i the values i, i + 32, ...: kernels/moments.h in the same order of operations.
 
@@ -416,6 +427,13 @@ void sgd(const Queue& queue, const UpdateBox* device_boxes, const Tile* device_t
          const SgdStep& step) {
   launch_update(queue, "sgd", device_boxes, device_tiles, tiles, moments, OneMoment<SgdRule>{{step}}, one_moment_kernel<SgdRule>,
                 SgdRule{step});
+}
+
+void enqueue(const Queue& queue, const Balance& op) {
+  for (const UpdateBox& box : op.boxes) {
+    if (box.param.count() == 0) continue;
+    launch(queue, "balance", balance_kernel, dim3(unsigned(div_up(box.param.count(), kThreads))), dim3(kThreads), 0, box, op.step);
+  }
 }
 
 void sum_squares(const Queue& queue, const Matrix* device_boxes, int64_t boxes, const Tile* device_tiles, int64_t tiles,

@@ -29,7 +29,8 @@ void compute(const Route& op) {
   RouterRow row(op.router, experts);
   for (int64_t m = 0; m < op.logits.rows; ++m) {
     int32_t* ids = op.ids.as<int32_t>() + m * k;
-    row.choose(op.logits.as<float>() + m * experts, k, ids, op.weights.as<float>() + m * k);
+    row.choose(op.logits.as<float>() + m * experts, op.bias.as<float>(), k, ids,
+               op.weights.as<float>() + m * k);
     for (int64_t j = 0; j < k; ++j) ++counts[m / op.seq_len * experts + ids[j]];
   }
 }
@@ -42,6 +43,8 @@ void compute(const RouteBackward& op) {
                  op.counts.as<int32_t>() + m / op.seq_len * experts, op.dweights.as<float>() + m * k,
                  op.aux_of_slot(), double(op.z), op.dlogits.as<float>() + m * experts);
 }
+
+void compute(const AddCounts& op) { add_counts(op); }
 
 void compute(const SortByExpert& op) { sort_by_expert(op); }
 

@@ -73,6 +73,16 @@ void compute(const Sgd& op) {
   }
 }
 
+void compute(const Balance& op) {
+  for (const UpdateBox& box : op.boxes)
+    for (int64_t r = 0; r < box.param.rows; ++r)
+      for (int64_t c = 0; c < box.param.cols; ++c) {
+        float& w = box.master[r * box.param.cols + c];
+        w = w + balance_change(op.step, box.grad[r * box.grad_stride + c]);
+        put(box.param, r, c, w);
+      }
+}
+
 void compute(const SumSquares& op) {
   for (size_t i = 0; i < op.boxes.size(); ++i) {
     op.out[i] = 0;

@@ -237,7 +237,7 @@ class PlanBuilder {
     if (layer_.activation == FfnActivation::swiglu_clamped) plan.limit = float(layer_.activation_limit);
     plan.router = {
         spec.router == RouterKind::sigmoid ? kernels::RouterScore::sigmoid : kernels::RouterScore::softmax,
-        spec.renormalize, float(spec.routed_scale)};
+        spec.renormalize, float(spec.routed_scale), int(spec.groups), int(spec.top_groups)};
     plan.aux_loss = float(spec.aux_loss_coefficient);
     plan.z_loss = float(spec.z_loss_coefficient);
     ParamList list;
@@ -248,6 +248,11 @@ class PlanBuilder {
               .cols = m_.hidden_size,
               .place = M::router_weight,
               .partial = true});
+    if (spec.selection_bias)
+      list.add({.name = std::string(words.router) + ".e_score_correction_bias",
+                .role = ParamRole::selection_bias,
+                .rows = spec.num_experts,
+                .place = M::selection_bias});
     expert_weights(list, words);
     plan.norm_after = norm(list, names[3], M::after_weight, M::after_bias);
     plan.parameters = list.take();

@@ -205,8 +205,10 @@ class PlacementBackend final : public kernels::Backend {
 
   void place(const kernels::Route& op) {
     const Placement in = whole_rows("a router", op.logits);
+    added("a router's bias", p_.of(op.bias), in, p_.rank());
     for (const Matrix& out : {op.ids, op.weights, op.counts}) p_.set(out, in);
   }
+  void place(const kernels::AddCounts& op) { accumulate(op.sums, row_sum(p_.of(op.counts)), op.accumulate); }
   void place(const kernels::SortByExpert& op) {
     for (const Matrix& out : {op.offsets, op.slots, op.rows}) p_.set(out, p_.of(op.ids));
   }
@@ -299,6 +301,7 @@ class PlacementBackend final : public kernels::Backend {
   void place(const kernels::AdamW&) const {}
   void place(const kernels::Lion&) const {}
   void place(const kernels::Sgd&) const {}
+  void place(const kernels::Balance&) const {}
   void place(const kernels::SumSquares&) const {}
   void place(const kernels::Sum& op) const { nonlinear("the sum of losses", p_.at(op.x)); }
 

@@ -24,6 +24,7 @@ double mup_factor(const OptimizerSpec& optimizer, bool matrix, double ratio) {
     case UpdateRule::adamw:
     case UpdateRule::lion: return matrix ? ratio : 1;
     case UpdateRule::sgd: return matrix ? 1 : 1 / ratio;
+    case UpdateRule::balance: return 1;
     case UpdateRule::muon: break;
   }
   return optimizer.muon.scale == parallel::MuonScale::match_rms ? std::sqrt(ratio) : 1;
@@ -40,6 +41,7 @@ const RoleRow& RoleRows::of(ParamRole role, bool residual) const {
     case ParamRole::norm_bias: return norm;
     case ParamRole::bias: return bias;
     case ParamRole::router: return router;
+    case ParamRole::selection_bias: return selection_bias;
     case ParamRole::matrix: break;
   }
   return residual ? matrix_out : matrix_in;
@@ -75,6 +77,7 @@ RoleRows role_rows(const ModelPlan& model, const OptimizerSpec& optimizer) {
           .router = row("routers", in, &F::matrix, true),
           .norm = row("norms", 0, &F::vector, decays(DecayKind::norm)),
           .bias = row("biases", 0, &F::vector, decays(DecayKind::bias)),
+          .selection_bias = {.name = "biases of the choice of experts", .rule = UpdateRule::balance},
           .cut = init.type == InitKind::truncated_normal ? init.cut : 0};
 }
 

@@ -37,7 +37,7 @@ struct RoleRow {
 };
 
 struct RoleRows {
-  RoleRow embedding, position, head, matrix_in, matrix_out, router, norm, bias;
+  RoleRow embedding, position, head, matrix_in, matrix_out, router, norm, bias, selection_bias;
   double cut = 0;  ///< of ParamInit
   /// residual: of a matrix, whether it is the last of its sublayer.
   const RoleRow& of(ParamRole role, bool residual) const;

@@ -68,6 +68,49 @@ void check_idle(Resolution& r) {
   }
 }
 
+void check_groups(Resolution& r) {
+  const MoeSpec& moe = r.job.model.moe;
+  const char *groups = "model.moe.groups", *kept = "model.moe.top_groups", *experts = "model.moe.num_experts";
+  if (!r.sound({groups, kept, experts, "model.moe.top_k"})) return;
+  if (moe.num_experts % moe.groups != 0)
+    return r.report("E0255", "groups of experts must be equally large", {groups, experts},
+                    {use_one_of(common_divisors({moe.num_experts}))},
+                    fmt::format("{} is not a multiple of {}", moe.num_experts, moe.groups));
+  const int64_t size = moe.num_experts / moe.groups;
+  if (moe.top_groups > moe.groups)
+    r.report("E0255",
+             fmt::format("a token cannot have experts in {} of {} groups", moe.top_groups, moe.groups),
+             {kept, groups}, {fmt::format("use at most {}", moe.groups)});
+  else if (moe.top_k <= moe.num_experts && moe.top_k > size * moe.top_groups)
+    r.report("E0255",
+             fmt::format("a token has {} experts, and {} of {} groups have only {}", moe.top_k,
+                         moe.top_groups, moe.groups, size * moe.top_groups),
+             {kept, groups, "model.moe.top_k"},
+             {fmt::format("use a top_groups of at least {}", (moe.top_k + size - 1) / size)});
+}
+
+/// Counts of tokens are sums in f32, which are exact as far as 2^24.
+void check_balance(Resolution& r) {
+  MoeSpec& moe = r.job.model.moe;
+  const char *rate = "model.moe.bias_update_rate", *bias = "model.moe.selection_bias";
+  if (!r.sound({rate, bias})) return;
+  if (moe.bias_update_rate > 0 && !moe.selection_bias) {
+    if (r.given_by_user(bias))
+      r.report("E0224", fmt::format("`{}` has no effect here", rate), {rate, bias},
+               {"remove one of them: a bias that is not there does not change"});
+    moe.selection_bias = true;
+  }
+  if (!moe.selection_bias) return;
+  if (r.sound("parallelism.reduction_dtype") && r.job.parallelism.reduction_dtype != DType::f32)
+    r.report("E0256", "biases of experts follow from counts, which bf16 would round",
+             {"parallelism.reduction_dtype", bias}, {"use a reduction_dtype of f32"});
+  if (!r.sound({"batch.global_sequences", "data.seq_len", "model.moe.top_k", "model.moe.num_experts"}))
+    return;
+  if (moe.mean_count(r.job.tokens_per_step()) >= double(1 << 24))
+    r.report("E0256", "an expert has 2^24 tokens of a step or more, which cannot be counted in f32",
+             {"batch.global_sequences", "data.seq_len", bias}, {"use a smaller batch"});
+}
+
 void check_experts(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const char *experts = "model.moe.num_experts", *width = "model.moe.expert_ffn_size",
@@ -103,6 +146,8 @@ void check_experts(Resolution& r) {
   if (m.layer.mlp_bias && r.sound("model.layer.mlp_bias"))
     r.report("E0254", "experts have no biases", {"model.layer.mlp_bias", experts},
              {"set model.layer.mlp_bias to false"});
+  check_groups(r);
+  check_balance(r);
 }
 
 void check_pattern(Resolution& r) {

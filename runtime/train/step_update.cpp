@@ -39,6 +39,13 @@ parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int6
   return step;
 }
 
+/// Every token of a step goes to top_k experts of each layer that has some.
+kernels::BalanceStep balance_step(const JobSpec& job) {
+  const MoeSpec& moe = job.model.moe;
+  if (moe.num_experts == 0) return {};
+  return {float(moe.bias_update_rate), moe.mean_count(job.tokens_per_step())};
+}
+
 }  // namespace
 
 void ExpertUse::count(const int32_t* counts, int64_t rows, int64_t experts_of_row) {
@@ -57,6 +64,7 @@ StepEnd::StepEnd(const JobSpec& job, RankResources& rank, Control& control, Save
       saver_(saver),
       tokens_per_step_(job.tokens_per_step()),
       skip_bad_steps_(job.fault_tolerance.skip_bad_steps),
+      balance_(balance_step(job)),
       optimizer_(job.optimizer),
       schedule_(job.schedule) {}
 
@@ -116,8 +124,10 @@ StepFate StepEnd::apply_or_skip(const StepScalars& scalars, TrainingState& state
   const double lr = learning_rate(schedule_, step);
   if (fate == StepFate::apply) {
     saver_.state_changes();
-    rank_.params->step(
-        update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm, scalars.of_tokens));
+    parallel::UpdateStep update =
+        update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm, scalars.of_tokens);
+    update.balance = balance_;
+    rank_.params->step(update);
     bad_steps = after_step(bad_steps, fate);
     state.last_loss = line.loss;
     return fate;

@@ -92,6 +92,7 @@ class StepEnd {
   Control& control_;
   Saver& saver_;
   const int64_t tokens_per_step_, skip_bad_steps_;
+  const kernels::BalanceStep balance_;
   const OptimizerSpec optimizer_;
   const ScheduleSpec schedule_;
 };

@@ -4,6 +4,7 @@
 // ties; central differences of the weights and of both losses; a whole layer's passes chained.
 #include "support.h"
 
+#include <array>
 #include <functional>
 #include <numeric>
 
@@ -183,6 +184,81 @@ TEST_CASE("routers choose as the reference does, of equal scores the first") {
     CHECK(ids == std::vector<int32_t>{0, 2, 3});
     CHECK(counts == std::vector<int32_t>{1, 0, 1, 1});
     CHECK(weights.get(0, 0) == Approx(std::exp(1.0) / (3 * std::exp(1.0) + 1)));
+  }
+}
+
+TEST_CASE("routers choose by biased scores, in the best groups, as the reference does") {
+  struct Choice {
+    int64_t experts, k;
+    int groups, top_groups;
+    bool biased;
+  };
+  Random random(105);
+  for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid})
+    for (const auto& [experts, k, groups, top_groups, biased] : {Choice{1, 1, 1, 1, true},
+                                                                 {8, 3, 1, 1, true},
+                                                                 {8, 3, 4, 2, false},
+                                                                 {6, 2, 6, 2, true},
+                                                                 {128, 8, 8, 4, true},
+                                                                 {128, 4, 64, 3, true},
+                                                                 {96, 6, 48, 48, true}}) {
+      INFO(experts << " experts, " << k << " each, " << top_groups << " of " << groups << " groups");
+      const Router router{.score = score, .scale = 2.5f, .groups = groups, .top_groups = top_groups};
+      const Storage logits = random.normal(DType::f32, 40, experts, 0, 2.0f),
+                    bias = random.normal(DType::f32, 1, experts, 0, 0.3f);
+      Storage weights(DType::f32, 40, k, 0), sums = random.normal(DType::f32, 1, experts);
+      weights.fill(kPoison);
+      for (int e = 0; e < experts; ++e) sums.set(0, e, float(e));
+      Storage fresh = sums;
+      fresh.fill(kPoison);
+      compare({integers(40, k), weights, integers(4, experts), sums, fresh}, {0, tolerance::kOpF32, 0, 0, 0},
+              [&, k_of = k](Backend& b, Stream& s, auto& o) {
+                b.run(s, Route{.router = router,
+                               .seq_len = 10,
+                               .logits = logits,
+                               .ids = o[0],
+                               .weights = o[1],
+                               .counts = o[2],
+                               .bias = biased ? Matrix(bias) : Matrix()});
+                b.run(s, AddCounts{.counts = o[2], .sums = o[3], .accumulate = true});
+                b.run(s, AddCounts{.counts = o[2], .sums = o[4]});
+                double all = 0;
+                for (int64_t e = 0; e < o[4]->cols; ++e) all += double(o[4].get(0, e));
+                CHECK(all == double(40 * k_of));
+              });
+    }
+}
+
+TEST_CASE("a router's bias decides the choice and not the weights, groups by their two best") {
+  Storage logits(DType::f32, 1, 6, 0), bias(DType::f32, 1, 6, 0), weights(DType::f32, 1, 2, 0);
+  std::vector<int32_t> ids(2), counts(6);
+  const auto route = [&](Backend& b, Router router) {
+    b.run(*b.create_stream(), Route{.router = router,
+                                    .seq_len = 1,
+                                    .logits = logits,
+                                    .ids = ints(ids, 1, 2),
+                                    .weights = weights,
+                                    .counts = ints(counts, 1, 6),
+                                    .bias = bias});
+    return ids;
+  };
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  for (const Candidate& c : candidates()) {
+    INFO(c.name);
+    for (int e = 0; e < 6; ++e) logits.set(0, e, std::array{2.0f, -1.0f, 1.0f, 0.9f, 0.5f, 0.0f}[size_t(e)]);
+    bias.fill(0);
+    const Router plain{.score = RouterScore::sigmoid},
+        grouped{.score = RouterScore::sigmoid, .groups = 3, .top_groups = 1};
+    CHECK(route(*c.backend, plain) == std::vector<int32_t>{0, 2});
+    CHECK(route(*c.backend, grouped) == std::vector<int32_t>{2, 3});  // 0 is in a group with the worst
+    bias.set(0, 5, 0.6f);
+    CHECK(route(*c.backend, plain) == std::vector<int32_t>{5, 0});
+    CHECK(weights.get(0, 0) == Approx(sigmoid(0) / (sigmoid(0) + sigmoid(2))));
+    CHECK(route(*c.backend, grouped) == std::vector<int32_t>{5, 4});
+    bias.set(0, 5, -3);  // a group with less than nothing is still none that is left out
+    Router two = grouped;
+    two.top_groups = 2;
+    CHECK(route(*c.backend, two) == std::vector<int32_t>{0, 2});
   }
 }
 

@@ -204,6 +204,31 @@ TEST_CASE("lion and sgd are their formulas over several steps") {
   }
 }
 
+TEST_CASE("biases that balance experts go by their rate towards the mean") {
+  const BalanceStep step{.rate = 0.1f, .mean = 7.5};
+  for (auto [rows, cols] : {std::pair{1, 1}, {5, 1}, {3, 17}, {1, 600}}) {
+    Random random(58);
+    std::vector<Storage> state = {random.normal(DType::f32, rows, cols), Storage(DType::f32, rows, cols, 5)};
+    Storage counts(DType::f32, rows, cols, 3);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c) counts.set(r, c, float((r * cols + c) % 16));
+    const auto run = [&](Backend& b, Stream& s, auto& o, double mean) {
+      const UpdateBox boxes[] = {
+          {.master = o[0].f32(), .grad = counts.f32(), .grad_stride = counts->stride, .param = o[1]}};
+      b.run(s, Balance{.boxes = boxes, .step = {step.rate, mean}});
+    };
+    compare(state, {0, 0}, [&](Backend& b, Stream& s, auto& o) { run(b, s, o, step.mean); });
+    std::vector<Storage> after = state;
+    run(reference(), *reference().create_stream(), after, 7);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c) {
+        const float count = counts.get(r, c), before = state[0].get(r, c);
+        CHECK(after[0].get(r, c) == (count < 7 ? before + 0.1f : count > 7 ? before - 0.1f : before));
+        CHECK(after[1].get(r, c) == after[0].get(r, c));
+      }
+  }
+}
+
 TEST_CASE("scaled_add equals the reference bit for bit, and reads no output that it overwrites") {
   Random random(57);
   for (auto [rows, cols] : {std::pair{1, 1}, {3, 17}, {70, 40}, {2, 40001}})

@@ -53,6 +53,20 @@ inline void describe_balanced_experts(ModelSpec& m) {
            .z_loss_coefficient = 0.1};
 }
 
+/// Experts in groups, chosen by biased scores, which a bias balances without a loss.
+inline void describe_grouped_experts(ModelSpec& m) {
+  m.moe = {.num_experts = 8,
+           .top_k = 3,
+           .expert_ffn_size = 12,
+           .router = RouterKind::sigmoid,
+           .routed_scale = 1.5,
+           .aux_loss_coefficient = 0,
+           .selection_bias = true,
+           .bias_update_rate = 0.01,
+           .groups = 4,
+           .top_groups = 2};
+}
+
 inline const std::vector<DescribedModel>& described_models() {
   static const std::vector<DescribedModel> all = {
       {"head_dim", [](ModelSpec& m) { m.head_dim_given = 6; }},
@@ -109,6 +123,7 @@ inline const std::vector<DescribedModel>& described_models() {
          describe_experts(m);
          m.moe.top_k = 5, m.moe.renormalize = false, m.moe.layer_step = 2;
        }},
+      {"experts in groups, balanced by a bias", describe_grouped_experts},
       {"everything", describe_everything}};
   return all;
 }

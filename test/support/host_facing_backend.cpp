@@ -174,6 +174,7 @@ class HostFacing final : public HostDevice {
   void mirror(const AdamW& op) { mirror_update(op); }
   void mirror(const Lion& op) { mirror_update(op); }
   void mirror(const Sgd& op) { mirror_update(op); }
+  void mirror(const Balance& op) { mirror_update(op); }
   template <typename O>
   void mirror_update(O op) {
     std::vector<Range> ranges;

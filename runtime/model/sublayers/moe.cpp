@@ -60,6 +60,7 @@ class Moe : public Sublayer {
         activation_(plan.activation, plan.limit),
         norm_(plan.norm, uses, kNormNumbers),
         router_weight_(uses.use(plan.router_weight)),
+        selection_bias_(uses.use(plan.selection_bias)),
         router_(c.backend.make_packed(plan.experts, c.shape.hidden, DType::f32)),
         rows_(c, kRowNumbers, plan.experts, plan.top_k),
         up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * sizes_.up, c.shape.hidden, {}),
@@ -117,10 +118,21 @@ class Moe : public Sublayer {
                                                           .x = router_input(c, t),
                                                           .dw = c.params.gradient(router_weight_, at.lane),
                                                           .accumulate = !at.first});
+    if (selection_bias_ >= 0) add_counts(c, t[kCounts], at);
     norm_.backward_weight(c, t, at);
   }
 
  private:
+  /// The counts of each context block to its lane.
+  void add_counts(const LayerContext& c, Matrix counts, LanePlace at) const {
+    const int64_t blocks = c.shape.cut.blocks_here(), rows = counts.rows / blocks;
+    for (int block = 0; block < blocks; ++block)
+      c.backend.run(c.stream, kernels::AddCounts{.counts = counts.row_range(block * rows, rows),
+                                                 .sums = vector_gradient(c.params, selection_bias_,
+                                                                         at.lane + block),
+                                                 .accumulate = !at.first});
+  }
+
   /// As far as the input of the last product.
   void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
     norm_.forward(c, t, previous, delta);
@@ -132,7 +144,8 @@ class Moe : public Sublayer {
                                            .logits = t[kLogits],
                                            .ids = t[kIds],
                                            .weights = t[kWeights],
-                                           .counts = t[kCounts]});
+                                           .counts = t[kCounts],
+                                           .bias = vector_weight(c.params, selection_bias_)});
     if (c.expert_counts)
       c.backend.copy_to_host(c.stream, c.expert_counts, t[kCounts].data,
                              size_t(t[kCounts].count()) * sizeof(int32_t));
@@ -197,7 +210,7 @@ class Moe : public Sublayer {
   const MoeSizes sizes_;
   const FfnStep activation_;
   EntryNorm norm_;
-  int router_weight_;
+  int router_weight_, selection_bias_;
   std::unique_ptr<kernels::PackedWeight> router_;
   ExpertRows rows_;
   Linear up_, down_;

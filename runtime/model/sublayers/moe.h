@@ -20,7 +20,16 @@ inline int64_t route_tokens(const LayerShape& s) { return s.cut.exists() ? s.cut
 /// Sizes of the whole model.
 struct MoePlan {
   /// up_weight: of all experts, one taller matrix; so is down_weight.
-  enum Place { norm_weight, norm_bias, router_weight, up_weight, down_weight, after_weight, after_bias };
+  enum Place {
+    norm_weight,
+    norm_bias,
+    router_weight,
+    up_weight,
+    down_weight,
+    after_weight,
+    after_bias,
+    selection_bias  ///< its gradient: the counts of experts
+  };
   int64_t experts = 0, top_k = 0, ffn = 0;
   FfnActivation activation = FfnActivation::swiglu;
   float limit = 0;  ///< of swiglu_clamped

@@ -9,7 +9,18 @@
 
 namespace trainctl {
 
-enum class ParamRole { embedding, position, norm_weight, norm_bias, bias, matrix, head, router };
+/// selection_bias: of experts, for their choice alone; counts of tokens change it.
+enum class ParamRole {
+  embedding,
+  position,
+  norm_weight,
+  norm_bias,
+  bias,
+  matrix,
+  head,
+  router,
+  selection_bias
+};
 
 /// A parameter of a sublayer.
 struct ParamDeclaration {

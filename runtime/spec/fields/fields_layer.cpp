@@ -196,6 +196,46 @@ void declare_router(DeclareSection& moe) {
       .example("1e-3");
 }
 
+void declare_choice(DeclareSection& moe) {
+  moe.boolean("selection_bias",
+              "A bias of each expert is added to its score for the choice of a token's experts, and not to "
+              "their weights (DeepSeek-V3, GLM-4.5). True where bias_update_rate is above 0.")
+      .to(IN_JOB(model.moe.selection_bias))
+      .fallback(false)
+      .left_out_as_default()
+      .also({"moe_router_enable_expert_bias"});
+  moe.number("bias_update_rate",
+             "Balances experts without a loss: after each step the bias of an expert that got fewer tokens "
+             "of the whole batch than the mean grows by this, of one that got more it shrinks by this. "
+             "Usually with an aux_loss_coefficient of 0 or little. 0: biases stay.")
+      .to(IN_JOB(model.moe.bias_update_rate))
+      .on_change(Change::branch)
+      .from(0)
+      .upto(1)
+      .fallback(0.0)
+      .left_out_as_default()
+      .also({"moe_router_bias_update_rate", "bias_update_speed", "gamma"})
+      .example("0.001");
+  moe.integer("groups",
+              "Experts are in so many groups of neighbours, of which a token meets the top_groups with the "
+              "largest sums of their two largest (biased) scores. 1: none.")
+      .to(IN_JOB(model.moe.groups))
+      .from(1)
+      .upto(64)
+      .fallback(int64_t{1})
+      .left_out_as_default()
+      .also({"n_group", "num_expert_groups", "moe_router_num_groups"})
+      .example("8");
+  moe.integer("top_groups", "Groups in which a token has its experts.")
+      .to(IN_JOB(model.moe.top_groups))
+      .from(1)
+      .upto(64)
+      .fallback(int64_t{1})
+      .left_out_as_default()
+      .also({"topk_group", "moe_router_group_topk"})
+      .example("4");
+}
+
 void declare_experts(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection moe(
       table, sections, "model.moe",
@@ -204,6 +244,7 @@ void declare_experts(std::vector<Field>& table, std::vector<Section>& sections) 
       Change::never);
   declare_expert_sizes(moe);
   declare_router(moe);
+  declare_choice(moe);
 }
 
 void declare_positions(std::vector<Field>& table, std::vector<Section>& sections) {

@@ -115,7 +115,12 @@ struct MoeSpec {
   int64_t first_dense_layers = 0;  // that have no experts
   int64_t layer_step = 1;          // of the layers from 1 on, each so many-th has experts
   double aux_loss_coefficient = 0.01, z_loss_coefficient = 0;
+  bool selection_bias = false;
+  double bias_update_rate = 0;
+  int64_t groups = 1, top_groups = 1;
   bool operator==(const MoeSpec&) const = default;
+  /// Tokens of an expert in a step, if all have as many.
+  double mean_count(int64_t tokens) const { return double(tokens) * double(top_k) / double(num_experts); }
 };
 
 /// How parameters are named.

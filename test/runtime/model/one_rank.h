@@ -63,7 +63,8 @@ class OneRank {
   template <typename Each>
   void for_weights(Each each) {
     squares_ = 0;
-    for (const auto& c : params_.state_chunks())
+    for (const auto& c : params_.state_chunks()) {
+      if (tables_.params.params[size_t(c.param)].role == ParamRole::selection_bias) continue;  // of counts
       for (int64_t i = 0; i < c.box.count(); ++i) {
         const kernels::Matrix whole = params_.gradient(c.param, 0);  // on one rank each parameter has one use
         const int64_t row = c.box.row_begin + i / c.box.cols(), col = c.box.col_begin + i % c.box.cols();
@@ -71,6 +72,7 @@ class OneRank {
         squares_ += g * g;
         each(weight(c, i), g);
       }
+    }
   }
   MicroBatch micro_batch() const {
     MicroBatch mb;

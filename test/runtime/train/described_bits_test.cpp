@@ -78,6 +78,7 @@ TEST_CASE("described models: the same bits on every mesh", "[bits]") {
 TEST_CASE("experts: the same bits on every mesh", "[bits]") {
   check_meshes(describe_experts, 1, DType::bf16);
   check_meshes(describe_balanced_experts, 1, DType::f32);
+  check_meshes(describe_grouped_experts, 1, DType::f32);
 }
 
 TEST_CASE("experts: how evenly they are used is reported, the same on every mesh", "[bits]") {
@@ -108,6 +109,7 @@ TEST_CASE("experts: how evenly they are used is reported, the same on every mesh
 
 TEST_CASE("experts: the same bits on every mesh of two tensor ranks", "[bits]") {
   check_meshes(describe_balanced_experts, 2, DType::bf16);
+  check_meshes(describe_grouped_experts, 2, DType::bf16);
 }
 
 TEST_CASE("described models: the same bits on every mesh of two tensor ranks", "[bits]") {
@@ -132,17 +134,20 @@ TEST_CASE("described models: two tensor ranks compute what one computes", "[bits
 }
 
 TEST_CASE("described models: a run goes on with the same bits on another mesh", "[bits]") {
-  const TemporaryFolder dir;
-  const JobSpec base = described(dir, describe_everything, 1, DType::bf16);
-  const ThreadRun whole = run_on_threads(base, {.dir = dir.path() + "/whole", .max_steps = kDescribedSteps});
-  JobSpec job = base;
-  job.parallelism.data = 2;
-  job.parallelism.zero_stage = 3;
-  const ThreadRun begun = run_on_threads(job, {.dir = dir.path() + "/begun", .max_steps = 3});
-  job = base;
-  job.parallelism.pipeline = 2;
-  job.recompute = Recompute::full;
-  const ThreadRun rest = run_on_threads(
-      job, {.dir = dir.path() + "/rest", .resume_from = begun.checkpoint, .max_steps = kDescribedSteps});
-  CHECK(rest.root_hash == whole.root_hash);
+  for (const auto describe : {describe_everything, describe_grouped_experts}) {
+    const TemporaryFolder dir;
+    const JobSpec base = described(dir, describe, 1, DType::bf16);
+    const ThreadRun whole =
+        run_on_threads(base, {.dir = dir.path() + "/whole", .max_steps = kDescribedSteps});
+    JobSpec job = base;
+    job.parallelism.data = 2;
+    job.parallelism.zero_stage = 3;
+    const ThreadRun begun = run_on_threads(job, {.dir = dir.path() + "/begun", .max_steps = 3});
+    job = base;
+    job.parallelism.pipeline = 2;
+    job.recompute = Recompute::full;
+    const ThreadRun rest = run_on_threads(
+        job, {.dir = dir.path() + "/rest", .resume_from = begun.checkpoint, .max_steps = kDescribedSteps});
+    CHECK(rest.root_hash == whole.root_hash);
+  }
 }

@@ -1,0 +1,90 @@
+// Goal: biases that balance experts follow from counts, and change by nothing else.
+// Method: a tiny model on thread ranks; biases in checkpoints against the number of steps, behind steps that are
+// skipped, and where they are to stay; gradient norms with and without. That they balance: test/kernels/moe_test.cpp.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "ckpt/checkpoint.h"
+#include "runtime/base/file_system.h"
+#include "runtime/model/params.h"
+#include "test/support/described_models.h"
+#include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+namespace {
+
+constexpr double kRate = 1e-3;  // less than scores differ by
+
+JobSpec biased_job(const TemporaryFolder& dir) {
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  describe_grouped_experts(job.model);
+  job.model.moe.groups = job.model.moe.top_groups = 1;
+  job.model.moe.bias_update_rate = kRate;
+  job.parallelism.lanes = 4;
+  return job;
+}
+
+/// Of all layers, one after another.
+std::vector<float> biases_in(const JobSpec& job, const std::string& checkpoint) {
+  const auto opened = ckpt::Checkpoint::open(real_file_system(), checkpoint);
+  std::vector<float> all;
+  for (const Param& p : parameter_table(job.model, job.optimizer).params) {
+    if (p.role != ParamRole::selection_bias) continue;
+    std::vector<float> one(size_t(p.count()));
+    const ckpt::BoxRead read{.name = p.layout.name,
+                             .role = ckpt::Role::master,
+                             .box = {0, p.layout.rows, 0, 1},
+                             .out = one.data()};
+    opened->read_all({&read, 1}, [](uint64_t) {});
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a bias moves by the rate in a step, and none moves with a rate of 0") {
+  const TemporaryFolder dir;
+  JobSpec job = biased_job(dir);
+  job.optimizer.ema_decay = 0.9;
+  const ThreadRun one = run_on_threads(job, {.dir = dir.path() + "/one", .max_steps = 1});
+  int moved = 0;
+  for (const float bias : biases_in(job, one.checkpoint)) {
+    CHECK((bias == 0 || std::abs(bias) == float(kRate)));  // 0: as many tokens as the mean
+    moved += bias != 0;
+  }
+  CHECK(moved > 16);
+  const ThreadRun three = run_on_threads(job, {.dir = dir.path() + "/three", .max_steps = 3});
+  int grown = 0;
+  for (const float bias : biases_in(job, three.checkpoint)) {
+    CHECK(std::abs(bias) < 3.001 * kRate);
+    grown += std::abs(bias) > 2.999 * kRate;
+  }
+  CHECK(grown > 0);
+  job.model.moe.bias_update_rate = 0;
+  const ThreadRun still = run_on_threads(job, {.dir = dir.path() + "/still", .max_steps = 3});
+  for (const float bias : biases_in(job, still.checkpoint)) CHECK(bias == 0);
+}
+
+TEST_CASE("counts of experts are in no gradient norm, and a skipped step moves no bias") {
+  const TemporaryFolder dir;
+  JobSpec job = biased_job(dir);
+  const ThreadRun with = run_on_threads(job, {.dir = dir.path() + "/with", .max_steps = 1});
+  JobSpec other = job;
+  other.model.moe.selection_bias = false;
+  other.model.moe.bias_update_rate = 0;
+  const ThreadRun without = run_on_threads(other, {.dir = dir.path() + "/without", .max_steps = 1});
+  CHECK(with.losses == without.losses);  // biases begin as 0
+  CHECK(with.grad_norms == without.grad_norms);
+  job.schedule.warmup_steps = 0;
+  job.schedule.lr = job.schedule.min_lr = 3e38;
+  job.optimizer.lr_scale.embedding = 4;  // so that the first step makes them infinite
+  job.fault_tolerance.skip_bad_steps = 10;
+  const ThreadRun first = run_on_threads(job, {.dir = dir.path() + "/first", .max_steps = 1});
+  const ThreadRun skipped = run_on_threads(job, {.dir = dir.path() + "/skipped", .max_steps = 4});
+  REQUIRE(std::isnan(skipped.losses.at(1)));
+  CHECK(biases_in(job, skipped.checkpoint) == biases_in(job, first.checkpoint));
+}
