@@ -73,7 +73,8 @@ void LinearBackwardWeight::check() const {
 void Rope::check() const {
   ENSURE(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0 && seq_len > 0, "{} columns, head_dim {}, T {}",
          x.cols, head_dim, seq_len);
-  ENSURE(turned() % 2 == 0 && turned() <= head_dim, "{} of {} columns of a head turn", turned(), head_dim);
+  ENSURE(turned() % 2 == 0 && rotary_begin >= 0 && rotary_begin + turned() <= head_dim,
+         "{} of {} columns of a head turn, from {} on", turned(), head_dim, rotary_begin);
   ENSURE(is_activation(x.dtype));
 }
 
@@ -119,6 +120,17 @@ double attention_flops(const AttentionShape& s) {
   const int64_t pairs =
       visible_pairs(before + s.seq_len, cost.window) - (before > 0 ? visible_pairs(before, cost.window) : 0);
   return 4 * double(s.batch) * double(pairs) * double(cost.n);
+}
+
+void ExpandKeys::check() const {
+  ENSURE(heads > 0 && k.cols % heads == 0 && kv.cols % heads == 0, "{} and {} columns of {} heads", k.cols,
+         kv.cols, heads);
+  ENSURE(own_dim() >= 0 && value_dim() >= 0 && value_dim() <= head_dim(),
+         "of {} channels of a head {} are its key's own, and {} its value's", head_dim(), own_dim(),
+         value_dim());
+  ENSURE(is_activation(k.dtype) && kv.dtype == k.dtype && shared.dtype == k.dtype);
+  ENSURE(kv.rows == k.rows && shared.rows == k.rows, "{} and {} rows for {}", kv.rows, shared.rows, k.rows);
+  check_same({k, v});
 }
 
 void SinkBackward::check() const {

@@ -23,13 +23,14 @@
 //  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
 //  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
 //                       so that a caller can move or cut it; an op on a list of boxes has none
-// Those of norms, activations, the loss and experts are in norm_ops.h, activation_ops.h, loss_ops.h and
-// moe_ops.h.
+// Those of norms, activations, the loss, experts and latent attention are in norm_ops.h, activation_ops.h,
+// loss_ops.h, moe_ops.h and latent_ops.h.
 #pragma once
 #include <span>
 #include <variant>
 
 #include "kernels/activation_ops.h"
+#include "kernels/latent_ops.h"
 #include "kernels/loss_ops.h"
 #include "kernels/moe_ops.h"
 #include "kernels/norm_ops.h"
@@ -256,8 +257,8 @@ struct LinearBackwardWeight {
 };
 
 // ---- attention --------------------------------------------------------------------------------------------
-/// In place on x [M, heads * D]: of each head the first R = rotary_dim columns turn in pairs,
-/// (a, b) -> (a cos - b sin, b cos + a sin); inverse = true rotates back (the gradient). Pair i of a head is
+/// In place on x [M, heads * D]: of each head R = rotary_dim columns, from rotary_begin on, turn in pairs,
+/// (a, b) -> (a cos - b sin, b cos + a sin); inverse = true rotates back (the gradient). Pair i of them is
 /// columns (i, i + R/2) (Hugging Face), or (2i, 2i + 1) where interleaved.
 /// cos_sin f32 [T, R]: row t holds R/2 cosines, then R/2 sines. Row m has position positions[m], or m mod T.
 struct Rope {
@@ -269,6 +270,7 @@ struct Rope {
   int64_t rotary_dim = 0;  ///< R; 0: all of a head's columns
   bool interleaved = false;
   const int32_t* positions = nullptr;  ///< [M], each below T
+  int64_t rotary_begin = 0;
   int64_t turned() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   OpShape cost_shape() const { return elements(kName, x); }
   double bytes() const { return bytes_of({x, x}) * double(turned()) / double(head_dim); }
@@ -356,6 +358,7 @@ using Op =
                  Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
                  CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, Balance,
                  ScaledAdd, Route, RouteBackward, AddCounts, SortByExpert, GatherRows, CombineRows, ScaleRows,
-                 ScaleRowsBackward, GroupedForward, GroupedBackwardInput, GroupedBackwardWeight>;
+                 ScaleRowsBackward, GroupedForward, GroupedBackwardInput, GroupedBackwardWeight, ExpandKeys,
+                 ExpandKeysBackward>;
 
 }  // namespace trainctl::kernels

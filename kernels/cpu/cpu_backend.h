@@ -91,6 +91,8 @@ class CpuBackend final : public HostDevice {
   void compute(const GroupedForward& op);
   void compute(const GroupedBackwardInput& op);
   void compute(const GroupedBackwardWeight& op);
+  void compute(const ExpandKeys& op);
+  void compute(const ExpandKeysBackward& op);
   template <typename O>
     requires requires(const O& op) { op.product(); }
   void compute(const O& op) {   // of two ops, not fused

@@ -84,6 +84,10 @@ void grouped_forward(const Queue&, const GroupedForward&, const Matrix& w);
 void grouped_backward_input(const Queue&, const GroupedBackwardInput&, const Matrix& w);
 void enqueue(const Queue&, const GroupedBackwardWeight&);
 
+// latent.cu
+void enqueue(const Queue&, const ExpandKeys&);
+void enqueue(const Queue&, const ExpandKeysBackward&);
+
 // loss.cu
 void enqueue(const Queue&, const FormLogits&);
 void enqueue(const Queue&, const CrossEntropyStats&);

@@ -10,7 +10,7 @@ struct Turn {
   const float* cos_sin;
   const int32_t* positions;
   int64_t seq_len;
-  int head_dim, half;  ///< columns of a head, and pairs of it that turn
+  int head_dim, half, begin;  ///< columns of a head, pairs of it that turn, the first column of these
   float direction;     ///< -1: back
 
   __device__ const float* angles(int64_t row, int64_t rows) const {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kElementThreads) rope_kernel(View<T> x, Walk w
   if (place.valid == 0) return;
   const int pack = int(place.col), head = pack / packs_per_half, half = turn.half;
   const int first = (pack - head * packs_per_half) * N;
-  T* const a_at = x.at(place.row, int64_t(head) * turn.head_dim + first);
+  T* const a_at = x.at(place.row, int64_t(head) * turn.head_dim + turn.begin + first);
   const float* const angle = turn.angles(place.row, walk.rows) + first;
   const Pack<T, N> a = load_pack<N, true>(a_at, N), b = load_pack<N, true>(a_at + half, N);
   Pack<float, N> cosine, sine;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kElementThreads) rope_neighbours_kernel(View<T
   if (place.valid == 0) return;
   const int pack = int(place.col), head = pack / packs_per_head;
   const int first = (pack - head * packs_per_head) * N;
-  T* const at = x.at(place.row, int64_t(head) * turn.head_dim + first);
+  T* const at = x.at(place.row, int64_t(head) * turn.head_dim + turn.begin + first);
   const float* const angle = turn.angles(place.row, walk.rows) + first / 2;
   const Pack<T, N> pairs = load_pack<N, kWhole>(at, N);
   float turned[N];
@@ -77,7 +77,8 @@ void launch_rope(const Queue& queue, const Rope& op, int64_t columns, void (*ker
   const int64_t packs = columns / N;
   const Walk walk(op.x.rows, op.x.cols / op.head_dim * packs, 1);
   if (walk.packs == 0) return;
-  const Turn turn{op.cos_sin, op.positions, op.seq_len, int(op.head_dim), int(op.turned() / 2), op.inverse ? -1.0f : 1.0f};
+  const Turn turn{op.cos_sin, op.positions, op.seq_len, int(op.head_dim), int(op.turned() / 2), int(op.rotary_begin),
+                  op.inverse ? -1.0f : 1.0f};
   launch(queue, "rope", kernel, unsigned(div_up(walk.packs, kElementThreads)), kElementThreads, 0, view_of<T>(op.x), walk,
          int(packs), turn);
 }
@@ -89,7 +90,7 @@ void enqueue(const Queue& queue, const Rope& op) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int kWidth = 16 / int(sizeof(T));
     const int64_t columns = op.interleaved ? op.turned() : op.turned() / 2;
-    const bool aligned = columns % kWidth == 0 && op.head_dim % kWidth == 0 && is_pack_aligned(op.x, kWidth) &&
+    const bool aligned = columns % kWidth == 0 && op.head_dim % kWidth == 0 && op.rotary_begin % kWidth == 0 && is_pack_aligned(op.x, kWidth) &&
                          reinterpret_cast<uintptr_t>(op.cos_sin) % 16 == 0;
     if (op.interleaved && aligned) launch_rope<T, kWidth>(queue, op, columns, rope_neighbours_kernel<T, kWidth, true>);
     else if (op.interleaved) launch_rope<T, 2>(queue, op, columns, rope_neighbours_kernel<T, 2, false>);

@@ -83,6 +83,8 @@ void compute(const ScaleRowsBackward& op);
 void compute(const GroupedForward& op);
 void compute(const GroupedBackwardInput& op);
 void compute(const GroupedBackwardWeight& op);
+void compute(const ExpandKeys& op);
+void compute(const ExpandKeysBackward& op);
 /// Ops that a device may fuse.
 template <typename O>
   requires requires(const O& op) { op.product(); }

@@ -8,7 +8,7 @@ void compute(const Rope& op) {
   for (int64_t m = 0; m < op.x.rows; ++m) {
     const int64_t position = op.positions ? op.positions[m] : m % op.seq_len;
     const float* row = op.cos_sin + position * op.turned();
-    for (int64_t head = 0; head < op.x.cols; head += op.head_dim) {
+    for (int64_t head = op.rotary_begin; head < op.x.cols; head += op.head_dim) {
       for (int64_t d = 0; d < half; ++d) {
         const int64_t first = head + d * step, second = first + apart;
         const double a = get(op.x, m, first), b = get(op.x, m, second);

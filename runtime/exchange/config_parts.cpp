@@ -102,8 +102,11 @@ RopeScalingSpec read_scaling(const ConfigReader& r, const ModelSpec& m) {
     s.beta_fast = r.number("beta_fast", 32);
     s.beta_slow = r.number("beta_slow", 1);
     s.attention_factor = r.number("attention_factor", 0);
+    s.mscale = r.number("mscale", 0);
+    s.mscale_all_dim = r.number("mscale_all_dim", 0);
     s.truncate = r.boolean("truncate", true);
-    known.insert(known.end(), {"beta_fast", "beta_slow", "attention_factor", "truncate"});
+    known.insert(known.end(),
+                 {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"});
   }
   for (const auto& [name, value] : r.all().items())
     if (std::find(known.begin(), known.end(), name) == known.end() && !is_nothing(value))
@@ -125,6 +128,8 @@ OrderedJson scaling_json(const ModelSpec& m) {
   json["beta_fast"] = s.beta_fast;
   json["beta_slow"] = s.beta_slow;
   if (s.attention_factor > 0) json["attention_factor"] = s.attention_factor;
+  if (s.mscale > 0) json["mscale"] = s.mscale;
+  if (s.mscale_all_dim > 0) json["mscale_all_dim"] = s.mscale_all_dim;
   if (!s.truncate) json["truncate"] = false;
   return json;
 }

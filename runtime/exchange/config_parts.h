@@ -65,6 +65,9 @@ struct ExpertKeys {
   int64_t num_experts = 8, top_k = 2;  ///< where a file does not have the keys
 };
 ConfigPart experts(ExpertKeys keys);
+/// Latent attention, whose sizes take the place of head_dim, and the mixture of experts of DeepSeek-V3.
+ConfigPart latent_attention();
+ConfigPart deepseek_experts();
 /// query_pre_attn_scalar and soft-caps, with what they are where a file has no such keys. score_cap nullopt: the
 /// class has its key, and computes none.
 ConfigPart gemma(std::optional<double> score_cap, double logit_cap);

@@ -38,9 +38,17 @@ ConfigTable of_hub(std::vector<ConfigPart> own, double norm_eps, int64_t head_di
   return table;
 }
 
+/// The same without head_dim.
+ConfigTable of_deepseek(std::vector<ConfigPart> own) {
+  ConfigTable table = of_hub(std::move(own), 1e-6, 0, false, false);
+  std::erase_if(table.parts,
+                [](const ConfigPart& part) { return part.keys == std::vector<std::string>{"head_dim"}; });
+  return table;
+}
+
 // In the order of Family. Source: GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config,
-// Olmo3Config, Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig and Qwen3MoeConfig
-// of transformers 4 and 5.
+// Olmo3Config, Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig, Qwen3MoeConfig
+// and DeepseekV3Config of transformers 4 and 5.
 const ConfigTable& table_of(Family family) {
   using namespace config_parts;
   const auto silu = [] { return activation("hidden_act", true); };
@@ -86,6 +94,9 @@ const ConfigTable& table_of(Family family) {
       of_hub({silu(), attention_bias(), windows({.by_use_key = true}),
               experts({.own_width = true, .num_experts = 128, .top_k = 8}), rope({})},
              1e-6, 0, false),
+      of_deepseek({silu(), fixed("attention_bias", "false"), fixed("scoring_func", "\"sigmoid\""),
+                   fixed("topk_method", "\"noaux_tc\""), fixed("moe_layer_freq", "1"), latent_attention(),
+                   deepseek_experts(), rope({})}),
   };
   return kTables[size_t(family)];
 }
@@ -178,7 +189,8 @@ class ModelReader {
     std::string known;
     for (size_t i = 0; i < std::size(kFamilies); ++i) {
       const std::string_view mine = hugging_face(Family(i)).model_type;
-      if (type == std::string(mine)) return Family(i);
+      if (type == std::string(mine) || type == std::string(hugging_face(Family(i)).other_type))
+        return Family(i);
       known += fmt::format("{}{}", known.empty() ? "" : ", ", mine);
     }
     r_.refuse("its model_type is {}; trainctl knows {}", dump_json(type), known);

@@ -38,6 +38,10 @@ constexpr HuggingFaceFamily kHuggingFace[] = {
     of_hub("smollm3", "SmolLM3ForCausalLM"),
     of_hub("mixtral", "MixtralForCausalLM"),
     of_hub("qwen3_moe", "Qwen3MoeForCausalLM"),
+    {.model_type = "deepseek_v3",
+     .architecture = "DeepseekV3ForCausalLM",
+     .buffers = kLlamaBuffers,
+     .other_type = "kimi_k2"},
 };
 static_assert(std::size(kHuggingFace) == std::size(kFamilies));
 

@@ -22,6 +22,7 @@ struct HuggingFaceFamily {
   bool transposed;          ///< linear weights are stored as [in, out] (Conv1D), not [out, in]
   /// Ends of the names of tensors that are no parameters: buffers of older versions.
   std::span<const std::string_view> buffers;
+  std::string_view other_type = "none";  ///< a model_type under which files have the same class
 };
 const HuggingFaceFamily& hugging_face(Family family);
 

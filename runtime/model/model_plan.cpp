@@ -64,6 +64,10 @@ constexpr ExpertWords kExpertWords[] = {
     {"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj"},
     {"block_sparse_moe.gate", "block_sparse_moe.experts.", "w1", "w3", "w2"}};
 
+/// Of the norms of latents: DeepSeek-V3's classes in transformers, and its released code, have this one whatever
+/// the model's norm_eps is.
+constexpr float kLatentEps = 1e-6f;
+
 /// Makes a plan from the description of its layers.
 class PlanBuilder {
  public:
@@ -113,7 +117,11 @@ class PlanBuilder {
     const std::pair key(kind, has_experts);
     const auto known = kinds_.find(key);
     if (known != kinds_.end()) return known->second;
-    LayerPlan layer{{attention(kind)}, plan_.precision};
+    LayerPlan layer{{}, plan_.precision};
+    if (m_.is_latent())
+      layer.sublayers.emplace_back(latent_attention(kind));
+    else
+      layer.sublayers.emplace_back(attention(kind));
     if (has_experts)
       layer.sublayers.emplace_back(moe());
     else
@@ -153,6 +161,66 @@ class PlanBuilder {
     plan.norm_after = norm(list, names[1], A::after_weight, A::after_bias);
     plan.parameters = list.take();
     return plan;
+  }
+
+  LatentAttentionPlan latent_attention(LayerKind kind) const {
+    using A = LatentAttentionPlan;
+    const char* const* names = names_.norms[size_t(layer_.norm_place)];
+    const LatentSpec& spec = m_.latent;
+    A plan{.heads = m_.num_heads,
+           .query_latent = spec.q_lora_rank,
+           .key_latent = spec.kv_lora_rank,
+           .own_dim = spec.qk_nope_head_dim,
+           .rope_dim = spec.qk_rope_head_dim,
+           .value_dim = spec.v_head_dim};
+    plan.scale = float(m_.attention_scale());
+    plan.cap = float(layer_.score_cap);
+    plan.window = has_window(kind) ? layer_.window : 0;
+    plan.latent = {NormKind::rmsnorm, kLatentEps, norm_.weight_offset};
+    if (m_.is_rotary() && has_positions(kind)) plan.rotary = rotary(kind);
+    ParamList list;
+    plan.norm = norm(list, names[0], A::norm_weight, A::norm_bias);
+    latent_products(list, plan);
+    list.weight({.name = names_.out,
+                 .out = m_.hidden_size,
+                 .in = m_.num_heads * spec.v_head_dim,
+                 .cut = Cut::cols,
+                 .residual = true},
+                A::proj_weight);
+    plan.norm_after = norm(list, names[1], A::after_weight, A::after_bias);
+    plan.parameters = list.take();
+    return plan;
+  }
+
+  /// From x to the latents, and from them to queries, keys and values.
+  void latent_products(ParamList& list, const LatentAttentionPlan& plan) const {
+    using A = LatentAttentionPlan;
+    const std::string out = names_.out, prefix = out.substr(0, out.find('.') + 1);
+    const bool has_query = plan.query_latent > 0;
+    const auto whole = [&](const char* name, int64_t width, bool joined) {
+      list.add({.name = prefix + name + ".weight",
+                .rows = width,
+                .cols = m_.hidden_size,
+                .place = A::down_weight,
+                .joined = joined,
+                .partial = true});
+    };
+    const auto latent_norm = [&](const char* name, int64_t width, int place) {
+      list.norm({.name = prefix + name, .size = width, .one_plus = is_one_plus(), .partial = true},
+                {place, -1});
+    };
+    const auto by_head = [&](const char* name, int64_t width, int64_t in, int place) {
+      list.weight(
+          {.name = prefix + name, .out = plan.heads * width, .in = in, .cut = Cut::rows, .head_rows = width},
+          place);
+    };
+    if (has_query) whole("q_a_proj", plan.query_latent, false);
+    whole("kv_a_proj_with_mqa", plan.key_latent + plan.rope_dim, has_query);
+    if (has_query) latent_norm("q_a_layernorm", plan.query_latent, A::query_norm);
+    latent_norm("kv_a_layernorm", plan.key_latent, A::key_norm);
+    by_head(has_query ? "q_b_proj" : "q_proj", plan.head_dim(),
+            has_query ? plan.query_latent : m_.hidden_size, A::query_weight);
+    by_head("kv_b_proj", plan.own_dim + plan.value_dim, plan.key_latent, A::key_value_weight);
   }
 
   /// Q, K, V and the gate, one taller matrix.
@@ -315,13 +383,25 @@ std::vector<LayerRef> ModelPlan::unlike_layers() const {
   return unlike;
 }
 
+namespace {
+
+/// null: nothing turns.
+const Rotary* rotary_of(const SublayerPlan& sublayer) {
+  const std::optional<Rotary>* rotary = nullptr;
+  if (const auto* attention = std::get_if<AttentionPlan>(&sublayer)) rotary = &attention->rotary;
+  if (const auto* latent = std::get_if<LatentAttentionPlan>(&sublayer)) rotary = &latent->rotary;
+  return rotary && *rotary ? &**rotary : nullptr;
+}
+
+}  // namespace
+
 std::vector<Rotary> ModelPlan::rotaries() const {
   std::vector<Rotary> rotaries;
   for (const LayerRef& layer : unlike_layers())
     for (const SublayerPlan& sublayer : layer->sublayers)
-      if (const auto* attention = std::get_if<AttentionPlan>(&sublayer); attention && attention->rotary)
-        if (std::find(rotaries.begin(), rotaries.end(), *attention->rotary) == rotaries.end())
-          rotaries.push_back(*attention->rotary);
+      if (const Rotary* rotary = rotary_of(sublayer))
+        if (std::find(rotaries.begin(), rotaries.end(), *rotary) == rotaries.end())
+          rotaries.push_back(*rotary);
   return rotaries;
 }
 

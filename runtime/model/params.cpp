@@ -61,6 +61,8 @@ class TableBuilder {
         const SublayerPlan& sublayer = sublayers[size_t(sublayer_)];
         if (const auto* attention = std::get_if<AttentionPlan>(&sublayer))
           kv_heads_ = std::gcd(kv_heads_, attention->kv_heads);
+        if (const auto* latent = std::get_if<LatentAttentionPlan>(&sublayer))
+          kv_heads_ = std::gcd(kv_heads_, latent->heads);
         for (ParamDeclaration d : parameters_of(sublayer)) {
           d.name = fmt::format("{}{}.{}", model_.layer_prefix, layer_, d.name);
           add(std::move(d));

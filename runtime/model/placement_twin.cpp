@@ -129,8 +129,10 @@ class PlacementBackend final : public kernels::Backend {
   }
   void place(const kernels::NormBackward& op) {
     alike("a norm's input and its statistics", p_.of(op.x), p_.at(op.stats));
+    // A norm's gradient is linear in that of its output: of a part of a sum it is a part of the result's sum.
+    const bool is_part = p_.of(op.dy) == partial && p_.of(op.x) == replicated;
     const Placement through =
-        alike("the gradient of a norm's output and its input", p_.of(op.dy), p_.of(op.x));
+        is_part ? partial : alike("the gradient of a norm's output and its input", p_.of(op.dy), p_.of(op.x));
     const Placement in =
         op.dresidual ? alike("the gradients of the stream", through, p_.of(op.dresidual)) : through;
     accumulate(op.dweight, row_sum(through), op.accumulate);
@@ -255,7 +257,20 @@ class PlacementBackend final : public kernels::Backend {
     const Placement in = p_.of(op.x);
     if (in == cut_rows && (!op.positions || p_.at(op.positions) != cut_rows))
       throw Misplaced{"positions are turned as if a rank had all rows"};
-    if (op.positions && in != cut_cols) alike("rows and their positions", in, p_.at(op.positions));
+    // Turning is linear, too.
+    if (op.positions && in != cut_cols)
+      alike("rows and their positions", in == partial ? replicated : in, p_.at(op.positions));
+  }
+  void place(const kernels::ExpandKeys& op) {
+    const Placement heads = p_.of(op.kv);
+    alike("what heads share and what they have of their own", p_.of(op.shared),
+          heads == cut_cols ? replicated : heads);
+    p_.set(op.k, heads), p_.set(op.v, heads);
+  }
+  void place(const kernels::ExpandKeysBackward& op) {
+    const Placement heads = alike("the gradients of keys and values", p_.of(op.k), p_.of(op.v));
+    p_.set(op.kv, heads);
+    p_.set(op.shared, heads == cut_cols ? partial : heads);
   }
   void place(const kernels::AttentionForward& op) {
     const Placement heads = attention(op.q, op.k, op.v);

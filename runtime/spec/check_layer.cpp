@@ -44,6 +44,8 @@ void check_idle(Resolution& r) {
       {"model.position.scaling.beta_fast", yarn, kScaling, kYarn},
       {"model.position.scaling.beta_slow", yarn, kScaling, kYarn},
       {"model.position.scaling.attention_factor", yarn, kScaling, kYarn},
+      {"model.position.scaling.mscale", yarn, kScaling, kYarn},
+      {"model.position.scaling.mscale_all_dim", yarn, kScaling, kYarn},
       {"model.position.scaling.truncate", yarn, kScaling, kYarn},
       {"model.init.cut", m.init.type == InitKind::truncated_normal, "model.init.type",
        "only truncated_normal is cut"},
@@ -181,7 +183,8 @@ void check_positions(Resolution& r) {
                  {fmt::format("positions are \"{}\" here; remove the field", word_of(m.position.type))});
     return;
   }
-  if (r.sound({"model.hidden_size", "model.num_heads", "model.head_dim", "model.position.rotary_fraction"}) &&
+  if (!m.is_latent() &&
+      r.sound({"model.hidden_size", "model.num_heads", "model.head_dim", "model.position.rotary_fraction"}) &&
       (m.rotary_channels() % 2 != 0 || m.rotary_channels() == 0))
     r.report(
         "E0222",
@@ -194,8 +197,8 @@ void check_positions(Resolution& r) {
     r.report("E0227", "low_freq_factor must be below high_freq_factor",
              {"model.position.scaling.low_freq_factor", "model.position.scaling.high_freq_factor"},
              {"Llama 3.1 has 1 and 4"});
-  if (s.type == RopeScaling::yarn && !(s.beta_slow < s.beta_fast && s.beta_slow > 0))
-    r.report("E0227", "beta_slow must be above 0 and below beta_fast",
+  if (s.type == RopeScaling::yarn && !(s.beta_slow <= s.beta_fast && s.beta_slow > 0))
+    r.report("E0227", "beta_slow must be above 0 and at most beta_fast",
              {"model.position.scaling.beta_slow", "model.position.scaling.beta_fast"}, {"YaRN has 1 and 32"});
 }
 
@@ -229,7 +232,7 @@ void check_parametrisation(Resolution& r) {
 void check_heads(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const bool heads = r.sound({"model.hidden_size", "model.num_heads"});
-  if (heads && !r.given("model.head_dim") && m.hidden_size % m.num_heads != 0) {
+  if (heads && !m.is_latent() && !r.given("model.head_dim") && m.hidden_size % m.num_heads != 0) {
     r.report("E0220", "the number of heads must divide the hidden size",
              {"model.num_heads", "model.hidden_size"},
              {use_one_of(common_divisors({m.hidden_size})) + ", or give model.head_dim"},
@@ -247,6 +250,7 @@ void check_layer(Resolution& r) {
   check_idle(r);
   check_pattern(r);
   check_experts(r);
+  check_latent(r);
   check_positions(r);
   check_parametrisation(r);
 }

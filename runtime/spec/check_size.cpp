@@ -38,10 +38,24 @@ void check_buckets(Resolution& r) {
 
 }  // namespace
 
+namespace {
+
+/// Of a layer's attention.
+double attention_elements(const ModelSpec& m) {
+  const double hidden = double(m.hidden_size), heads = double(m.num_heads), head = double(m.head_dim());
+  if (!m.is_latent())
+    return hidden * head * ((m.layer.output_gate ? 3 : 2) * heads + 2 * double(m.num_kv_heads));
+  const LatentSpec& l = m.latent;
+  const double query = double(l.q_lora_rank), key = double(l.kv_lora_rank), value = double(l.v_head_dim);
+  return hidden * (query + key + double(l.qk_rope_head_dim) + heads * value) +
+         heads * ((query > 0 ? query : hidden) * head + key * (double(l.qk_nope_head_dim) + value));
+}
+
+}  // namespace
+
 double matrix_elements(const ModelSpec& m, int tables) {
-  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), heads = double(m.num_heads);
-  const double in_attention =
-      double(m.head_dim()) * ((m.layer.output_gate ? 3 : 2) * heads + 2 * double(m.num_kv_heads));
+  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size);
+  const double in_attention = attention_elements(m) / hidden;
   double widths = 0;
   for (int64_t layer = 0; layer < m.num_layers; ++layer)
     widths += m.has_experts(layer) ? double(m.moe.num_experts) * double(m.moe.expert_ffn_size) : ffn;

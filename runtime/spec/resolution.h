@@ -93,6 +93,7 @@ void check_model(Resolution& resolution);
 /// Its heads and the description of its layers (check_layer.cpp).
 void check_heads(Resolution& resolution);
 void check_layer(Resolution& resolution);
+void check_latent(Resolution& resolution);
 void check_parallelism(Resolution& resolution);
 void check_training(Resolution& resolution);
 void check_operation(Resolution& resolution);

@@ -99,6 +99,15 @@ CASES = {
                       moe_intermediate_size=12, num_experts=5, num_experts_per_tok=3, norm_topk_prob=False,
                       mlp_only_layers=[0], decoder_sparse_step=1, router_aux_loss_coef=0.0,
                       max_position_embeddings=64, rope_parameters=dict(PLAIN, rope_theta=1e3)),
+    # Without shared experts and groups. Values are narrower than keys; both scales of YaRN count.
+    "deepseek_v3": dict(model_type="deepseek_v3", **dict(SIZE, num_key_value_heads=4), num_hidden_layers=2,
+                        intermediate_size=24, moe_intermediate_size=6, n_routed_experts=6, num_experts_per_tok=2,
+                        n_shared_experts=0, n_group=1, topk_group=1, first_k_dense_replace=1, num_mtp_layers=0,
+                        rms_norm_eps=1e-5,
+                        kv_lora_rank=8, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5,
+                        max_position_embeddings=256,
+                        rope_parameters=dict(YARN, mscale=0.8, mscale_all_dim=0.5,
+                                             original_max_position_embeddings=64)),
     "gpt2": dict(model_type="gpt2", vocab_size=64, n_embd=16, n_head=4, n_layer=2, n_positions=40, resid_pdrop=0.0,
                  embd_pdrop=0.0, attn_pdrop=0.0),
     # The attention factor is the default of YaRN, 0.1 ln(factor) + 1; low and high of its ramp stay fractions.
@@ -107,7 +116,7 @@ CASES = {
                     rope_parameters=dict(YARN, rope_theta=150.0, truncate=False,
                                          original_max_position_embeddings=64)),
 }
-SEEDS = dict(mixtral=205, qwen3_moe=220)  # the first from 200 whose routers never waver
+SEEDS = dict(mixtral=205, qwen3_moe=220, deepseek_v3=200)  # the first from 200 whose routers never waver
 EXPERT_KEYS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits",
                "swiglu_alpha", "swiglu_limit")
 
@@ -155,6 +164,8 @@ def load(keys):
 def init(model, g):
     """Scores, gates and logits of order one, so that windows, caps and rotations matter; no weight is neutral."""
     for name, p in model.named_parameters():
+        if p.numel() == 0:
+            continue
         if p.dim() == 3:  # [experts, out, in]
             p.data.copy_((torch.randn(p.shape, generator=g) / math.sqrt(p.shape[2])).float().double())
             continue
@@ -182,7 +193,7 @@ def on_disk(model, tensors):
         elif name.endswith("experts.down_proj"):
             for e, part in enumerate(x):
                 out[f"{base.removesuffix('down_proj')}{e}.{names[2]}.weight"] = part.contiguous()
-        else:
+        elif x.numel() > 0:  # no shared experts
             out[base] = x
     return out
 
@@ -207,6 +218,10 @@ def v4_layout(config, model_type):
 
 # ---- the second implementation -------------------------------------------------------------------------------------
 
+def growth(rope, strength):
+    return 0.1 * strength * math.log(rope["factor"]) + 1
+
+
 def frequencies(rope, d):
     """Inverse frequencies [d / 2] and the factor on cos and sin."""
     theta, kind = rope["rope_theta"], rope["rope_type"]
@@ -227,16 +242,16 @@ def frequencies(rope, d):
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, d - 1)
         ramp = [min(1.0, max(0.0, (j - low) / (high - low))) for j in range(d // 2)]
-        scale = rope.get("attention_factor", 0.1 * math.log(factor) + 1)
+        scale = rope.get("attention_factor", growth(rope, rope.get("mscale", 1)) / growth(rope, rope.get("mscale_all_dim", 0)))
         return [x * (1 - r) + x / factor * r for x, r in zip(f, ramp)], scale
     return f, 1.0
 
 
-def rotate(x, rope):
-    """Half-split rotation; x [B, H, T, d]."""
+def rotate(x, rope, neighbours=False):
+    """Half-split rotation, or of neighbours; x [B, H, T, d]."""
     f, scale = frequencies(rope, x.shape[3])
     angle = torch.outer(torch.arange(x.shape[2]).double(), torch.tensor(f))
-    a, b = x.chunk(2, 3)
+    a, b = (x[..., 0::2], x[..., 1::2]) if neighbours else x.chunk(2, 3)
     cos, sin = angle.cos() * scale, angle.sin() * scale
     return torch.cat([a * cos - b * sin, b * cos + a * sin], 3)
 
@@ -268,13 +283,33 @@ def layer_kinds(c):
     return kinds
 
 
+def latent_attention(c, p, h, x, rope, norm):
+    """What o_proj reads. The class turns parts of a head in another order, for q and k alike."""
+    heads, own, width = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
+    product = lambda y, name: y @ p[h + name + ".weight"].T
+    split = lambda y: y.view(*y.shape[:2], heads, -1).transpose(1, 2)
+    query = norm(product(x, "q_a_proj"), h + "q_a_layernorm.weight")
+    latent, key = product(x, "kv_a_proj_with_mqa").split([c["kv_lora_rank"], c["qk_rope_head_dim"]], -1)
+    q = split(product(query, "q_b_proj"))
+    k, v = split(product(norm(latent, h + "kv_a_layernorm.weight"), "kv_b_proj")).split([own, width], -1)
+    turn = lambda y: rotate(y, rope, neighbours=True)
+    q = torch.cat([q[..., :own], turn(q[..., own:])], -1)
+    k = torch.cat([k, turn(key[:, None]).expand(-1, heads, -1, -1)], -1)
+    scale = q.shape[-1] ** -0.5 * growth(rope, rope["mscale_all_dim"]) ** 2
+    return attend(q, k, v, scale, None, None, None).transpose(1, 2).reshape(*x.shape[:2], heads * width)
+
+
 def mix(c, p, h, x, act):
     """Every expert of every token, most of them times 0."""
-    s = (x @ p[h + "gate.weight"].T).softmax(-1)
+    deepseek = c["model_type"] == "deepseek_v3"
+    s = x @ p[h + "gate.weight"].T
+    s = s.sigmoid() if deepseek else s.softmax(-1)
     chosen = s >= s.sort(-1, descending=True).values[..., c["num_experts_per_tok"] - 1, None]
     w = torch.where(chosen, s, 0.0)
     if c["model_type"] == "mixtral" or c["norm_topk_prob"]:
         w = w / w.sum(-1, keepdim=True)
+    if deepseek:
+        w = w * c["routed_scaling_factor"]
     gate, up = torch.einsum("btd,efd->btef", x, p[h + "experts.gate_up_proj"]).chunk(2, -1)
     return torch.einsum("bte,btef,edf->btd", w, act(gate) * up, p[h + "experts.down_proj"])
 
@@ -290,10 +325,24 @@ def forward(c, p, ids):
         if name not in p:
             return y
         w = p[name] + (1 if gemma else 0)
-        return y / (y.square().mean(-1, keepdim=True) + c["rms_norm_eps"]).sqrt() * w
+        eps = 1e-6 if "_a_layernorm" in name else c["rms_norm_eps"]  # of latents, whatever the config says
+        return y / (y.square().mean(-1, keepdim=True) + eps).sqrt() * w
 
     def linear(y, name):
         return y @ p[name + ".weight"].T + p.get(name + ".bias", torch.zeros(()))
+
+    def attention(y, h, window, rope):
+        q, k, v = (linear(y, h + f"self_attn.{n}_proj") for n in "qkv")
+        split = lambda z: z.view(*z.shape[:2], -1, hd).transpose(1, 2)
+        order = (lambda z, n: split(norm(z, n))) if c["model_type"].startswith("olmo") else \
+            (lambda z, n: norm(split(z), n))
+        q, k = order(q, h + "self_attn.q_norm.weight"), order(k, h + "self_attn.k_norm.weight")
+        assert q.shape[1] == heads and k.shape[1] == groups
+        if rope:
+            q, k = rotate(q, rope), rotate(k, rope)
+        o = attend(q, k, split(v), c.get("query_pre_attn_scalar", hd) ** -0.5, window,
+                   c.get("attn_logit_softcapping"), p.get(h + "self_attn.sinks"))
+        return o.transpose(1, 2).reshape(*ids.shape, heads * hd)
 
     x = p["model.embed_tokens.weight"][ids] * (math.sqrt(d) if gemma else 1)
     pre = "model.layers.0.input_layernorm.weight" in p
@@ -301,16 +350,11 @@ def forward(c, p, ids):
     for i, (window, rope) in enumerate(layer_kinds(c)):
         h = f"model.layers.{i}."
         y = norm(x, h + "input_layernorm.weight")
-        q, k, v = (linear(y, h + f"self_attn.{n}_proj") for n in "qkv")
-        split = lambda z: z.view(*z.shape[:2], -1, hd).transpose(1, 2)
-        order = (lambda z, n: split(norm(z, n))) if c["model_type"].startswith("olmo") else \
-            (lambda z, n: norm(split(z), n))
-        q, k = order(q, h + "self_attn.q_norm.weight"), order(k, h + "self_attn.k_norm.weight")
-        if rope:
-            q, k = rotate(q, rope), rotate(k, rope)
-        o = attend(q, k, split(v), c.get("query_pre_attn_scalar", hd) ** -0.5, window,
-                   c.get("attn_logit_softcapping"), p.get(h + "self_attn.sinks"))
-        y = linear(o.transpose(1, 2).reshape(*ids.shape, heads * hd), h + "self_attn.o_proj")
+        if "kv_lora_rank" in c:
+            o = latent_attention(c, p, h + "self_attn.", y, rope, norm)
+        else:
+            o = attention(y, h, window, rope)
+        y = linear(o, h + "self_attn.o_proj")
         after = h + "post_attention_layernorm.weight"
         x = x + (norm(y, after) if sandwich or not pre else y)
         before = h + "pre_feedforward_layernorm.weight" if sandwich else after if pre else ""
@@ -320,7 +364,6 @@ def forward(c, p, ids):
         else:
             y = linear(act(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
         x = x + norm(y, h + "post_feedforward_layernorm.weight")
-    assert q.shape[1] == heads and k.shape[1] == groups
     logits = norm(x, "model.norm.weight") @ p.get("lm_head.weight", p["model.embed_tokens.weight"]).T
     cap = c.get("final_logit_softcapping")
     return cap * (logits / cap).tanh() if cap else logits
@@ -394,7 +437,7 @@ def watch_routers(model):
         gaps.append((best[:, router.top_k - 1] - best[:, router.top_k]).min().item())
 
     for module in model.modules():
-        if type(module).__name__.endswith("TopKRouter") and hasattr(module, "top_k"):
+        if type(module).__name__.lower().endswith("topkrouter") and hasattr(module, "top_k"):
             module.register_forward_hook(look)
     return gaps
 

@@ -35,6 +35,27 @@ inline void describe_everything(ModelSpec& m) {
   m.z_loss = 1e-3;
 }
 
+/// Latent attention: values narrower than keys, of which part turns.
+inline void describe_latent(ModelSpec& m) {
+  m.num_kv_heads = m.num_heads;
+  m.latent = {
+      .kv_lora_rank = 12, .q_lora_rank = 20, .qk_nope_head_dim = 6, .qk_rope_head_dim = 4, .v_head_dim = 5};
+  m.position.interleaved = true;
+}
+/// With the rest that fits to it: queries without a latent, values as wide as keys.
+inline void describe_more_latent(ModelSpec& m) {
+  describe_latent(m);
+  m.latent.q_lora_rank = 0, m.latent.v_head_dim = 10;
+  m.layer.window = 5;
+  m.layer.score_cap = 20;
+  m.layers = {LayerKind::window, LayerKind::full_nope};
+  m.position.scaling = {.type = RopeScaling::yarn,
+                        .factor = 4,
+                        .original_max_seq_len = 8,
+                        .mscale = 0.7,
+                        .mscale_all_dim = 1.1};
+}
+
 /// Experts without losses of their own, which the reported loss does not have.
 inline void describe_experts(ModelSpec& m) {
   m.moe = {.num_experts = 5, .top_k = 2, .expert_ffn_size = 24, .aux_loss_coefficient = 0};
@@ -112,6 +133,10 @@ inline const std::vector<DescribedModel>& described_models() {
       {"swiglu_clamped", [](ModelSpec& m) { m.layer.activation = FfnActivation::swiglu_clamped; }},
       {"scaled ends", [](ModelSpec& m) { m.embedding_scale = 4, m.logit_scale = 0.5; }},
       {"capped logits and z loss", [](ModelSpec& m) { m.logit_cap = 5, m.z_loss = 1e-3; }},
+      {"latent attention", describe_latent},
+      {"latent attention without a latent of queries, windows", describe_more_latent},
+      {"latent attention and experts",
+       [](ModelSpec& m) { describe_latent(m), describe_experts(m), m.moe.router = RouterKind::sigmoid; }},
       {"experts", describe_experts},
       {"experts of a sigmoid router, some layers dense",
        [](ModelSpec& m) {

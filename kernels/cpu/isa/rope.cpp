@@ -39,7 +39,7 @@ void rope(const Rope& op, int64_t first_position) {
     for (int64_t r = 0; r < x.rows; ++r) {
       const int64_t position = op.positions != nullptr ? op.positions[r] : (first_position + r) % op.seq_len;
       const float* angles = op.cos_sin + position * op.turned();
-      for (int64_t head = 0; head < x.cols; head += op.head_dim) {
+      for (int64_t head = op.rotary_begin; head < x.cols; head += op.head_dim) {
         if (op.interleaved) {
           turn_neighbours(row<T>(x, r) + head, half, angles, sign);
         } else {

@@ -34,12 +34,6 @@ enum AttentionNumber {
 constexpr CutAttention::Numbers kCutNumbers{kOwnKeys, kKeysOfRanks, kAllKeys, kKeysOfBlocks, kKeysOfChunk};
 constexpr QkNorms::Numbers kQkNumbers{kQk, kQkSums, kQkDots, kQNormGradient, kKNormGradient};
 
-/// Both fit into scratch memory for the result.
-kernels::AttentionShape widest_of(const kernels::AttentionShape& a, const kernels::AttentionShape& b) {
-  return {std::max(a.batch, b.batch),       std::max(a.seq_len, b.seq_len),   std::max(a.heads, b.heads),
-          std::max(a.kv_heads, b.kv_heads), std::max(a.head_dim, b.head_dim), b.scale,
-          std::max(a.keys, b.keys)};
-}
 
 int64_t attention_cols(const kernels::AttentionShape& s) { return s.heads * s.head_dim; }
 int64_t key_cols(const kernels::AttentionShape& s) { return s.kv_heads * s.head_dim; }
@@ -125,7 +119,7 @@ class Attention : public Sublayer {
                                         .dq = d.q,
                                         .dk = d.k,
                                         .dv = d.v};
-    c.cp ? CutAttention::backward(c, t, kCutNumbers, op) : c.backend.run(c.stream, op);
+    CutAttention::backward(c, t, kCutNumbers, op);
     if (sinks_ >= 0)
       c.backend.run(c.stream,
                     kernels::SinkBackward{.out = t[kAttention],
@@ -168,7 +162,7 @@ class Attention : public Sublayer {
                                  .out = t[kAttention],
                                  .lse = t[kLse].as<float>()};
     if (c.cache) c.cache->extend(c.stream, this, op);
-    c.cp ? CutAttention::forward(c, t, kCutNumbers, op) : c.backend.run(c.stream, op);
+    CutAttention::forward(c, t, kCutNumbers, op);
     gate(c, t);
   }
 

@@ -48,6 +48,7 @@ void CutAttention::declare(std::vector<TensorDeclaration>& list, const LayerShap
 
 void CutAttention::forward(const LayerContext& c, Tensors& t, const Numbers& n,
                            const kernels::AttentionForward& op) {
+  if (!c.cp) return c.backend.run(c.stream, op);
   const parallel::SequenceCut& cut = c.cp->cut();
   gather(c, t, n, op.k, op.v);
   const Matrix all = t[size_t(n.all)];
@@ -65,6 +66,7 @@ void CutAttention::forward(const LayerContext& c, Tensors& t, const Numbers& n,
 
 void CutAttention::backward(const LayerContext& c, Tensors& t, const Numbers& n,
                             const kernels::AttentionBackward& op) {
+  if (!c.cp) return c.backend.run(c.stream, op);
   const parallel::SequenceCut& cut = c.cp->cut();
   gather(c, t, n, op.k, op.v);
   const Matrix all = t[size_t(n.all)], of_blocks = t[size_t(n.of_blocks)], of_chunk = t[size_t(n.of_chunk)];

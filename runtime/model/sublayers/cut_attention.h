@@ -1,4 +1,4 @@
-// Attention where sequences are cut over context ranks: each chunk of queries against the keys and values of
+// Attention, also where sequences are cut over context ranks: then each chunk of queries against the keys and values of
 // whole sequences, which are gathered for it, forward and backward; their gradients go back to their ranks.
 #pragma once
 #include "runtime/model/sublayers/sublayer.h"

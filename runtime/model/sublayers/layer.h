@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "runtime/model/sublayers/attention.h"
+#include "runtime/model/sublayers/latent_attention.h"
 #include "runtime/model/sublayers/mlp.h"
 #include "runtime/model/sublayers/moe.h"
 
 namespace trainctl {
 
 /// A kind of sublayer: a word here, a header and a file of this folder.
-using SublayerPlan = std::variant<AttentionPlan, MlpPlan, MoePlan>;
+using SublayerPlan = std::variant<AttentionPlan, LatentAttentionPlan, MlpPlan, MoePlan>;
 
 struct LayerPlan {
   std::vector<SublayerPlan> sublayers;

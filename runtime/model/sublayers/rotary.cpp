@@ -44,7 +44,8 @@ class Yarn {
 double amplitude(const RopeScalingSpec& s) {
   if (s.type != RopeScaling::yarn) return 1;
   if (s.attention_factor > 0) return s.attention_factor;
-  return s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1;
+  const bool given = s.mscale > 0 && s.mscale_all_dim > 0;
+  return given ? s.growth(s.mscale) / s.growth(s.mscale_all_dim) : s.growth(1);
 }
 
 std::vector<double> frequencies(const Rotary& r) {

@@ -45,6 +45,12 @@ void accumulate(const LayerContext& c, Matrix src, Matrix dst, bool overwrite) {
     c.backend.run(c.stream, kernels::Add{.src = src, .dst = dst});
 }
 
+kernels::AttentionShape widest_of(const kernels::AttentionShape& a, const kernels::AttentionShape& b) {
+  return {std::max(a.batch, b.batch),       std::max(a.seq_len, b.seq_len),   std::max(a.heads, b.heads),
+          std::max(a.kv_heads, b.kv_heads), std::max(a.head_dim, b.head_dim), b.scale,
+          std::max(a.keys, b.keys)};
+}
+
 bool declares(const std::vector<ParamDeclaration>& parameters, int place) {
   return std::any_of(parameters.begin(), parameters.end(),
                      [&](const ParamDeclaration& d) { return d.place == place; });

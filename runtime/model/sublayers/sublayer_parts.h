@@ -13,6 +13,9 @@ kernels::Matrix vector_gradient(const parallel::ShardedParams&, int use, int lan
 /// dst += src, or dst = src when `overwrite`; nothing when either is empty.
 void accumulate(const LayerContext&, kernels::Matrix src, kernels::Matrix dst, bool overwrite);
 
+/// Both fit into scratch memory for the result.
+kernels::AttentionShape widest_of(const kernels::AttentionShape& a, const kernels::AttentionShape& b);
+
 /// Whether a sublayer has a parameter at this place.
 bool declares(const std::vector<ParamDeclaration>& parameters, int place);
 

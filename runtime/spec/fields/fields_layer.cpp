@@ -281,8 +281,8 @@ void declare_positions(std::vector<Field>& table, std::vector<Section>& sections
       .also({"partial_rotary_factor", "rotary_pct"});
   rotary(position.boolean("interleaved", "Channels 2i and 2i + 1 turn together, in place of i and i + half."))
       .to(IN_JOB(model.position.interleaved))
-      .by_family("false")
-      .also({"rope_interleaved"});
+      .by_family("deepseek_v3: true; else false")
+      .also({"rope_interleaved", "rope_interleave"});
 }
 
 void declare_scaling(std::vector<Field>& table, std::vector<Section>& sections) {
@@ -310,8 +310,14 @@ void declare_scaling(std::vector<Field>& table, std::vector<Section>& sections) 
        "32", &RopeScalingSpec::beta_fast, 0},
       {"beta_slow", "`yarn`: slower channels than this many turns are stretched.", "1",
        &RopeScalingSpec::beta_slow, 0},
-      {"attention_factor", "`yarn`: factor of cosines and sines. 0: 0.1 ln(factor) + 1.", "0",
-       &RopeScalingSpec::attention_factor, 0}};
+      {"attention_factor",
+       "`yarn`: factor of cosines and sines. 0: g(mscale) / g(mscale_all_dim) with both given, else g(1); "
+       "g(s) = 0.1 s ln(factor) + 1.",
+       "0", &RopeScalingSpec::attention_factor, 0},
+      {"mscale", "`yarn`: see attention_factor.", "0", &RopeScalingSpec::mscale, 0},
+      {"mscale_all_dim",
+       "`yarn`: see attention_factor; in latent attention scores are also multiplied by g(mscale_all_dim)^2.",
+       "0", &RopeScalingSpec::mscale_all_dim, 0}};
   for (const Number& n : numbers)
     scaling.number(n.name, n.text)
         .to([member = n.member](JobSpec & job) -> auto& { return job.model.position.scaling.*member; })
@@ -385,6 +391,7 @@ void declare_layer(std::vector<Field>& table, std::vector<Section>& sections) {
     declare_ffn(layer);
   }
   declare_experts(table, sections);
+  declare_latent(table, sections);
   declare_ends(table, sections);
   declare_positions(table, sections);
   declare_scaling(table, sections);

@@ -86,9 +86,12 @@ struct RopeScalingSpec {
   int64_t original_max_seq_len = 0;                  // 0: max_seq_len / factor
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;              // yarn
-  double attention_factor = 0;                       // yarn; 0: 0.1 ln(factor) + 1
+  double attention_factor = 0;                       // yarn; 0: by the two below, or growth(1)
+  double mscale = 0, mscale_all_dim = 0;  // yarn; both given: attention_factor is growth(mscale) / growth(the other)
   bool truncate = true;                              // yarn: whole channels begin and end the ramp
   bool operator==(const RopeScalingSpec&) const = default;
+  /// YaRN's factor of scores, arXiv:2309.00071, section 3.4.
+  double growth(double strength) const { return factor > 1 ? 0.1 * strength * std::log(factor) + 1 : 1; }
 };
 struct PositionSpec {
   PositionKind type = PositionKind::rope;
@@ -97,6 +100,16 @@ struct PositionSpec {
   double rotary_fraction = 1;  // of a head's channels, the first ones
   bool interleaved = false;    // channels 2i and 2i + 1 turn together; else i and i + half
   RopeScalingSpec scaling;
+};
+
+/// Multi-head latent attention (DeepSeek-V2) in place of keys and values of each head. Formulas:
+/// runtime/model/sublayers/latent_attention.h.
+struct LatentSpec {
+  int64_t kv_lora_rank = 0;  // 0: none
+  int64_t q_lora_rank = 0;   // 0: queries are one product
+  int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  bool operator==(const LatentSpec&) const = default;
 };
 
 /// How a router scores experts: their share of a softmax over all, or a sigmoid of each (DeepSeek-V3).
@@ -140,13 +153,15 @@ enum class Family {
   mistral,
   smollm3,
   mixtral,
-  qwen3_moe
+  qwen3_moe,
+  deepseek_v3
 };
 template <>
 struct Words<Family> {
   static constexpr std::string_view list[] = {"gpt2",    "llama",   "qwen2",   "qwen3",
                                               "olmo2",   "olmo3",   "gemma2",  "gemma3",
-                                              "mistral", "smollm3", "mixtral", "qwen3_moe"};
+                                              "mistral", "smollm3", "mixtral", "qwen3_moe",
+                                              "deepseek_v3"};
 };
 /// What a family presets.
 struct FamilyKind {
@@ -154,6 +169,7 @@ struct FamilyKind {
   PositionKind position = PositionKind::rope;
   bool tied = false;
   bool scaled_embedding = false;  ///< by sqrt(hidden_size)
+  bool interleaved = false;       ///< as of PositionSpec
   ParamNames names = ParamNames::hub;
   ExpertNames expert_names = ExpertNames::mlp;
 };
@@ -186,6 +202,7 @@ inline constexpr FamilyKind kFamilies[] = {
     {.tied = true},
     {.expert_names = ExpertNames::mixtral},
     {.layer = {.qk_norm = QkNorm::head}},
+    {.interleaved = true},
 };
 static_assert(std::size(kFamilies) == std::size(Words<Family>::list));
 constexpr const FamilyKind& kind_of(Family family) { return kFamilies[size_t(family)]; }
@@ -232,24 +249,32 @@ struct ModelSpec {
   LayerSpec layer;
   std::vector<LayerKind> layers;  // the pattern, repeated; empty: all alike
   MoeSpec moe;
+  LatentSpec latent;
   PositionSpec position;
   double embedding_scale = 1, logit_scale = 1, logit_cap = 0, z_loss = 0;
   bool tie_embeddings = true;
   InitSpec init;
   MupSpec mup;
 
+  bool is_latent() const { return latent.kv_lora_rank > 0; }
+  /// Of queries and keys.
   int64_t head_dim() const {
+    if (is_latent()) return latent.head_dim();
     return head_dim_given > 0 ? head_dim_given : hidden_size / std::max<int64_t>(1, num_heads);
   }
   /// Base width over width, 1 without muP.
   double mup_ratio() const {
     return mup.base_hidden_size > 0 ? double(mup.base_hidden_size) / double(hidden_size) : 1;
   }
-  /// Factor of the product of a query and a key: by muP 1 / head_dim, and as without it at the base head_dim.
+  /// Factor of the product of a query and a key: by muP 1 / head_dim, and as without it at the base head_dim. Of
+  /// latent attention YaRN's growth, whole heads of which it is for, is part of it (DeepSeek-V2).
   double attention_scale() const {
     if (layer.score_scale > 0) return layer.score_scale;
     const int64_t base = mup.base_head_dim > 0 ? mup.base_head_dim : head_dim();
-    return 1.0 / std::sqrt(double(head_dim())) * std::sqrt(double(base) / double(head_dim()));
+    const double plain = 1.0 / std::sqrt(double(head_dim())) * std::sqrt(double(base) / double(head_dim()));
+    const RopeScalingSpec& s = position.scaling;
+    if (!is_latent() || s.type != RopeScaling::yarn || s.mscale_all_dim == 0) return plain;
+    return plain * s.growth(s.mscale_all_dim) * s.growth(s.mscale_all_dim);
   }
   bool is_rotary() const { return position.type == PositionKind::rope; }
   /// The length that rotary positions are scaled from.
@@ -260,6 +285,7 @@ struct ModelSpec {
   }
   /// Of a head, those that turn.
   int64_t rotary_channels() const {
+    if (is_latent()) return latent.qk_rope_head_dim;
     return int64_t(std::llround(position.rotary_fraction * double(head_dim())));
   }
   /// Whether layer `layer`, from 0, has experts in place of one feed-forward part.
@@ -280,7 +306,8 @@ inline ModelSpec with_family_defaults(const ModelSpec& of) {
   model.layer = kind.layer;
   model.layers = {};
   model.moe = {};
-  model.position = {.type = kind.position};
+  model.latent = {};
+  model.position = {.type = kind.position, .interleaved = kind.interleaved};
   const int64_t width = of.mup.base_hidden_size > 0 ? of.mup.base_hidden_size : of.hidden_size;
   model.embedding_scale = kind.scaled_embedding ? std::sqrt(double(width)) : 1;
   model.logit_scale = 1;

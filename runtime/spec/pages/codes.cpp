@@ -99,6 +99,13 @@ const std::vector<CodePage> kValues = {
     {"E0227", "The scaling's limits are not in order",
      "Between the two limits, scaling goes from none to all.",
      R"("scaling": {"type": "yarn", "beta_fast": 1, "beta_slow": 32})", "Exchange the two values."},
+    {"E0228", "Latent attention's sizes do not fit",
+     "Heads need channels that turn in pairs, and values that are no wider than keys.",
+     R"("latent": {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 63, "v_head_dim": 128})",
+     R"(Write "qk_rope_head_dim": 64.)"},
+    {"E0229", "Latent attention cannot have that",
+     "The field belongs to heads with keys and values of their own.",
+     R"("layer": {"qk_norm": "head"}, "latent": {"kv_lora_rank": 512})", "Remove the field."},
     {"E0250", "Experts without a width",
      "Each expert is a feed-forward part of its own, whose width nothing else says.",
      R"("moe": {"num_experts": 64})", R"(Add "expert_ffn_size": 768.)"},
@@ -158,8 +165,10 @@ const std::vector<CodePage> kValues = {
     {"E0243", "muP without a base width",
      "muP carries what was tuned at one width over to another, so it needs the first.",
      R"("mup": {"base_hidden_size": 0})", "Give the width of the tuned model, or remove model.mup."},
-    {"E0244", "muP with experts",
-     "Tensor Programs V says nothing of routers, whose outputs are neither logits nor as wide as the model.",
+    {"E0244", "muP with experts or latent attention",
+     "Tensor Programs V says nothing of routers, whose outputs are neither logits nor as wide as the model, "
+     "and of "
+     "products through a latent whose width does not grow with the model.",
      R"("mup": {"base_hidden_size": 256}, "moe": {"num_experts": 8})", "Remove model.mup."},
 };
 

@@ -70,7 +70,7 @@ TEST_CASE("every family comes back from an import and an export as it was") {
       CHECK(spec::model_values(read_model_config(config_in(at + ".out"), "after").model) == spec::model_values(before));
       ++folders;
     }
-  CHECK(folders == 25);
+  CHECK(folders == 27);
 }
 
 TEST_CASE("what is said in another way, or by default, is exported") {
@@ -132,6 +132,26 @@ TEST_CASE("a file that transformers would compute otherwise is refused") {
   CHECK_THAT(refusal("gemma3_text", R"({"attn_logit_softcapping": 50.0})"), Contains("attn_logit_softcapping"));
   CHECK_THAT(refusal("smollm3", R"({"use_sliding_window": true, "sliding_window": 8, "layer_types": null})"),
              Contains("no layer_types"));
+}
+
+TEST_CASE("a file of DeepSeek-V3's form that is not computed as transformers do is refused") {
+  const auto refusal = [](const std::string& change) -> std::string {
+    Json config = config_in(kBlockFolders / "deepseek_v3");
+    config.merge_patch(parse_json(change));
+    try {
+      read_model_config(config, "f");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(R"({"model_type": "kimi_k2", "auto_map": {"AutoConfig": "a.B"}, "ep_size": 1})") == "");
+  CHECK(refusal(R"({"q_lora_rank": null, "rope_interleave": false})") == "");
+  CHECK_THAT(refusal(R"({"v_head_dim": 12})"), Contains("v_head_dim is 12"));
+  CHECK_THAT(refusal(R"({"num_key_value_heads": 2})"), Contains("num_key_value_heads is 2"));
+  CHECK_THAT(refusal(R"({"attention_bias": true})"), Contains("attention_bias is true"));
+  CHECK_THAT(refusal(R"({"scoring_func": "softmax"})"), Contains("scoring_func"));
+  CHECK_THAT(refusal(R"({"quantization_config": {"fmt": "e4m3"}})"), Contains("quantization_config"));
 }
 
 TEST_CASE("a described model that transformers have no class for is not exported") {

@@ -8,6 +8,7 @@
 #include "parallel/tally.h"
 #include "runtime/model/placement_check.h"
 #include "test/runtime/model/unlike_layers.h"
+#include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 
@@ -206,6 +207,44 @@ TEST_CASE("gradients that the data-parallel group does not add are refused") {
     m.use(name).partial &= ~axes::data;
     CHECK_THAT(m.along_data(),
                Catch::Contains(name) && Catch::Contains("data-parallel group, and nothing adds it"));
+  }
+}
+
+TEST_CASE("gradients of latents that nothing adds, or that are added twice, are refused") {
+  // TransformerEngine 715: what is whole on each tensor rank of latent attention, counted on each.
+  const TemporaryFolder dir;
+  for (const bool sequence_parallel : {false, true}) {
+    JobSpec job = job_of(dir, Family::llama, 2, 1, 2, sequence_parallel);
+    describe_latent(job.model);
+    const ModelTables tables = model_tables(job);
+    const auto said = [&](StageUses uses) {
+      return placement_problem(uses, job, {axes::tensor, 2, 0}).text_or_empty();
+    };
+    const auto changed = [&](const std::string& end, auto change) {
+      StageUses uses = stage_uses(tables, job, {});
+      for (parallel::ParamUse& use : uses.uses)
+        if (use.layout.name.ends_with(end)) change(use);
+      return said(std::move(uses));
+    };
+    CHECK(said(stage_uses(tables, job, {})) == "");
+    for (const std::string name :
+         {"q_a_proj.weight", "q_a_layernorm.weight", "kv_a_proj_with_mqa.weight", "kv_a_layernorm.weight"}) {
+      CAPTURE(name, sequence_parallel);
+      CHECK_THAT(
+          changed(name, [](auto& use) { use.partial &= ~axes::tensor; }),
+          Catch::Contains(name) &&
+              Catch::Contains("is a part of a sum on each rank of the tensor group, and nothing adds it"));
+      // Counted on both ranks, the norm of all gradients would have it twice.
+      std::vector<StageUses> ranks = {stage_uses(tables, job, {.tp = 0}), stage_uses(tables, job, {.tp = 1})};
+      CHECK(count_problem(tables.params, ranks).is_none());
+      for (parallel::ParamUse& use : ranks[1].uses)
+        if (use.layout.name.ends_with(name)) use.counted ^= true;
+      CHECK_THAT(count_problem(tables.params, ranks).text_or_empty(),
+                 Catch::Contains(name) && Catch::Contains("ranks of the tensor group count"));
+    }
+    for (const std::string name : {"q_b_proj.weight", "kv_b_proj.weight"})
+      CHECK_THAT(changed(name, [](auto& use) { use.partial |= axes::tensor; }),
+                 Catch::Contains(name) && Catch::Contains("is shared by the tensor group in another way"));
   }
 }
 

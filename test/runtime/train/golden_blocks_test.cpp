@@ -128,7 +128,7 @@ TEST_CASE("files of transformers 4 and 5 describe the same model", "[golden]") {
 }
 
 TEST_CASE("each family's curve and gradients on one rank", "[golden]") {
-  REQUIRE(blocks().size() == 14);
+  REQUIRE(blocks().size() == 15);
   for (const std::string& name : blocks()) {
     check_block(name, 1, 1, 1, true);
     check_block(name, 1, 1, 1, false);
