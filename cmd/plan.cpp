@@ -61,8 +61,10 @@ std::string next_command(const PlanOptions& options, const PlanReport& report) {
     return plan_command(named, {});
   }
   JobArguments launched = options.job;
-  if (report.device.kind == DeviceKind::cuda && report.job.device == DeviceChoice::cpu)
+  if (report.device.kind == DeviceKind::cuda && report.job.device == DeviceChoice::cpu) {
+    if (report.job.parallelism.context_blocks > 1) return "";  // refused on GPUs
     launched.overrides.push_back("device=cuda");
+  }
   return launch_command(launched);
 }
 

@@ -21,9 +21,11 @@ struct ValidateOptions {
 
 std::string summary(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
-  return fmt::format("{}: {} x {} · {} = tensor {} x pipeline {} x data {} · {} x {} tokens a step · {}", job.name,
-                     count_of(job.model.num_layers, "layer"), job.model.hidden_size, count_of(p.world_size, "rank"), p.tensor,
-                     p.pipeline, p.data, count_of(job.batch.global_sequences, "sequence"), job.data.seq_len,
+  return fmt::format("{}: {} x {} · {} = tensor {}{} x pipeline {} x data {} · {} x {} tokens a step · {}",
+                     job.name, count_of(job.model.num_layers, "layer"), job.model.hidden_size,
+                     count_of(p.world_size, "rank"), p.tensor,
+                     p.context > 1 ? fmt::format(" x context {}", p.context) : "", p.pipeline, p.data,
+                     count_of(job.batch.global_sequences, "sequence"), job.data.seq_len,
                      count_of(job.schedule.total_steps, "step"));
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures trainctl on this machine and writes one JSON object to stdout (progress on stderr). Every figure that matters is a ratio
-# of two measurements of this run. Run it on a quiet machine: everything takes about 11 minutes on two cores.
+# of two measurements of this run. Run it on a quiet machine: everything takes about 13 minutes on two cores.
 #
-#   scripts/bench.sh [PART...]   gpt2_124m mesh_30m saving checkpoints exchange overlap reduction launch; by default all
+#   scripts/bench.sh [PART...]   gpt2_124m mesh_30m context saving checkpoints exchange overlap reduction launch; by default all
 #
 #   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
 #   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit; where $TRAINCTL_BENCH_PYTHON (python3)
@@ -10,6 +10,8 @@
 #                 turns, $TRAINCTL_BENCH_TURNS times (1); of each the best turn counts
 #   mesh_30m      tokens/s of 8 ranks TP2 x PP2 x DP2 over one rank with all cores, 30 M parameters; ZeRO-3 over ZeRO-1 there and
 #                 on 8 data-parallel ranks. They take turns, too
+#   context       sequences of 8192 tokens, 4 M parameters: tokens/s of as many context ranks as cores over one rank with all
+#                 cores, and of one rank with as many context blocks over the same rank with whole sequences. They take turns
 #   launch        seconds from the command to the end of a run of one step, 8 ranks, 4 M parameters
 #   saving        stall of a step when 8 ranks copy their state in memory after every step: median and 99th percentile over
 #                 ranks and steps, as a share of the median step, and over the time of a plain memcpy of the same bytes; median
@@ -131,6 +133,23 @@ bench_mesh_30m() {
   \"zero3_tp2_pp2_dp2_tokens_per_s\":$eight3,\"zero3_over_zero1\":$(ratio "$eight3" "$eight"),\"dp8_tokens_per_s\":$wide1,\"zero3_dp8_tokens_per_s\":$wide3,\"dp8_zero3_over_zero1\":$(ratio "$wide3" "$wide1")}"
 }
 
+bench_context() {
+  local whole=0 blocks=0 ranks=0 turn count=2
+  while [ $((2 * count)) -le "$cores" ]; do count=$((2 * count)); done
+  for turn in $(seq "$turns"); do
+    spec llama-4m 8192 1 1 4 >job.json
+    local long="-s model.max_seq_len=8192 -s device=cpu -s parallelism.lanes=1"
+    launch $long -s parallelism.threads_per_rank="$count"
+    whole=$(best "$whole" "$(field tokens_per_s)")
+    launch $long -s parallelism.threads_per_rank="$count" -s parallelism.context_blocks="$count"
+    blocks=$(best "$blocks" "$(field tokens_per_s)")
+    launch $long -s parallelism.threads_per_rank=1 -s parallelism.context="$count" -s parallelism.world_size="$count"
+    ranks=$(best "$ranks" "$(field tokens_per_s)")
+  done
+  say "8192 tokens, $count threads: whole sequences $whole tokens/s, in $count blocks $(ratio "$blocks" "$whole"), on $count context ranks $(ratio "$ranks" "$whole")"
+  add context "{\"ranks\":$count,\"whole_tokens_per_s\":$whole,\"blocks_over_whole\":$(ratio "$blocks" "$whole"),\"ranks_over_whole\":$(ratio "$ranks" "$whole")}"
+}
+
 bench_saving() {
   local memcpy plain_s copied_s bytes stalls stall_median stall_p99 memcpy_s
   memcpy=$("$build/bench_unit" memcpy)
@@ -164,7 +183,7 @@ bench_launch() {
   add launch_one_step_8_ranks_s "$total"
 }
 
-parts=(gpt2_124m mesh_30m saving checkpoints exchange overlap reduction launch)
+parts=(gpt2_124m mesh_30m context saving checkpoints exchange overlap reduction launch)
 if [ $# -gt 0 ]; then parts=("$@"); fi
 for part in "${parts[@]}"; do
   if ! declare -F "bench_$part" >/dev/null; then echo "bench: there is no part $part" >&2; exit 2; fi

@@ -18,7 +18,7 @@ DeviceUse::DeviceUse(const JobSpec& job)
       tf32(job.tf32),
       transport(job.parallelism.transport),
       reduction(job.parallelism.reduction),
-      data(job.parallelism.data),
+      data(job.parallelism.ranks_of_parameters()),
       nccl(job.parallelism.nccl),
       collective_timeout_s(job.fault_tolerance.collective_timeout_seconds) {}
 

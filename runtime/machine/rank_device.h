@@ -26,7 +26,7 @@ struct DeviceUse {
   bool tf32;
   Transport transport;
   GradientSums reduction;
-  int data;  ///< data-parallel ranks
+  int data;  ///< ranks that add gradients: data-parallel and context
   NcclSpec nccl;
   double collective_timeout_s;
 };

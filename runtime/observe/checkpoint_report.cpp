@@ -161,11 +161,13 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
     roles.push_back(fmt::format("{} {} {}", name_of(kind.first), name_of(kind.second), size_text(bytes)));
   text += fmt::format("{} = {} in {}, {} chunks\n", fmt::join(roles, " + "), size_text(summary.bytes),
                       files_text(checkpoint.files().size()), summary.chunks);
+  const std::string context = text_at(extra, {"mesh", "context"});
   if (extra.contains("mesh"))
     text += fmt::format(
-        "saved as   tensor {} × pipeline {} × data {}, ZeRO-{}; any mesh that fits the model loads it\n",
-        text_at(extra, {"mesh", "tensor"}), text_at(extra, {"mesh", "pipeline"}),
-        text_at(extra, {"mesh", "data"}), text_at(extra, {"mesh", "zero_stage"}));
+        "saved as   tensor {}{} × pipeline {} × data {}, ZeRO-{}; any mesh that fits the model loads it\n",
+        text_at(extra, {"mesh", "tensor"}), context.empty() ? "" : fmt::format(" × context {}", context),
+        text_at(extra, {"mesh", "pipeline"}), text_at(extra, {"mesh", "data"}),
+        text_at(extra, {"mesh", "zero_stage"}));
   const auto mark = [](bool has) { return has ? "✓" : "–"; };
   const auto has_role = [&](ckpt::Role role) {
     return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),

@@ -77,7 +77,7 @@ class Search {
   /// The job with ZeRO-2, or else 3, and nothing else changed, where it saves memory: with the same bits.
   std::optional<Alternative> only_more_zero() const {
     const ParallelSpec& p = job_.parallelism;
-    if (p.data == 1 || p.lanes % p.data != 0) return std::nullopt;
+    if (p.ranks_of_parameters() == 1 || p.lanes % p.data != 0) return std::nullopt;
     const bool keeps = !p.reshard_after_forward;  // with ZeRO-3, which then has no more to give but this
     for (int zero = std::max(2, p.zero_stage + (keeps ? 0 : 1)); zero <= 3; ++zero) {
       if (zero == 2 && job_.micro_batches_per_lane() > 1) continue;   // saves nothing
@@ -108,6 +108,8 @@ class Search {
   }
 
  private:
+  /// With the job's context ranks.
+  int ranks_of(const Mesh& m) const { return m.tensor * job_.parallelism.context * m.pipeline * m.data; }
   std::vector<Mesh> meshes(int ranks) const {
     const ParallelSpec& p = job_.parallelism;
     std::vector<Mesh> result;
@@ -116,10 +118,11 @@ class Search {
       if (job_.model.num_kv_heads % t != 0 || job_.model.num_heads % t != 0 || job_.model.ffn_size % t != 0 ||
           job_.model.moe.expert_ffn_size % t != 0)
         continue;
-      for (int pp = 1; pp * t <= ranks && int64_t(pp) * p.virtual_stages <= job_.model.num_layers; ++pp) {
+      for (int pp = 1; pp * t * p.context <= ranks && int64_t(pp) * p.virtual_stages <= job_.model.num_layers;
+           ++pp) {
         const bool usual = (pp & (pp - 1)) == 0 || pp == p.pipeline;
-        const int dp = ranks / (t * pp);
-        if (usual && dp * t * pp == ranks && (dp & (dp - 1)) == 0) result.push_back({t, pp, dp});
+        const int dp = ranks / (t * p.context * pp);
+        if (usual && dp * t * p.context * pp == ranks && (dp & (dp - 1)) == 0) result.push_back({t, pp, dp});
       }
     }
     return result;
@@ -130,8 +133,9 @@ class Search {
     const double parameters = double(table().total_count()), part = double(m.tensor) * m.pipeline;
     const int zero = job_.parallelism.zero_stage;
     const double held = (zero >= 3 ? 0 : 2) + (zero >= 2 ? 0 : 4);   // weights, gradients: or of two parts
-    const double bytes = parameters / part * held + double(table().state_bytes()) / part / m.data;
-    const int together = device_.kind == DeviceKind::cuda ? 1 : m.tensor * m.pipeline * m.data;
+    const double bytes =
+        parameters / part * held + double(table().state_bytes()) / part / (m.data * job_.parallelism.context);
+    const int together = device_.kind == DeviceKind::cuda ? 1 : ranks_of(m);
     return bytes * together < double(device_.room(job_));
   }
   const ParamTable& table() const {
@@ -236,14 +240,13 @@ class Search {
     if (!p.stage_layers.empty() && c.mesh.pipeline != p.pipeline)
       result.push_back("parallelism.stage_layers=auto");   // the given ones are for the given stages
     set("parallelism.data", std::to_string(p.data), std::to_string(c.mesh.data));
-    set("parallelism.world_size", std::to_string(p.world_size),
-        std::to_string(c.mesh.tensor * c.mesh.pipeline * c.mesh.data));
+    set("parallelism.world_size", std::to_string(p.world_size), std::to_string(ranks_of(c.mesh)));
     return result;
   }
 
   /// The candidate as an alternative, if the spec's checks pass it and it fits.
   std::optional<Alternative> fits(const Candidate& c) const {
-    Alternative a{settings(c), 0, c.mesh.tensor * c.mesh.pipeline * c.mesh.data, 0};
+    Alternative a{settings(c), 0, ranks_of(c.mesh), 0};
     ParseInput input = spec_;
     input.overrides.insert(input.overrides.end(), a.settings.begin(), a.settings.end());
     const ParsedJob parsed = parse_job(input);

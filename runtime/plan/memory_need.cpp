@@ -5,7 +5,8 @@
 namespace trainctl {
 
 MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
-  const uint64_t ranks_of_stage = uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.data);
+  const uint64_t ranks_of_stage =
+      uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.ranks_of_parameters());
   MemoryNeed need{.copies_give_way = job.checkpoint.memory == MemoryCopies::automatic};
   need.terms = {{"weights", 0},
                 {"gradients", 0},
@@ -46,7 +47,7 @@ MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan) {
   worst.stages = {plan.worst()};
   JobSpec one_gpu = job;
   one_gpu.parallelism.tensor = std::min(job.launcher.ranks_per_gpu, job.mesh().world_size());
-  one_gpu.parallelism.data = 1;
+  one_gpu.parallelism.context = one_gpu.parallelism.data = 1;
   return memory_need(one_gpu, worst);
 }
 

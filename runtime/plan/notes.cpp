@@ -83,11 +83,14 @@ std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
   if (!reduces_each_lane(job)) return notes;
   const int zero = job.parallelism.zero_stage;
   const int64_t lanes = job.lanes_of(0).count(), together = job.micro_batches_per_lane();
-  if (lanes > 1)
-    notes.push_back(fmt::format(
-        "zero_stage {} sends the gradients of each of a rank's {}: {} times the bytes of zero_stage 1", zero,
-        count_of(lanes, "lane"), lanes));
-  if (together > 1)
+  const bool has_blocks = job.parallelism.context_blocks > 1;
+  if (lanes > 1 && job.parallelism.ranks_of_parameters() > 1)
+    notes.push_back(fmt::format("{} sends the gradients of each of a rank's {}: {} times the bytes of {}",
+                                has_blocks ? fmt::format("context_blocks {}", job.parallelism.context_blocks)
+                                           : fmt::format("zero_stage {}", zero),
+                                count_of(lanes, "lane"), lanes,
+                                has_blocks ? "as many lanes as data-parallel ranks" : "zero_stage 1"));
+  if (together > 1 && zero >= 2)
     notes.push_back(
         fmt::format("zero_stage {} saves no gradients here: a lane has {} micro-batches, until the last of "
                     "which the gradients of "
@@ -119,6 +122,9 @@ std::string no_room_to_grow_note(const PlanReport& r) {
 
 std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
+  if (r.device.kind == DeviceKind::cuda && r.job.parallelism.context_blocks > 1)
+    notes.push_back(
+        "GPUs do not compute parts of sequences yet: this is what they would take, and no launch on them");
   if (const ParallelSpec& p = r.job.parallelism; p.lanes % p.data != 0)
     notes.push_back(uneven_width_note(r.job));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));

@@ -20,10 +20,11 @@ size_t trace_spans(const JobSpec& job) {
   const double micro_batches =
       std::ceil(double(job.batch.global_sequences) / double(job.batch.micro_sequences * p.data));
   const double parts = std::ceil(double(job.model.num_layers) / p.pipeline) + 3 * p.virtual_stages;
-  const double reductions = p.zero_stage >= 2 ? micro_batches : 1;
+  const double reductions = reduces_each_lane(job) ? micro_batches : 1;
   const double messages = p.pipeline > 1 ? 4 * p.virtual_stages : 0;
-  const double exchanges = micro_batches * (4 * parts * rounds(p.tensor) + messages) +
-                           2 * parts * reductions * rounds(p.data);
+  const double keys = p.context > 1 ? 3 * rounds(p.context) + 1 : 0;  // of a layer, with recomputation
+  const double exchanges = micro_batches * (4 * parts * rounds(p.tensor) + parts * keys + messages) +
+                           2 * parts * reductions * rounds(p.ranks_of_parameters());
   const double actions = micro_batches * 12 * p.virtual_stages + 8 * parts * reductions;
   return std::bit_ceil(size_t(std::clamp(kSteps * (actions + 2 * exchanges), kFewest, kMost)));
 }
@@ -53,7 +54,7 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, con
   m.sharding = sharding;
   m.workspace = device.workspace_bytes(tables, job.parallelism, sharding);
   // Of replicas, each saves its part.
-  const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.data) : 1;
+  const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.ranks_of_parameters()) : 1;
   const size_t written = sharding.saved / replicas;
   if (job.checkpoint.memory != MemoryCopies::off)
     m.copies = ckpt::memory_for_pieces(written, size_t(sharding.saved_chunks) / replicas, 0, 0,
@@ -88,13 +89,14 @@ size_t nccl_bytes_estimate(const JobSpec& job) {
     connections += size_t((here - 1) * channels + (members > here ? 2 * channels : 0));
   };
   add(mesh.tp, 1, nccl.blocks);
-  add(mesh.dp, mesh.tp, nccl.blocks);
+  add(mesh.cp, mesh.tp, nccl.blocks);
+  add(mesh.cp * mesh.dp, mesh.tp, nccl.blocks);
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
   const parallel::VirtualStages stages = job.parallelism.stage_order();
   const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) * (stages.v_shaped ? 2 : 1) : 0;
-  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.dp, nccl.edge_blocks);
+  for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.cp * mesh.dp, nccl.edge_blocks);
   if (job.model.tie_embeddings && stages.last_stage() > 0)
-    add(2, mesh.tp * mesh.dp * (mesh.pp - 1), nccl.blocks);
+    add(2, mesh.tp * mesh.cp * mesh.dp * (mesh.pp - 1), nccl.blocks);
   return connections * of_connection;
 }
 

@@ -75,11 +75,14 @@ std::string header_lines(const PlanReport& r) {
       has_experts ? fmt::format(", {} of them active", count_text(double(r.plan.active_parameters))) : "",
       count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
   out += fmt::format(
-      "Layout   {} = tensor {} x{} pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}\n",
-      count_of(mesh.world_size(), "rank"), mesh.tp, mesh.cp > 1 ? fmt::format(" context {} x", mesh.cp) : "",
+      "Layout   {} = tensor {}{} x pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}{}\n",
+      count_of(mesh.world_size(), "rank"), mesh.tp, mesh.cp > 1 ? fmt::format(" x context {}", mesh.cp) : "",
       mesh.pp, mesh.dp,
       job.parallelism.expert > 1 ? fmt::format(", {} share experts", job.parallelism.expert) : "",
       schedule_text(job), job.parallelism.zero_stage, count_of(job.parallelism.lanes, "lane"),
+      job.parallelism.context_blocks > 1
+          ? fmt::format(" of {} context blocks", job.parallelism.context_blocks)
+          : "",
       r.plan.device == DeviceKind::cpu ? fmt::format(" · {} a rank", count_of(threads, "thread")) : "");
   out += fmt::format(
       "Batch    {} x {} = {} tokens a step · {} a pipeline · bubble {:.1f} %\n",
@@ -116,15 +119,17 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
   const int sums = reduces_each_lane(r.job) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
   const bool in_turn = sharding_options(r.job).shares_gradients;
+  const int blocks = r.job.parallelism.blocks_of_rank();
   std::vector<Term> terms = {
       {fmt::format("weights ({} compute copy{})", name_of(r.job.compute),
                    !shards_weights(r.job)                   ? ""
                    : sharding_options(r.job).shares_weights ? ", own and of two parts"
                                                             : ", own and of all parts"),
        "weights", m.sharding.weights},
-      {sums > 1  ? fmt::format("gradients (f32, {} sums of the lanes' tree)", sums)
-       : in_turn ? "gradients (f32, of two parts at a time)"
-                 : "gradients (f32)",
+      {blocks > 1 ? fmt::format("gradients (f32, of {} context blocks)", blocks)
+       : sums > 1 ? fmt::format("gradients (f32, {} sums of the lanes' tree)", sums)
+       : in_turn  ? "gradients (f32, of two parts at a time)"
+                  : "gradients (f32)",
        "gradients", m.sharding.gradients},
       {optimizer_text(r.job.optimizer), "optimizer", m.sharding.optimizer},
       {"activations in flight", "activations", m.stage.activations},
@@ -144,8 +149,9 @@ std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
 std::string memory_lines(const PlanReport& r) {
   const RankMemory& m = r.plan.worst();
   std::string out =
-      fmt::format("Memory   of the rank that takes most (stage {}, tensor {}, data {}){}\n", m.at.pp, m.at.tp,
-                  m.at.dp, r.plan.device == DeviceKind::cuda ? ", on its GPU" : "");
+      fmt::format("Memory   of the rank that takes most (stage {}, tensor {}{}, data {}){}\n", m.at.pp,
+                  m.at.tp, r.job.parallelism.context > 1 ? fmt::format(", context {}", m.at.cp) : "", m.at.dp,
+                  r.plan.device == DeviceKind::cuda ? ", on its GPU" : "");
   const auto line = [&](const std::string& what, size_t bytes) {
     out += fmt::format("           {:<44}{:>12}\n", what, memory_text(double(bytes)));
   };
@@ -320,14 +326,16 @@ std::vector<RoleRow> roles_of(const JobSpec& job) {
 
 std::string render_plan(const PlanReport& r) {
   std::string out = header_lines(r) + memory_lines(r) + fit_lines(r);
-  const auto also = [](const char* what, double bytes) {
-    return bytes > 0 ? fmt::format(" · {} {}", what, memory_text(bytes)) : "";
+  const ParallelSpec& p = r.job.parallelism;
+  const auto also = [](bool has, const char* what, double bytes) {
+    return has ? fmt::format(" · {} {}", what, memory_text(bytes)) : "";
   };
-  out += fmt::format("Traffic  a rank sends per step: tensor {} · pipeline {}{}{} · data {}{}\n",
-                     memory_text(r.plan.traffic.tensor), memory_text(r.plan.traffic.pipeline),
-                     also("context", r.plan.traffic.context), also("experts", r.plan.traffic.experts),
-                     memory_text(r.plan.traffic.data),
-                     r.job.parallelism.data > 1 ? fmt::format(" ({})", exchange_text(r)) : "");
+  out += fmt::format("Traffic  a rank sends per step: tensor {}{}{} · pipeline {} · data {}{}\n",
+                     memory_text(r.plan.traffic.tensor),
+                     also(p.context > 1, "context", r.plan.traffic.context),
+                     also(p.expert > 1, "experts", r.plan.traffic.experts),
+                     memory_text(r.plan.traffic.pipeline), memory_text(r.plan.traffic.data),
+                     p.ranks_of_parameters() > 1 ? fmt::format(" ({})", exchange_text(r)) : "");
   out += time_lines(r);
   const size_t bytes_each = r.plan.checkpoint_bytes / size_t(r.plan.parameters);
   const bool are_alike = bytes_each * size_t(r.plan.parameters) == r.plan.checkpoint_bytes;
@@ -407,6 +415,7 @@ std::string plan_json(const PlanReport& r) {
   if (plan.active_parameters < plan.parameters) j["active_parameters"] = plan.active_parameters;
   j["mesh"] = {
       {"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
+  if (mesh.cp > 1) j["mesh"]["context"] = mesh.cp;
   j["tokens_per_step"] = plan.tokens_per_step;
   j["micro_batches"] = plan.micro_batches;
   j["bubble_fraction"] = plan.bubble_fraction;
@@ -423,9 +432,9 @@ std::string plan_json(const PlanReport& r) {
   j["checkpoint_bytes"] = plan.checkpoint_bytes;
   j["traffic_bytes"] = {
       {"tensor", plan.traffic.tensor}, {"pipeline", plan.traffic.pipeline}, {"data", plan.traffic.data}};
-  if (plan.traffic.context > 0) j["traffic_bytes"]["context"] = plan.traffic.context;
-  if (plan.traffic.experts > 0) j["traffic_bytes"]["experts"] = plan.traffic.experts;
-  if (mesh.dp > 1)
+  if (mesh.cp > 1) j["traffic_bytes"]["context"] = plan.traffic.context;
+  if (r.job.parallelism.expert > 1) j["traffic_bytes"]["experts"] = plan.traffic.experts;
+  if (mesh.cp * mesh.dp > 1)
     j["reduction"] = {{"dtype", name_of(r.job.parallelism.reduction_dtype)},
                       {"algorithm", word_of(r.job.parallelism.reduction_algorithm)},
                       {"halving_buckets", plan.buckets.halving},

@@ -44,10 +44,10 @@ void check_tensor(Resolution& r) {
   std::erase_if(divided, [&](const Divided& d) { return !r.sound(std::string(d.path)); });
   std::vector<int64_t> numbers;
   for (const Divided& d : divided) numbers.push_back(d.value);
-  const int64_t rows = r.job.batch.micro_sequences * r.job.data.seq_len;
-  const bool rows_known =
-      r.sound({"batch.micro_sequences", "data.seq_len", "parallelism.sequence_parallel"}) &&
-      p.sequence_parallel;
+  const int64_t rows = r.job.batch.micro_sequences * r.job.data.seq_len / p.context;
+  const bool rows_known = r.sound({"batch.micro_sequences", "data.seq_len", "parallelism.sequence_parallel",
+                                   "parallelism.context"}) &&
+                          p.sequence_parallel;
   if (rows_known) numbers.push_back(rows);
   const std::vector<std::string> help =
       numbers.empty() ? std::vector<std::string>{} : std::vector{use_one_of(common_divisors(numbers))};
@@ -243,9 +243,9 @@ void check_context(Resolution& r) {
                          r.job.data.seq_len, 2 * p.context_blocks),
              {"data.seq_len", "parallelism.context_blocks"},
              {fmt::format("use a seq_len that is a multiple of {}", 2 * p.context_blocks)});
-  if (r.sound("device") && r.job.device == DeviceChoice::cuda)
+  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
     r.report("E0319", "GPUs do not compute parts of sequences yet", {"parallelism.context_blocks", "device"},
-             {"use context_blocks = 1, or device \"cpu\""});
+             {"use context_blocks = 1, or device = cpu"});
   if (p.blocks_of_rank() > 1 && p.tensor > 1 && p.sequence_parallel &&
       r.sound({"parallelism.tensor", "parallelism.sequence_parallel"}))
     r.report("E0319",
@@ -282,7 +282,7 @@ void check_expert_ranks(Resolution& r) {
         "number of lanes",
         {"parallelism.expert", "parallelism.data", "parallelism.lanes"},
         {fmt::format("use data = {}", power_of_two_up_to(p.data))});
-  if (r.sound("device") && r.job.device == DeviceChoice::cuda)
+  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
     r.report("E0320", "GPUs do not share experts yet", {"parallelism.expert", "device"},
              {"use expert = 1, or device \"cpu\""});
 }

@@ -179,17 +179,17 @@ void derive_mesh(Resolution& r) {
 
 /// Lanes beyond what the width at launch needs, so that the run can get wider with the same bits: as many as
 /// cost little. A rank with several lanes holds several sums of its gradients at one time, and from ZeRO-2
-/// on sends them once a lane.
+/// on, and with context blocks, sends them once a lane.
 void add_lanes_to_grow(Resolution& r) {
   constexpr int64_t kMostTimes = 8;
   constexpr double kMostBytes = 256 * kMebibyte;
   ParallelSpec& p = r.job.parallelism;
   const BatchSpec& batch = r.job.batch;
-  if (whole(r, "parallelism.lanes") || p.zero_stage >= 2 ||
-      !r.sound({"parallelism.lanes", "parallelism.tensor", "parallelism.pipeline", "parallelism.zero_stage",
-                "batch.global_sequences", "batch.micro_sequences", "model.hidden_size", "model.num_layers",
-                "model.num_heads", "model.num_kv_heads", "model.ffn_size", "model.vocab_size",
-                "model.family"}))
+  if (whole(r, "parallelism.lanes") || p.zero_stage >= 2 || p.context_blocks > 1 ||
+      !r.sound({"parallelism.lanes", "parallelism.context_blocks", "parallelism.tensor",
+                "parallelism.pipeline", "parallelism.zero_stage", "batch.global_sequences",
+                "batch.micro_sequences", "model.hidden_size", "model.num_layers", "model.num_heads",
+                "model.num_kv_heads", "model.ffn_size", "model.vocab_size", "model.family"}))
     return;
   const int tables = r.job.model.tie_embeddings ? 1 : 2;
   const double sum_bytes = 4 * matrix_elements(r.job.model, tables) / (double(p.tensor) * p.pipeline);

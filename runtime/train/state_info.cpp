@@ -43,6 +43,7 @@ ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const
                       {"data", mesh.dp},
                       {"zero_stage", job.parallelism.zero_stage}}},
                     {"data", parse_ordered_json(data_fingerprints_json)}};
+  if (mesh.cp > 1) extra["mesh"]["context"] = mesh.cp;
   if (state.bad_steps.total > 0)
     extra["bad_steps"] = {{"total", state.bad_steps.total}, {"in_a_row", state.bad_steps.in_a_row}};
   s.extra_json = dump_json(extra);

@@ -1,6 +1,6 @@
 // Goal: rank order is tp, cp, dp, pp (fastest first) and groups are what the rest of the program takes them
-// for. Method: exhaustive over every mesh with axes 1..4; the expected rank comes from counting in nested
-// loops.
+// for: a data-parallel group consists of whole context groups. Method: exhaustive over every mesh with axes
+// 1..4; the expected rank comes from counting in nested loops.
 #include "parallel/mesh.h"
 
 #include <catch2/catch.hpp>
@@ -17,6 +17,11 @@ int coordinate(const MeshPosition& position, Axis axis) {
     case Axis::pp: return position.pp;
   }
   return -1;
+}
+
+/// Its place in the group along `axis`.
+int place_in(const MeshShape& shape, const MeshPosition& position, Axis axis) {
+  return axis == Axis::dp ? position.dp * shape.cp + position.cp : coordinate(position, axis);
 }
 
 template <typename Visit>
@@ -44,7 +49,7 @@ TEST_CASE("ranks count through tp first, then cp, dp, pp") {
   });
 }
 
-TEST_CASE("a group varies one coordinate, in order, and the groups of an axis cut the world") {
+TEST_CASE("a group varies one coordinate, dp that of cp too, in order, and an axis' groups cut the world") {
   for_each_mesh([](const MeshShape& shape) {
     for (Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::pp}) {
       bool right = true;
@@ -52,13 +57,14 @@ TEST_CASE("a group varies one coordinate, in order, and the groups of an axis cu
       for (int rank = 0; rank < shape.world_size(); ++rank) {
         const std::vector<int> group = group_of(shape, rank, axis);
         const MeshPosition own = position_of(shape, rank);
-        right = right && group.at(static_cast<size_t>(coordinate(own, axis))) == rank;
+        right = right && group.at(static_cast<size_t>(place_in(shape, own, axis))) == rank;
         for (size_t i = 0; i < group.size(); ++i) {
           const MeshPosition peer = position_of(shape, group[i]);
           for (Axis other : {Axis::tp, Axis::cp, Axis::dp, Axis::pp}) {
-            const int expected = other == axis ? static_cast<int>(i) : coordinate(own, other);
-            right = right && coordinate(peer, other) == expected;
+            const bool varies = other == axis || (axis == Axis::dp && other == Axis::cp);
+            right = right && (varies || coordinate(peer, other) == coordinate(own, other));
           }
+          right = right && place_in(shape, peer, axis) == static_cast<int>(i);
         }
         groups.insert(group);
       }
@@ -75,6 +81,16 @@ TEST_CASE("a tensor group is neighbours") {
   CHECK(group_of({4, 1, 2, 2}, 6, Axis::dp) == std::vector<int>{2, 6});
   CHECK(group_of({4, 1, 2, 2}, 6, Axis::pp) == std::vector<int>{6, 14});
   CHECK(group_of({4, 1, 2, 2}, 6, Axis::cp) == std::vector<int>{6});
+}
+
+TEST_CASE("a data-parallel group consists of whole context groups") {
+  CHECK(group_of({2, 2, 2, 2}, 5, Axis::cp) == std::vector<int>{5, 7});
+  CHECK(group_of({2, 2, 2, 2}, 5, Axis::dp) == std::vector<int>{1, 3, 5, 7});
+  CHECK(group_of({2, 2, 2, 2}, 5, Axis::pp) == std::vector<int>{5, 13});
+  const MeshGroup group = mesh_group({2, 3, 2, 2}, {.tp = 1, .cp = 2, .dp = 1, .pp = 1}, Axis::dp);
+  CHECK(group.size == 6);
+  CHECK(group.rank == 5);
+  CHECK(group.stride == 2);
 }
 
 }  // namespace

@@ -39,8 +39,9 @@ std::string model_text(const RunData& run) {
 
 std::string mesh_text(const JobSpec& job) {
   const parallel::MeshShape mesh = job.mesh();
-  std::string text = fmt::format("{} = tensor {} × pipeline {} × data {} · ZeRO-{} · {}",
-                                 count_of(mesh.world_size(), "rank"), mesh.tp, mesh.pp, mesh.dp,
+  std::string text = fmt::format("{} = tensor {}{} × pipeline {} × data {} · ZeRO-{} · {}",
+                                 count_of(mesh.world_size(), "rank"), mesh.tp,
+                                 mesh.cp > 1 ? fmt::format(" × context {}", mesh.cp) : "", mesh.pp, mesh.dp,
                                  job.parallelism.zero_stage, count_of(job.parallelism.lanes, "lane"));
   if (mesh.pp > 1) text += fmt::format(" · {}", parallel::name_of(job.parallelism.schedule));
   return text;

@@ -51,17 +51,19 @@ std::vector<int> ranks_of_list(const std::string& list, int ranks) {
 
 std::vector<int> sampled_ranks(const parallel::MeshShape& mesh, int most) {
   std::vector<int> chosen;
-  const auto add = [&](int pp, int dp, int tp) {
-    chosen.push_back(parallel::rank_of(mesh, {.tp = tp, .dp = dp, .pp = pp}));
+  // data: of the ranks with the same parameters, context ranks too.
+  const auto add = [&](int pp, int data, int tp) {
+    chosen.push_back(
+        parallel::rank_of(mesh, {.tp = tp, .cp = data % mesh.cp, .dp = data / mesh.cp, .pp = pp}));
   };
   if (mesh.pp > most) {
     for (int i = 0; i < most; ++i) add(int(int64_t(i) * (mesh.pp - 1) / std::max(1, most - 1)), 0, 0);
   } else {
     const int pipelines = most / mesh.pp, tensor = std::min(mesh.tp, pipelines);
-    const int data = std::min(mesh.dp, pipelines / tensor);
-    for (int dp = 0; dp < data; ++dp)
+    const int data = std::min(mesh.cp * mesh.dp, pipelines / tensor);
+    for (int i = 0; i < data; ++i)
       for (int tp = 0; tp < tensor; ++tp)
-        for (int pp = 0; pp < mesh.pp; ++pp) add(pp, dp, tp);
+        for (int pp = 0; pp < mesh.pp; ++pp) add(pp, i, tp);
   }
   std::sort(chosen.begin(), chosen.end());
   return chosen;

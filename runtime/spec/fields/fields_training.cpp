@@ -40,28 +40,7 @@ void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
       .also({"micro_batch_size", "micro_batch", "device_batch_size"});
 }
 
-void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection parallel(table, sections, "parallelism",
-                          "How ranks share the work: world_size = tensor * pipeline * data.", Change::free);
-  parallel.integer("world_size", "Ranks in all.")
-      .to(IN_JOB(parallelism.world_size))
-      .from(1)
-      .upto(1 << 20)
-      .or_auto("tensor * pipeline * data")
-      .also({"num_gpus", "gpus", "ranks", "n_ranks"})
-      .example("8");
-  parallel
-      .integer("tensor",
-               "Tensor parallel size: ranks that share each matrix. Divides the heads, the KV heads and "
-               "`model.ffn_size`.")
-      .to(IN_JOB(parallelism.tensor))
-      .on_change(Change::numerics)
-      .bits_by(BitsBy::sum_order)
-      .from(1)
-      .upto(1024)
-      .fallback(int64_t{1})
-      .also({"tp", "tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size"})
-      .example("2");
+void declare_context(DeclareSection& parallel) {
   parallel
       .integer(
           "context",
@@ -77,14 +56,12 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"cp", "context_parallel", "context_parallel_size"})
       .example("2");
   parallel
-      .integer(
-          "context_blocks",
-          "Parts of each sequence whose gradients are added by a fixed tree: a power of two, which limits "
-          "how "
-          "many context ranks can share a sequence with the same bits. 2 * context_blocks chunks make up a "
-          "sequence; block i has chunks i and 2 * context_blocks - 1 - i, so that all have equally much "
-          "causal "
-          "attention. A rank with several blocks holds a sum of gradients (f32) for each.")
+      .integer("context_blocks",
+               "Parts of each sequence whose gradients are added by a fixed tree: a power of two, which "
+               "limits how many context ranks can share a sequence with the same bits. A sequence is "
+               "2 * context_blocks chunks; block i has chunks i and 2 * context_blocks - 1 - i, so that all "
+               "have equally much causal attention. A rank with several blocks holds a sum of gradients "
+               "(f32) for each.")
       .to(IN_JOB(parallelism.context_blocks))
       .from(1)
       .upto(1024)
@@ -93,6 +70,32 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .left_out_as_default()
       .on_change(Change::branch)
       .example("4");
+}
+
+void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection parallel(table, sections, "parallelism",
+                          "How ranks share the work: world_size = tensor * context * pipeline * data.",
+                          Change::free);
+  parallel.integer("world_size", "Ranks in all.")
+      .to(IN_JOB(parallelism.world_size))
+      .from(1)
+      .upto(1 << 20)
+      .or_auto("tensor * context * pipeline * data")
+      .also({"num_gpus", "gpus", "ranks", "n_ranks"})
+      .example("8");
+  parallel
+      .integer("tensor",
+               "Tensor parallel size: ranks that share each matrix. Divides the heads, the KV heads and "
+               "`model.ffn_size`.")
+      .to(IN_JOB(parallelism.tensor))
+      .on_change(Change::numerics)
+      .bits_by(BitsBy::sum_order)
+      .from(1)
+      .upto(1024)
+      .fallback(int64_t{1})
+      .also({"tp", "tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size"})
+      .example("2");
+  declare_context(parallel);
   parallel
       .integer(
           "expert",

@@ -174,11 +174,11 @@ const std::vector<CodePage> kValues = {
 
 const std::vector<CodePage> kParallelism = {
     {"E0301", "The mesh does not have world_size ranks",
-     "Ranks form a mesh of tensor * pipeline * data, so the product is the number of ranks.",
+     "Ranks form a mesh of tensor * context * pipeline * data, so the product is the number of ranks.",
      R"("world_size": 8, "tensor": 3, "pipeline": 2, "data": 2)",
      R"(Correct a factor, or set world_size (or data) to "auto".)"},
     {"E0302", "Ranks cannot be cut into pipelines",
-     "With data \"auto\", world_size must be a multiple of tensor * pipeline.",
+     "With data \"auto\", world_size must be a multiple of tensor * context * pipeline.",
      R"("world_size": 8, "tensor": 3)", "Use 9 ranks, or tensor 2 or 4."},
     {"E0303", "More virtual stages than layers",
      "Every virtual stage of the pipeline needs something to compute: the first has the embedding, the last "
@@ -251,9 +251,9 @@ const std::vector<CodePage> kParallelism = {
      "checkpoint.chunk_mib, because a chunk has one owner.",
      R"("bucket_mib": 4 with "chunk_mib": 8)", "Use a bucket_mib of 8 or more."},
     {"E0319", "Sequences that cannot be cut over context ranks",
-     "Context parallelism cuts each sequence into 2 * context_blocks chunks of equal length. The number of "
-     "blocks is a "
-     "power of two, fixed when a run is born, and every number of ranks that divides it gives the same bits.",
+     "Context parallelism cuts each sequence into 2 * context_blocks chunks of equal length. The "
+     "number of blocks is a power of two, fixed when a run is born, and every number of ranks that "
+     "divides it gives the same bits. It is computed on CPU cores, for models without experts.",
      R"("context": 3, "context_blocks": 4)",
      "Use a context that divides context_blocks, and a seq_len that is a multiple of 2 * context_blocks."},
     {"E0320", "Experts that cannot be shared out",

@@ -146,8 +146,8 @@ Problem too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, con
   const std::string fits =
       data > 0 ? fmt::format("take -s parallelism.data={} -s parallelism.world_size={}, which fits", data,
                              data * replica)
-               : fmt::format("make tensor and pipeline smaller: one replica alone has {}",
-                             count_of(replica, "rank"));
+               : fmt::format("make tensor{} and pipeline smaller: one replica alone has {}",
+                             p.context > 1 ? ", context" : "", count_of(replica, "rank"));
   return Problem(
       fmt::format("the mesh needs {} and {} has room for {} in whole tensor groups of {}; {}, or {}",
                   count_of(ranks, "rank"), place, room, p.tensor, more, fits));

@@ -85,13 +85,14 @@ std::string smaller_by(const JobSpec& job) {
   if (job.recompute == Recompute::none || job.recompute == Recompute::first_layers)
     ways.push_back("memory.activation_recompute = full");
   if (job.batch.micro_sequences > 1) ways.push_back("a smaller batch.micro_sequences");
-  if (job.parallelism.data > 1 && job.parallelism.zero_stage == 0) ways.push_back("parallelism.zero_stage = 1");
   const ParallelSpec& p = job.parallelism;
-  if (p.data > 1 && p.zero_stage < 2 && p.lanes % p.data == 0 && job.micro_batches_per_lane() == 1)
+  const bool shares = p.ranks_of_parameters() > 1;
+  if (shares && p.zero_stage == 0) ways.push_back("parallelism.zero_stage = 1");
+  if (shares && p.zero_stage < 2 && p.lanes % p.data == 0 && job.micro_batches_per_lane() == 1)
     ways.push_back("parallelism.zero_stage = 2");
-  else if (p.data > 1 && p.zero_stage < 3 && p.lanes % p.data == 0)
+  else if (shares && p.zero_stage < 3 && p.lanes % p.data == 0)
     ways.push_back("parallelism.zero_stage = 3");
-  if (p.data > 1 && p.zero_stage == 3 && !p.reshard_after_forward)
+  if (shares && p.zero_stage == 3 && !p.reshard_after_forward)
     ways.push_back("parallelism.reshard_after_forward = true");
   if (job.parallelism.data > 1) ways.push_back("a smaller parallelism.data");
   ways.push_back("a smaller model");

@@ -56,6 +56,8 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
     }
   };
   axis("tensor", before.parallelism.tensor, now.parallelism.tensor);
+  if (before.parallelism.context > 1 || now.parallelism.context > 1)
+    axis("context", before.parallelism.context, now.parallelism.context);
   axis("pipeline", before.parallelism.pipeline, now.parallelism.pipeline);
   axis("data", before.parallelism.data, now.parallelism.data);
   std::string text;
@@ -91,13 +93,14 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
 
 std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<std::string> overrides) {
   const ParallelSpec& run = before.job.parallelism;
-  int64_t tensor = run.tensor, pipeline = run.pipeline, data = run.data;
+  int64_t tensor = run.tensor, context = run.context, pipeline = run.pipeline, data = run.data;
   bool some = false, data_given = false;
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
     const std::string path = text.substr(0, equals);
     if (path == "parallelism.world_size" || equals == std::string::npos) return overrides;
     int64_t* factor = path == "parallelism.tensor"     ? &tensor
+                      : path == "parallelism.context"  ? &context
                       : path == "parallelism.pipeline" ? &pipeline
                       : path == "parallelism.data"     ? &data
                                                        : nullptr;
@@ -111,11 +114,12 @@ std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<st
     return std::any_of(before.values.begin(), before.values.end(),
                        [&](const EffectiveValue& v) { return v.path == path && v.is_auto; });
   };
-  if (!some || is_auto("parallelism.world_size") || tensor * pipeline * data == run.world_size)
-    return overrides;
+  if (!some || is_auto("parallelism.world_size")) return overrides;
+  const int64_t replica = tensor * context * pipeline;
+  if (replica * data == run.world_size) return overrides;
   const bool data_follows = !data_given && is_auto("parallelism.data");
-  if (data_follows && run.world_size % (tensor * pipeline) == 0) return overrides;
-  overrides.push_back(fmt::format("parallelism.world_size={}", tensor * pipeline * data));
+  if (data_follows && run.world_size % replica == 0) return overrides;
+  overrides.push_back(fmt::format("parallelism.world_size={}", replica * data));
   return overrides;
 }
 

@@ -34,8 +34,8 @@ std::string devices_text(const DeviceUse& use) {
 }  // namespace
 
 std::string mesh_text(const parallel::MeshShape& mesh) {
-  return fmt::format("{} = tensor {} × pipeline {} × data {}", count_of(mesh.world_size(), "rank"), mesh.tp,
-                     mesh.pp, mesh.dp);
+  return fmt::format("{} = tensor {}{} × pipeline {} × data {}", count_of(mesh.world_size(), "rank"), mesh.tp,
+                     mesh.cp > 1 ? fmt::format(" × context {}", mesh.cp) : "", mesh.pp, mesh.dp);
 }
 
 void refuse_busy(FileSystem& fs, const RunDirectory& run, const std::string& id) {

@@ -26,10 +26,10 @@ Recording recording_of(const parallel::MeshShape& mesh, const parallel::MeshPosi
   who.rank = parallel::rank_of(mesh, at);
   who.ranks = mesh.world_size();
   who.pp = at.pp;
-  who.dp = at.dp;
+  who.dp = at.dp * mesh.cp + at.cp;  // its place among the ranks that share its parameters
   who.tp = at.tp;
   who.pp_size = mesh.pp;
-  who.dp_size = mesh.dp;
+  who.dp_size = mesh.dp * mesh.cp;
   who.tp_size = mesh.tp;
   return who;
 }

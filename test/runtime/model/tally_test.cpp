@@ -30,6 +30,7 @@ TrafficGroup traffic_group_of(const std::string& name) {
   if (name.find(", gradients between") != std::string::npos) return TrafficGroup::gradients;
   if (name.starts_with("tp group")) return TrafficGroup::tensor;
   if (name.starts_with("dp group")) return TrafficGroup::data;
+  if (name.starts_with("cp group")) return TrafficGroup::context;
   return name.starts_with("tied embedding") ? TrafficGroup::tied_embedding : TrafficGroup::other;
 }
 
@@ -144,6 +145,34 @@ TEST_CASE("the tally of every rank's step is what the rank computes and sends", 
   CHECK(variant > 300);
 }
 
+TEST_CASE("the tally of a context rank's step is what the rank computes and sends", "[tally][context]") {
+  const TemporaryFolder dir;
+  int variant = 0;
+  for (const auto& [context, dp, pp, tp] : {std::tuple{1, 1, 1, 1},
+                                            {2, 1, 1, 1},
+                                            {4, 2, 1, 1},
+                                            {2, 2, 2, 1},
+                                            {4, 1, 1, 2},
+                                            {1, 2, 2, 1},
+                                            {4, 1, 2, 1}})
+    for (const int zero : {0, 1, 2, 3}) {
+      JobSpec job = tiny_job(variant % 2 ? Family::gpt2 : Family::llama, dir.path());
+      job.parallelism.context = context;
+      job.parallelism.context_blocks = 4;
+      job.parallelism.data = dp;
+      job.parallelism.pipeline = pp;
+      job.parallelism.tensor = tp;
+      job.parallelism.zero_stage = zero;
+      job.parallelism.schedule = pp > 1 && zero % 2 ? Schedule::zb_h1 : Schedule::one_f_one_b;
+      job.parallelism.lanes = 2;
+      job.recompute = std::array{Recompute::none, Recompute::selective, Recompute::full}[size_t(variant % 3)];
+      job.checkpoint.on_exit = false;
+      CAPTURE(context, dp, pp, tp, zero);
+      check(job);
+      ++variant;
+    }
+}
+
 TEST_CASE("the FLOPs of a token are 6 for each weight that it meets in a product, and attention's", "[tally]") {
   // Source: PaLM, arXiv:2204.02311, appendix B.
   for (const std::string& name : preset_names()) {
@@ -176,9 +205,11 @@ TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of 
   const TemporaryFolder dir;
   for (const Schedule schedule :
        {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
-    for (const int micro_batches : {8, 22, 64}) {
+    for (const auto& [micro_batches, cuts] : {std::pair{8, false}, {22, false}, {64, false}, {22, true}}) {
       JobSpec job = tiny_job(Family::llama, dir.path());
-      job.parallelism.pipeline = job.parallelism.data = job.parallelism.tensor = 2;
+      job.parallelism.pipeline = job.parallelism.data = 2;
+      (cuts ? job.parallelism.context : job.parallelism.tensor) = 2;
+      job.parallelism.context_blocks = cuts ? 4 : 1;
       const bool one = schedule == Schedule::one_f_one_b || schedule == Schedule::zb_h1;
       job.parallelism.virtual_stages = one ? 1 : 2;
       job.parallelism.schedule = schedule;
@@ -190,10 +221,12 @@ TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of 
         const parallel::MeshPosition at = parallel::position_of(job.mesh(), rank);
         const RankTraffic traffic = rank_traffic(job, device, tables, at);
         const parallel::TrafficTally all = tally_step(job, device, tables, at, false).traffic;
-        CAPTURE(parallel::name_of(schedule), micro_batches, rank);
+        CAPTURE(parallel::name_of(schedule), micro_batches, cuts, rank);
         CHECK(traffic.tensor == all.sent(TrafficGroup::tensor));
         CHECK(traffic.pipeline == all.sent(TrafficGroup::activations) + all.sent(TrafficGroup::gradients) +
                                       all.sent(TrafficGroup::tied_embedding));
+        CHECK(traffic.context == all.sent(TrafficGroup::context));
+        CHECK((traffic.context > 0) == cuts);
         CHECK(traffic.data == all.sent(TrafficGroup::data));
         CHECK(traffic.data > 0);
       }

@@ -42,11 +42,13 @@ void check_against_all_ranks(const JobSpec& job, DeviceKind device) {
     RankMemory worst;
     for (int tp = 0; tp < job.parallelism.tensor; ++tp)
       for (int dp = 0; dp < job.parallelism.data; ++dp)
-        if (const RankMemory m = rank_memory(job, device, {tp, 0, dp, stage}); m.total() > worst.total())
-          worst = m;
+        for (int cp = 0; cp < job.parallelism.context; ++cp)
+          if (const RankMemory m = rank_memory(job, device, {tp, cp, dp, stage}); m.total() > worst.total())
+            worst = m;
     const RankMemory& m = plan.stages[size_t(stage)];
     CHECK(m.total() == worst.total());
-    CHECK((m.at.tp == worst.at.tp && m.at.dp == worst.at.dp && m.at.pp == worst.at.pp));
+    CHECK((m.at.tp == worst.at.tp && m.at.cp == worst.at.cp && m.at.dp == worst.at.dp &&
+           m.at.pp == worst.at.pp));
     CHECK(m.sharding.total() == worst.sharding.total());
     CHECK(m.sharding.state_boxes == worst.sharding.state_boxes);
     CHECK(m.workspace == worst.workspace);
@@ -93,6 +95,19 @@ TEST_CASE("classes of ranks give the plan that a walk over all ranks gives") {
             ++meshes;
           }
   CHECK(meshes > 80);
+  for (const int context : {1, 2, 4})
+    for (const int data : {1, 2})
+      for (const char* zero : {"0", "1", "2", "3"}) {
+        const ParsedJob parsed = parse_job(input_of(
+            kLlama, {fmt::format("parallelism.context={}", context), "parallelism.context_blocks=4",
+                     fmt::format("parallelism.data={}", data), fmt::format("parallelism.zero_stage={}", zero),
+                     "parallelism.pipeline=2", "parallelism.lanes=4", "batch.global_sequences=8",
+                     "checkpoint.chunk_mib=0.004", "device=cpu"}));
+        REQUIRE(parsed.ok());
+        CAPTURE(context, data, zero);
+        check_against_all_ranks(parsed.job, DeviceKind::cpu);
+        check_against_all_ranks(parsed.job, DeviceKind::cuda);
+      }
 }
 
 TEST_CASE("a long pipeline is extrapolated to what its simulation gives") {

@@ -40,6 +40,21 @@ void for_each_mesh(Visit visit) {
             CAPTURE(word_of(family), tensor, pipeline, data, zero);
             visit(job);
           }
+  for (const int tensor : {1, 2})
+    for (const int context : {1, 2, 4})
+      for (const int data : {1, 2})
+        for (const int zero : {0, 1, 3}) {
+          JobSpec job = tiny_job(Family::llama, dir.path());
+          job.parallelism.tensor = tensor;
+          job.parallelism.context = context;
+          job.parallelism.context_blocks = 4;
+          job.parallelism.data = job.parallelism.lanes = data;
+          job.parallelism.zero_stage = zero;
+          job.parallelism.sequence_parallel = context == 4;
+          job.checkpoint.chunk_mib = 0.01;
+          CAPTURE(tensor, context, data, zero);
+          visit(job);
+        }
 }
 
 JobSpec llama_405b(int data) {

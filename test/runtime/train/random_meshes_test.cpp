@@ -1,6 +1,6 @@
-// Goal: whatever combination of settings that must not change the result is chosen, it does not: width,
+// Goal: whatever combination of settings that must not change the result is chosen, it does not: widths,
 // pipeline and its cut, schedule, ZeRO stage, recomputation, size of buckets, threads. Method: short runs of
-// three tiny jobs with combinations by seed, each compared with the plain run of its job: losses, gradient
+// a few tiny jobs with combinations by seed, each compared with the plain run of its job: losses, gradient
 // norms, validation loss and root hash. A few in CI, 500 under the label soak.
 #include <fmt/format.h>
 
@@ -29,11 +29,13 @@ struct Base {
   int tensor;
   int64_t lanes, sequences;
   DType reduction = DType::f32;
+  int64_t context_blocks = 1;
 };
 constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                            {Family::llama, DType::bf16, 1, 16, 16},
                            {Family::llama, DType::f32, 2, 8, 8},
-                           {Family::gpt2, DType::bf16, 1, 8, 16, DType::bf16}};
+                           {Family::gpt2, DType::bf16, 1, 8, 16, DType::bf16},
+                           {Family::llama, DType::f32, 1, 4, 8, DType::f32, 4}};
 
 JobSpec job_of(const Base& base, const std::string& dir) {
   JobSpec job = tiny_job(base.family, dir);
@@ -41,6 +43,7 @@ JobSpec job_of(const Base& base, const std::string& dir) {
   job.parallelism.tensor = base.tensor;
   job.parallelism.lanes = base.lanes;
   job.parallelism.reduction_dtype = base.reduction;
+  job.parallelism.context_blocks = base.context_blocks;
   job.batch.global_sequences = base.sequences;
   job.data.val = job.data.train;
   job.eval = {.every_steps = 2, .max_sequences = base.sequences};
@@ -56,7 +59,8 @@ class Combination {
     do {
       p.data = 1 + draw(8);
       p.pipeline = 1 + draw(4);
-    } while (p.tensor * p.data * p.pipeline > 8);
+      if (p.context_blocks > 1) p.context = 1 << draw(3);
+    } while (p.mesh().world_size() > 8 || (p.context_blocks > 1 && p.lanes % p.data != 0));
     const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1};
     p.schedule = schedules[draw(3)];
     // The interleaved schedule goes in rounds of `pipeline` micro-batches, whatever lanes a rank has.
@@ -103,9 +107,9 @@ std::string text_of(const JobSpec& job) {
   std::string layers;
   for (const int64_t n : p.stage_layers) layers += " " + std::to_string(n);
   return fmt::format(
-      "tp {} dp {} pp {} x {} {}, ZeRO-{}{} in {} ({}), layers{}, recompute {} {}, buckets {} MiB, {} "
+      "tp {} cp {} dp {} pp {} x {} {}, ZeRO-{}{} in {} ({}), layers{}, recompute {} {}, buckets {} MiB, {} "
       "threads",
-      p.tensor, p.data, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule), p.zero_stage,
+      p.tensor, p.context, p.data, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule), p.zero_stage,
       p.reshard_after_forward ? "" : " kept", name_of(p.reduction_dtype), word_of(p.reduction_algorithm),
       layers.empty() ? " by cost" : layers, int(job.recompute), job.recompute_layers, p.bucket_mib,
       p.threads_per_rank);

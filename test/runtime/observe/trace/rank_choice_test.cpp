@@ -31,6 +31,11 @@ TEST_CASE("a list of ranks") {
                     Catch::Contains("these are 65 ranks, and one trace has at most 64"));
 }
 
+TEST_CASE("context ranks are chosen as data-parallel ones are") {
+  CHECK(sampled_ranks({.tp = 2, .cp = 2, .dp = 2, .pp = 1}) == std::vector{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(sampled_ranks({.tp = 1, .cp = 4, .dp = 2, .pp = 2}, 4) == std::vector{0, 1, 8, 9});
+}
+
 TEST_CASE("by default all ranks, or whole pipelines") {
   CHECK(sampled_ranks({.tp = 2, .dp = 2, .pp = 2}) == std::vector{0, 1, 2, 3, 4, 5, 6, 7});
   for (const int tp : {1, 2, 8, 16})
