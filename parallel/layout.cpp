@@ -78,6 +78,21 @@ std::vector<int> legal_tensor_degrees(const std::vector<ParamLayout>& params, in
   return degrees;
 }
 
+std::vector<int> wide_tensor_degrees(const std::vector<ParamLayout>& params,
+                                     const std::vector<HeadCounts>& attentions, int64_t widest) {
+  std::vector<int> degrees;
+  for (int64_t degree = 2; degree <= widest; ++degree) {
+    const auto shares = [&](const HeadCounts& a) { return a.kv_heads % degree != 0; };
+    const auto allows = [&](const HeadCounts& a) { return a.allow(degree); };
+    const auto divides = [&](const ParamLayout& param) { return degree_divides(param, degree); };
+    if (std::any_of(attentions.begin(), attentions.end(), shares) &&
+        std::all_of(attentions.begin(), attentions.end(), allows) &&
+        std::all_of(params.begin(), params.end(), divides))
+      degrees.push_back(static_cast<int>(degree));
+  }
+  return degrees;
+}
+
 LocalShard local_shard(const ParamLayout& param, int tp, int tp_rank) {
   ensure_param(param);
   ENSURE(tp >= 1 && tp_rank >= 0 && tp_rank < tp, "tp_rank {} of {}", tp_rank, tp);

@@ -43,6 +43,20 @@ struct ParamLayout {
 /// divide every section that is not ragged and every cut number of columns of `params`.
 std::vector<int> legal_tensor_degrees(const std::vector<ParamLayout>& params, int64_t num_kv_heads);
 
+/// Query heads and KV heads of an attention.
+struct HeadCounts {
+  int64_t heads = 0, kv_heads = 0;
+  /// Whether `degree` tensor ranks may share them: each has whole query heads, and whole KV heads or, with
+  /// neighbours, one of them.
+  bool allow(int64_t degree) const {
+    return heads % degree == 0 && (kv_heads % degree == 0 || degree % kv_heads == 0);
+  }
+};
+/// The degrees up to `widest` at which some KV head has several ranks, ascending: each attention allows
+/// them, and they divide the params as above.
+std::vector<int> wide_tensor_degrees(const std::vector<ParamLayout>& params,
+                                     const std::vector<HeadCounts>& attentions, int64_t widest);
+
 /// A box of the global matrix and its position (local_row, local_col) in a rank's local matrix.
 struct Piece {
   Box global;

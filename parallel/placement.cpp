@@ -10,7 +10,7 @@ using enum Placement;
 [[noreturn]] void refuse(std::string what) { throw Misplaced{std::move(what)}; }
 
 /// Of which each rank has all columns.
-bool has_whole_rows(Placement p) { return p != cut_cols; }
+bool has_whole_rows(Placement p) { return p != cut_cols && p != shared_cols && p != shared_part; }
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Placement input_gradient(Placement dy, Placement w) {
 Placement weight_gradient(Placement dy, Placement x) {
   if (dy == cut_cols && x == replicated) return cut_rows;
   if (dy == replicated && x == cut_cols) return cut_cols;
-  if (dy == x && dy != cut_cols && dy != partial) return row_sum(dy);
+  if (dy == x && dy != partial && has_whole_rows(dy)) return row_sum(dy);
   if (dy == partial && x == replicated) return partial;
   refuse(fmt::format("the gradient of a weight from outputs' gradients that are {} and inputs that are {}",
                      word_of(dy), word_of(x)));
@@ -45,18 +45,25 @@ Placement alike(std::string_view what, Placement a, Placement b) {
 }
 
 Placement nonlinear(std::string_view what, Placement x) {
-  if (x == partial)
+  if (x == partial || x == shared_part)
     refuse(fmt::format("{} reads a part of a sum: the sum over the ranks is missing before it", what));
   return x;
+}
+
+Placement gradient_through(std::string_view what, Placement dy, Placement x) {
+  if (dy == shared_part && x == shared_cols) return dy;
+  return alike(what, dy, x);
 }
 
 Placement row_sum(Placement x) {
   switch (x) {
     case cut_rows:
-    case varying: return partial;
+    case varying:
+    case shared_part: return partial;
     case cut_cols: return cut_rows;  // as a vector
     case none:
     case replicated:
+    case shared_cols:
     case partial: break;
   }
   return x;

@@ -12,21 +12,28 @@
 namespace trainctl::parallel {
 
 enum class Placement : uint8_t {
-  none,        ///< holds nothing yet, or zeros: as any other
-  replicated,  ///< the same on each rank
-  varying,     ///< each rank's own, of its own tokens
-  partial,     ///< the sum over the ranks is meant
-  cut_rows,    ///< each rank holds other rows of the whole
-  cut_cols     ///< each rank holds other columns of the whole
+  none,         ///< holds nothing yet, or zeros: as any other
+  replicated,   ///< the same on each rank
+  varying,      ///< each rank's own, of its own tokens
+  partial,      ///< the sum over the ranks is meant
+  cut_rows,     ///< each rank holds other rows of the whole
+  cut_cols,     ///< each rank holds other columns of the whole
+  shared_cols,  ///< each rank holds columns that its neighbours hold, too
+  shared_part   ///< of such columns the sum over the ranks that hold them is meant
 };
 
 }  // namespace trainctl::parallel
 
 template <>
 struct trainctl::Words<trainctl::parallel::Placement> {
-  static constexpr std::string_view list[] = {"nothing",          "the same on each rank",
-                                              "each rank's own",  "a part of a sum",
-                                              "some of the rows", "some of the columns"};
+  static constexpr std::string_view list[] = {"nothing",
+                                              "the same on each rank",
+                                              "each rank's own",
+                                              "a part of a sum",
+                                              "some of the rows",
+                                              "some of the columns",
+                                              "columns that neighbours hold, too",
+                                              "a part of a sum over the ranks that hold the same columns"};
 };
 
 namespace trainctl::parallel::placements {
@@ -47,6 +54,9 @@ Placement weight_gradient(Placement dy, Placement x);
 Placement alike(std::string_view what, Placement a, Placement b);
 /// f(x) that is not linear: of a part of a sum it is not a part of the result's sum.
 Placement nonlinear(std::string_view what, Placement x);
+/// The gradient of f's input, which is linear in that of its output dy, at the input x: that of columns which
+/// several ranks hold is a part of a sum over them.
+Placement gradient_through(std::string_view what, Placement dy, Placement x);
 /// The sum over the rows of x, such as the gradient of a norm's weight.
 Placement row_sum(Placement x);
 /// A vector that is added to the rows of y; rank: of this rank along the axis.

@@ -1,6 +1,7 @@
 #include "parallel/tensor_parallel.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace trainctl::parallel {
 
@@ -21,6 +22,42 @@ Matrix TensorParallel::enter(Matrix local, Matrix full) {
 void TensorParallel::gather(Matrix own, Matrix all) {
   ENSURE(own.contiguous() && all.contiguous() && all.rows == own.rows * size());
   all_gather(comm_, stream_, own.data, all.data, size_t(own.count()) * size_of(own.dtype));
+}
+
+void TensorParallel::gather_near(Matrix all, int ranks) {
+  ENSURE(all.contiguous() && size() % ranks == 0 && all.rows % ranks == 0);
+  const int first = rank() / ranks * ranks;
+  const size_t bytes = size_t(all.count() / ranks) * size_of(all.dtype);
+  char* const parts = static_cast<char*>(all.data);
+  std::vector<Transfer> transfers;
+  for (int i = 1; i < ranks; ++i) {
+    const int peer = first + (rank() - first + i) % ranks;
+    transfers.push_back({Transfer::send, peer, parts + size_t(rank() - first) * bytes, bytes});
+    transfers.push_back({Transfer::receive, peer, parts + size_t(peer - first) * bytes, bytes});
+  }
+  comm_.exchange_and_wait(transfers, "gather a shared KV head", stream_);
+}
+
+void TensorParallel::add_near(Matrix parts, Matrix received, int ranks) {
+  ENSURE(parts.contiguous() && received.contiguous() && received.count() == parts.count() &&
+         size() % ranks == 0 && parts.rows % ranks == 0);
+  const int first = rank() / ranks * ranks, here = rank() - first;
+  const int64_t count = parts.count() / ranks;
+  const size_t bytes = size_t(count) * size_of(parts.dtype);
+  const auto part = [&](Matrix& of, int i) { return static_cast<char*>(of.data) + size_t(i) * bytes; };
+  std::vector<const void*> inputs;
+  std::vector<Transfer> transfers;
+  for (int i = 0; i < ranks; ++i) {
+    inputs.push_back(i == here ? part(parts, i) : part(received, i));
+    const int there = (here + i) % ranks;
+    if (i == 0) continue;
+    transfers.push_back({Transfer::send, first + there, part(parts, there), bytes});
+    transfers.push_back({Transfer::receive, first + there, part(received, there), bytes});
+  }
+  comm_.exchange_and_wait(transfers, "add the gradients of a shared KV head", stream_);
+  backend_.run(
+      stream_,
+      kernels::TreeSum{.inputs = inputs, .out = part(parts, here), .dtype = parts.dtype, .count = count});
 }
 
 void TensorParallel::add(Matrix sums) {

@@ -41,6 +41,13 @@ class TensorParallel {
   virtual void add(kernels::Matrix sums);
   /// Fills `all` [size * rows, C] with every rank's `own` [rows, C].
   virtual void gather(kernels::Matrix own, kernels::Matrix all);
+  /// Among `ranks` neighbours, which divide the size: ranks 0 to ranks - 1 of the group are the first ones.
+  /// `all` and `parts` are contiguous and hold `ranks` equal parts of rows, one for each neighbour in order.
+  /// Fills all parts with the neighbours' own; this rank's is there.
+  virtual void gather_near(kernels::Matrix all, int ranks);
+  /// Adds the neighbours' `parts`, each its own part of them in place: other parts stay as they are.
+  /// Overwrites `received`, of the same shape.
+  virtual void add_near(kernels::Matrix parts, kernels::Matrix received, int ranks);
 
  private:
   Communicator& comm_;

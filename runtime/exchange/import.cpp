@@ -218,7 +218,8 @@ ImportReport import_folder(FileSystem& fs, const ImportRequest& request) {
   const data::TokenizerChoice tokenizer =
       request.takes_tokenizer ? tokenizer_in(fs, from, config.model.vocab_size) : data::TokenizerChoice();
   const ParsedJob job = job_of_model(config.model, tokenizer, from);
-  const ParamTable table = parameter_table(job.job.model, job.job.optimizer);
+  const ParamTable table =
+      parameter_table(job.job.model, job.job.optimizer, job.job.parallelism.cut_for_tensor());
   const auto folder = ckpt::TensorFolder::open(fs, from);
   StoredModel stored(table, *folder, from);
   for (const Param& param : table.params) stored.find(param);

@@ -12,8 +12,11 @@ namespace {
 
 class TableBuilder {
  public:
-  TableBuilder(const ModelPlan& model, const OptimizerSpec& optimizer)
-      : model_(model), optimizer_(optimizer), rows_(role_rows(model, optimizer)) {}
+  TableBuilder(const ModelPlan& model, const OptimizerSpec& optimizer, int widest_tensor)
+      : model_(model),
+        optimizer_(optimizer),
+        rows_(role_rows(model, optimizer)),
+        widest_tensor_(widest_tensor) {}
 
   ParamTable build() {
     table_.tied = model_.tied();
@@ -26,6 +29,8 @@ class TableBuilder {
     std::vector<parallel::ParamLayout> layouts;
     for (const Param& p : table_.params) layouts.push_back(p.layout);
     table_.legal_tensor = parallel::legal_tensor_degrees(layouts, kv_heads_);
+    for (const int degree : parallel::wide_tensor_degrees(layouts, attentions_, widest_tensor_))
+      table_.legal_tensor.push_back(degree);
     return std::move(table_);
   }
 
@@ -59,10 +64,14 @@ class TableBuilder {
       const std::vector<SublayerPlan>& sublayers = model_.layers[size_t(layer_)]->sublayers;
       for (sublayer_ = 0; sublayer_ < int(sublayers.size()); ++sublayer_) {
         const SublayerPlan& sublayer = sublayers[size_t(sublayer_)];
-        if (const auto* attention = std::get_if<AttentionPlan>(&sublayer))
+        if (const auto* attention = std::get_if<AttentionPlan>(&sublayer)) {
           kv_heads_ = std::gcd(kv_heads_, attention->kv_heads);
-        if (const auto* latent = std::get_if<LatentAttentionPlan>(&sublayer))
+          attentions_.push_back({attention->heads, attention->kv_heads});
+        }
+        if (const auto* latent = std::get_if<LatentAttentionPlan>(&sublayer)) {
           kv_heads_ = std::gcd(kv_heads_, latent->heads);
+          attentions_.push_back({latent->heads, latent->heads});
+        }
         for (ParamDeclaration d : parameters_of(sublayer)) {
           d.name = fmt::format("{}{}.{}", model_.layer_prefix, layer_, d.name);
           add(std::move(d));
@@ -75,9 +84,11 @@ class TableBuilder {
   const ModelPlan& model_;
   const OptimizerSpec& optimizer_;
   const RoleRows rows_;
+  const int widest_tensor_;
   ParamTable table_;
   int layer_ = -1, sublayer_ = -1;
   int64_t kv_heads_ = 0;  // that each rank of a tensor group has as many of, in every layer
+  std::vector<parallel::HeadCounts> attentions_;
 };
 
 ckpt::Tensor tensor_of(const Param& p, const parallel::StateRow& row) {
@@ -113,8 +124,8 @@ size_t ParamTable::checkpoint_bytes() const {
   return bytes;
 }
 
-ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimizer) {
-  return TableBuilder(model, optimizer).build();
+ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimizer, int widest_tensor) {
+  return TableBuilder(model, optimizer, widest_tensor).build();
 }
 
 std::vector<ckpt::Tensor> checkpoint_tensors(const ParamTable& table) {

@@ -45,9 +45,11 @@ struct ParamTable {
   Family family = Family::gpt2;
 };
 
-ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimizer);
-inline ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimizer) {
-  return parameter_table(model_plan(model), optimizer);
+/// widest_tensor: up to which tensor-parallel degree several ranks may have one KV head.
+ParamTable parameter_table(const ModelPlan& model, const OptimizerSpec& optimizer, int widest_tensor = 1);
+inline ParamTable parameter_table(const ModelSpec& model, const OptimizerSpec& optimizer,
+                                  int widest_tensor = 1) {
+  return parameter_table(model_plan(model), optimizer, widest_tensor);
 }
 
 /// The tensors of a checkpoint of this model: the saved states of every parameter, or only `gradient`.

@@ -44,6 +44,15 @@ void Placements::set(const Matrix& m, Placement placement) {
   regions_[begin] = {end, placement};
 }
 
+Placement Placements::of_columns(const Matrix& m) const {
+  Placement all = of(m);
+  const char* const begin = bytes_at(m.data);
+  const char* const first_row = begin + size_t(m.cols) * size_of(m.dtype);
+  for (auto region = regions_.upper_bound(begin); region != regions_.lower_bound(first_row); ++region)
+    all = alike("the columns of one matrix", all, region->second.placement);
+  return all;
+}
+
 void Placements::clear(const void* address, size_t n) {
   const char* const begin = bytes_at(address);
   regions_.erase(regions_.lower_bound(begin), regions_.lower_bound(begin + n));
@@ -154,17 +163,22 @@ class PlacementBackend final : public kernels::Backend {
     p_.set(op.y, in);
   }
   void place(const kernels::GroupNormDots& op) {
-    const Placement in = alike("the gradient of a norm's output and its input", p_.of(op.dy), p_.of(op.x));
+    const Placement in = p_.of(op.x);
+    const Placement d = gradient_through("the gradient of a norm's output and its input", p_.of(op.dy), in);
     group_weight(op.weight, in);
-    p_.set(of_groups(op.dots, op), has_part_of_groups(op) ? partial : in);
+    p_.set(of_groups(op.dots, op), has_part_of_groups(op) ? partial : d);
   }
   void place(const kernels::GroupNormBackward& op) {
-    const Placement in = alike("the gradient of a norm's output and its input", p_.of(op.dy), p_.of(op.x));
+    const Placement in = p_.of(op.x);
+    const Placement d = gradient_through("the gradient of a norm's output and its input", p_.of(op.dy), in);
     group_statistics("a norm's sums", p_.at(op.sums), op.weight, in);
-    group_statistics("the dots of a norm's gradient", p_.at(op.dots), op.weight, in);
+    if (d == shared_part)
+      alike("the dots of a norm's gradient", p_.at(op.dots), d);
+    else
+      group_statistics("the dots of a norm's gradient", p_.at(op.dots), op.weight, in);
     const bool is_cut = p_.of(op.weight) == cut_rows;
-    accumulate(op.dweight, in == cut_cols && !is_cut ? partial : row_sum(in), op.accumulate);
-    p_.set(op.dx, in);
+    accumulate(op.dweight, in == cut_cols && !is_cut ? partial : row_sum(d), op.accumulate);
+    p_.set(op.dx, d);
   }
 
   void place(const kernels::LinearForward& op) {
@@ -177,15 +191,16 @@ class PlacementBackend final : public kernels::Backend {
     place(kernels::ActivationForward{.x = op.pre, .y = op.y});
   }
   void place(const kernels::LinearBackwardInput& op) {
-    p_.set(op.dx, input_gradient(p_.of(op.dy), weight(*op.w)));
+    p_.set(op.dx, input_gradient(p_.of_columns(op.dy), weight(*op.w)));
   }
   void place(const kernels::LinearGeluBackwardInput& op) {
     place(kernels::LinearBackwardInput{.dy = op.dy, .w = op.w, .dx = op.dx});
     place(kernels::ActivationBackward{.x = op.pre, .dy = op.dx, .dx = op.dx});
   }
   void place(const kernels::LinearBackwardWeight& op) {
-    accumulate(op.dw, weight_gradient(p_.of(op.dy), p_.of(op.x)), op.accumulate);
-    accumulate(op.dbias, row_sum(p_.of(op.dy)), op.accumulate);
+    const Placement dy = p_.of_columns(op.dy);
+    accumulate(op.dw, weight_gradient(dy, p_.of(op.x)), op.accumulate);
+    accumulate(op.dbias, row_sum(dy), op.accumulate);
   }
 
   void place(const kernels::ActivationForward& op) { p_.set(op.y, nonlinear("an activation", p_.of(op.x))); }
@@ -258,7 +273,7 @@ class PlacementBackend final : public kernels::Backend {
     if (in == cut_rows && (!op.positions || p_.at(op.positions) != cut_rows))
       throw Misplaced{"positions are turned as if a rank had all rows"};
     // Turning is linear, too.
-    if (op.positions && in != cut_cols)
+    if (op.positions && in != cut_cols && in != shared_cols && in != shared_part)
       alike("rows and their positions", in == partial ? replicated : in, p_.at(op.positions));
   }
   void place(const kernels::ExpandKeys& op) {
@@ -284,7 +299,9 @@ class PlacementBackend final : public kernels::Backend {
     heads = alike("attention's heads and the gradient of its output", attention(op.q, op.k, op.v),
                   alike("attention", heads, p_.of(op.dout)));
     positioned(op.q, op.shape.mask.first_key);
-    for (const Matrix& d : {op.dq, op.dk, op.dv}) p_.set(d, heads);
+    const Placement keys = p_.of(op.k) == shared_cols ? shared_part : heads;
+    p_.set(op.dq, heads);
+    for (const Matrix& d : {op.dk, op.dv}) p_.set(d, keys);
   }
   void place(const kernels::SinkBackward& op) {
     const Placement heads = alike("attention's output and its sums", p_.of(op.out), p_.at(op.lse));
@@ -351,7 +368,7 @@ class PlacementBackend final : public kernels::Backend {
   /// A weight of which a rank has some meets the same columns of one group; another one meets whole groups,
   /// whichever of them a rank has.
   void group_weight(Matrix weight, Placement in) const {
-    const bool meets_whole_groups = in == cut_cols && p_.of(weight) != cut_rows;
+    const bool meets_whole_groups = (in == cut_cols || in == shared_cols) && p_.of(weight) != cut_rows;
     added("a norm's weight", p_.of(weight), meets_whole_groups ? replicated : in, p_.rank());
   }
   /// Sums over the columns of groups, before they meet the columns.
@@ -364,7 +381,10 @@ class PlacementBackend final : public kernels::Backend {
     return nonlinear("a gate", alike("a gate and what it is multiplied with", p_.of(gate), p_.of(up)));
   }
   Placement attention(Matrix q, Matrix k, Matrix v) const {
-    const Placement heads = alike("queries and keys", p_.of(q), alike("keys and values", p_.of(k), p_.of(v)));
+    const Placement keys = nonlinear("attention", alike("keys and values", p_.of(k), p_.of(v)));
+    // A rank's queries are of the head that it shares.
+    if (keys == shared_cols && p_.of(q) == cut_cols) return cut_cols;
+    const Placement heads = alike("queries and keys", p_.of(q), keys);
     nonlinear("attention", heads);
     if (heads == cut_rows) throw Misplaced{"attention reads some of the rows as if they were all"};
     return heads;
@@ -399,6 +419,21 @@ void PlacementTensorParallel::gather(Matrix own, Matrix all) {
   if (in != cut_rows && in != cut_cols)
     throw Misplaced{fmt::format("the tensor group gathers what is {}", word_of(in))};
   placements_.set(all, replicated);
+}
+
+void PlacementTensorParallel::gather_near(Matrix all, int ranks) {
+  const Placement in = placements_.of(own_part(all, ranks));
+  if (!is_tensor_axis_) return placements_.set(all, in);
+  if (in != cut_cols)
+    throw Misplaced{fmt::format("neighbours of the tensor group gather what is {}", word_of(in))};
+  placements_.set(all, shared_cols);
+}
+
+void PlacementTensorParallel::add_near(Matrix parts, Matrix, int ranks) {
+  const Placement in = placements_.of(parts);
+  if (is_tensor_axis_ && in != shared_part)
+    throw Misplaced{fmt::format("neighbours of the tensor group add what is {}", word_of(in))};
+  placements_.set(own_part(parts, ranks), is_tensor_axis_ ? cut_cols : in);
 }
 
 void PlacementTensorParallel::add(Matrix sums) {

@@ -24,6 +24,8 @@ class Placements {
   /// Of the tensor that holds this address.
   parallel::Placement at(const void* address) const;
   void set(const kernels::Matrix& m, parallel::Placement placement);
+  /// Of a matrix whose columns were set apart from each other: they must be alike.
+  parallel::Placement of_columns(const kernels::Matrix& m) const;
   /// The gradient of a table of which each rank has some of the rows: what is added to it are these rows
   /// alone.
   void set_cut_table(const void* gradient) { cut_tables_.insert(gradient); }
@@ -62,8 +64,15 @@ class PlacementTensorParallel : public parallel::TensorParallel {
   kernels::Matrix leave(kernels::Matrix partial, kernels::Matrix local) override;
   void add(kernels::Matrix sums) override;
   void gather(kernels::Matrix own, kernels::Matrix all) override;
+  void gather_near(kernels::Matrix all, int ranks) override;
+  void add_near(kernels::Matrix parts, kernels::Matrix received, int ranks) override;
 
  private:
+  /// This rank's part of what neighbours exchange.
+  kernels::Matrix own_part(const kernels::Matrix& all, int ranks) const {
+    return all.row_range(rank() % ranks * (all.rows / ranks), all.rows / ranks);
+  }
+
   Placements& placements_;
   bool is_tensor_axis_;
 };

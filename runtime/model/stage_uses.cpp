@@ -188,7 +188,7 @@ ModelTables model_tables(const JobSpec& job) { return model_tables(job, model_pl
 ModelTables model_tables(const JobSpec& job, ModelPlan model) {
   ModelTables tables{.model = std::move(model)};
   tables.shape = layer_shape(tables.model, job.batch, job.data.seq_len, job.parallelism);
-  tables.params = parameter_table(tables.model, job.optimizer);
+  tables.params = parameter_table(tables.model, job.optimizer, job.parallelism.cut_for_tensor());
   tables.grids = chunk_grids(tables.params, job.checkpoint.chunk_mib);
   for (size_t p = 0; p < tables.grids.grids.size(); ++p) {
     int64_t& blocks = tables.params.params[p].blocks = 0;

@@ -114,9 +114,10 @@ class Search {
     const ParallelSpec& p = job_.parallelism;
     std::vector<Mesh> result;
     const int64_t widest = std::max<int64_t>(p.tensor, device_.kind == DeviceKind::cuda ? 8 : 64);
-    for (int t = 1; t <= std::min<int64_t>(widest, job_.model.num_kv_heads); ++t) {
-      if (job_.model.num_kv_heads % t != 0 || job_.model.num_heads % t != 0 || job_.model.ffn_size % t != 0 ||
-          job_.model.moe.expert_ffn_size % t != 0)
+    const int64_t kv_heads = job_.model.num_kv_heads;
+    for (int t = 1; t <= std::min<int64_t>(widest, std::max<int64_t>(kv_heads, p.tensor)); ++t) {
+      if ((kv_heads % t != 0 && t != p.tensor) || job_.model.num_heads % t != 0 ||
+          job_.model.ffn_size % t != 0 || job_.model.moe.expert_ffn_size % t != 0)
         continue;
       for (int pp = 1; pp * t * p.context <= ranks && int64_t(pp) * p.virtual_stages <= job_.model.num_layers;
            ++pp) {

@@ -25,6 +25,14 @@ int64_t power_of_two_up_to(int64_t n) {
   return power;
 }
 
+/// Whether each rank has whole KV heads, or an equal part of the channels of one.
+bool shares_kv_heads(const Resolution& r, int64_t tensor) {
+  const ModelSpec& m = r.job.model;
+  if (m.num_kv_heads % tensor == 0) return true;
+  const bool channels_known = r.sound({"model.hidden_size", "model.num_heads", "model.head_dim"});
+  return tensor % m.num_kv_heads == 0 && (!channels_known || m.num_kv_heads * m.head_dim() % tensor == 0);
+}
+
 void check_tensor(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const ParallelSpec& p = r.job.parallelism;
@@ -37,8 +45,6 @@ void check_tensor(Resolution& r) {
   std::vector<Divided> divided = {
       {"E0310", "tensor parallel size must divide the number of attention heads", "model.num_heads",
        m.num_heads},
-      {"E0312", "tensor parallel size must divide the number of KV heads", "model.num_kv_heads",
-       m.num_kv_heads},
       {"E0311", "tensor parallel size must divide the feed-forward width", "model.ffn_size", m.ffn_size},
   };
   std::erase_if(divided, [&](const Divided& d) { return !r.sound(std::string(d.path)); });
@@ -49,15 +55,25 @@ void check_tensor(Resolution& r) {
                                    "parallelism.context"}) &&
                           p.sequence_parallel;
   if (rows_known) numbers.push_back(rows);
+  std::vector<int64_t> legal = common_divisors(numbers);
+  const bool kv_heads_known = r.sound({"model.num_kv_heads"});
+  if (kv_heads_known) std::erase_if(legal, [&](int64_t tensor) { return !shares_kv_heads(r, tensor); });
   const std::vector<std::string> help =
-      numbers.empty() ? std::vector<std::string>{} : std::vector{use_one_of(common_divisors(numbers))};
+      numbers.empty() ? std::vector<std::string>{} : std::vector{use_one_of(legal)};
   for (const Divided& d : divided) {
-    const bool repeats_heads = d.path == std::string("model.num_kv_heads") &&
-                               m.num_kv_heads == m.num_heads && r.sound({"model.num_heads"});
-    if (d.value % p.tensor != 0 && !repeats_heads)
+    if (d.value % p.tensor != 0)
       r.report(d.code, d.message, {kTensor, d.path}, help,
                fmt::format("{} is not a multiple of {}", d.value, p.tensor));
   }
+  const bool repeats_heads = m.num_kv_heads == m.num_heads && r.sound({"model.num_heads"});
+  if (kv_heads_known && !repeats_heads && !shares_kv_heads(r, p.tensor))
+    r.report("E0312",
+             "tensor parallel size must divide the KV heads, or be a multiple of them that divides their "
+             "channels",
+             {kTensor, "model.num_kv_heads"}, help,
+             m.num_kv_heads < p.tensor ? fmt::format("{} ranks cannot share {} evenly", p.tensor,
+                                                     count_of(m.num_kv_heads, "KV head"))
+                                       : fmt::format("{} is not a multiple of {}", m.num_kv_heads, p.tensor));
   if (rows_known && rows % p.tensor != 0)
     r.report("E0313",
              fmt::format("with sequence_parallel the tensor parallel size must divide the {} rows of a "

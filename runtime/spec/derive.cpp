@@ -139,6 +139,8 @@ void derive_mesh(Resolution& r) {
   const int64_t inner = int64_t{p.tensor} * p.context * p.pipeline;
   const bool inner_sound = r.sound({"parallelism.tensor", "parallelism.context", "parallelism.pipeline"});
   const std::string product_text = product_of_mesh(p, false);
+  if (r.sound({"parallelism.tensor", "model.num_kv_heads"}) && p.tensor > r.job.model.num_kv_heads)
+    p.widest_tensor = std::max(p.widest_tensor, p.tensor);
   if (!data) {
     p.data = 1;
     if (!inner_sound || !r.sound("parallelism.world_size")) {

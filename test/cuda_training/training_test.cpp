@@ -147,12 +147,23 @@ TEST_CASE("golden curves in f32 and bf16 on TP2 PP2 DP2 that share one GPU", "[g
   }
 }
 
+TEST_CASE("golden curves in f32 and bf16 on TP4, two ranks for each KV head", "[golden]") {
+  prepare_devices(1, 5);
+  CHECK(distance_from_golden("llama-tiny", DType::f32, 4, 1, 1, effort().golden_steps) <
+        tolerance::kLossGpuF32);
+  CHECK(distance_from_golden("llama-tiny", DType::bf16, 4, 1, 2, effort().golden_steps) <
+        tolerance::kLossBf16);
+}
+
 TEST_CASE("same bits on every mesh of one GPU: gpt2 bf16", "[bits]") { check_same_bits(Family::gpt2, DType::bf16, 1, 1); }
 TEST_CASE("same bits on every mesh of one GPU: llama f32, documents kept apart", "[bits]") {
   check_same_bits(Family::llama, DType::f32, 1, 2, Samples::documents);
 }
 TEST_CASE("same bits on every mesh of one GPU: llama bf16, tp 2, sequence parallel", "[bits]") {
   check_same_bits(Family::llama, DType::bf16, 2, 3);
+}
+TEST_CASE("same bits on every mesh of one GPU: llama bf16, tp 4 with two KV heads", "[bits]") {
+  check_same_bits(Family::llama, DType::bf16, 4, 6);
 }
 
 TEST_CASE("a checkpoint of the CPU goes on on the GPU, and one of the GPU on the CPU", "[checkpoint]") {

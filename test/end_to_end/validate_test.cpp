@@ -78,7 +78,7 @@ const BrokenJob kBroken[] = {
     {{"model.hidden_size=66"}, 3, "E0220"},
     {{"model.init.from=folder"}, 6, "E0507"},
     {{"device=tpu"}, 3, "E0203"},
-    {{"parallelism.tensor=4", "parallelism.world_size=4"}, 3, "E0312"},
+    {{"parallelism.tensor=3", "parallelism.world_size=3"}, 3, "E0312"},
     {{"parallelism.pipeline=8", "parallelism.world_size=8"}, 3, "E0303"},
     {{"parallelism.lanes=3"}, 3, "E0306"},
     {{"parallelism.threads_per_rank=0"}, 3, "E0202"},

@@ -117,6 +117,36 @@ TEST_CASE("legal degrees divide the key-value heads and every even cut") {
   CHECK(legal_tensor_degrees({qkv, down}, 1) == std::vector<int>{1});
 }
 
+TEST_CASE("degrees beyond the key-value heads are multiples of them that divide heads and cuts") {
+  const ParamLayout qkv{"qkv",     48 + 2 * 16,  4,
+                        Cut::rows, {48, 16, 16}, false};  // 12 heads and 4 of 4 channels
+  const ParamLayout norm{"norm", 5, 1, Cut::none, {}, false};
+  const auto wide = [&](int64_t heads, int64_t kv_heads, int64_t widest) {
+    return wide_tensor_degrees({qkv, norm}, {{heads, kv_heads}}, widest);
+  };
+  CHECK(wide(48, 4, 100) == std::vector<int>{8, 16});  // 12, 24 and 48 do not divide 16 rows
+  CHECK(wide(12, 4, 100).empty());                     // nor 12
+  CHECK(wide(48, 4, 15) == std::vector<int>{8});
+  CHECK(wide(48, 4, 4).empty());
+  CHECK(wide(16, 1, 16) == std::vector<int>{2, 4, 8, 16});
+  CHECK(wide_tensor_degrees({norm}, {{12, 12}, {12, 2}}, 12) == std::vector<int>{4, 6, 12});
+  CHECK(wide_tensor_degrees({norm}, {{12, 12}, {6, 2}}, 12) == std::vector<int>{6});
+  CHECK(wide_tensor_degrees({norm}, {}, 12).empty());
+  // A rank's queries are of the head that it shares with its neighbours.
+  for (const int tp : wide(48, 4, 100))
+    for (int r = 0; r < tp; ++r) {
+      const LocalShard shard = local_shard(qkv, tp, r);
+      REQUIRE(shard.pieces.size() == 3);
+      const auto head_of = [&](size_t piece, int64_t begin, int64_t rows_of_head) {
+        const Box& box = shard.pieces[piece].global;
+        CHECK((box.row_begin - begin) / rows_of_head == (box.row_end - 1 - begin) / rows_of_head);
+        return (box.row_begin - begin) / rows_of_head;
+      };
+      CHECK(head_of(1, 48, 4) == head_of(0, 0, 12));
+      CHECK(head_of(2, 64, 4) == head_of(0, 0, 12));
+    }
+}
+
 TEST_CASE("the chunk grid tiles a parameter in row-major order, within the limit") {
   for (const ParamLayout& param : small_params()) {
     const std::vector<int> degrees = legal_tensor_degrees({param}, 12);

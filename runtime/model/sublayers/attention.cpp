@@ -4,6 +4,7 @@
 
 #include "runtime/model/sublayers/cut_attention.h"
 #include "runtime/model/sublayers/qk_norm.h"
+#include "runtime/model/sublayers/shared_heads.h"
 
 namespace trainctl {
 namespace {
@@ -29,28 +30,40 @@ enum AttentionNumber {
   kKeysOfRanks,
   kAllKeys,
   kKeysOfBlocks,
-  kKeysOfChunk  // CutAttention
+  kKeysOfChunk,  // CutAttention
+  kKv,
+  kKvGradient,
+  kKvSent,
+  kKvReceived  // SharedHeads
 };
 constexpr CutAttention::Numbers kCutNumbers{kOwnKeys, kKeysOfRanks, kAllKeys, kKeysOfBlocks, kKeysOfChunk};
 constexpr QkNorms::Numbers kQkNumbers{kQk, kQkSums, kQkDots, kQNormGradient, kKNormGradient};
+constexpr SharedHeads::Numbers kSharedNumbers{kKv, kKvGradient, kKvSent, kKvReceived};
 
 
 int64_t attention_cols(const kernels::AttentionShape& s) { return s.heads * s.head_dim; }
-int64_t key_cols(const kernels::AttentionShape& s) { return s.kv_heads * s.head_dim; }
-int64_t qkv_cols(const AttentionPlan& plan, const kernels::AttentionShape& s) {
-  return (plan.gated ? 2 : 1) * attention_cols(s) + 2 * key_cols(s);
+/// Columns of K, and of V, that a rank computes: of whole heads, or some of a shared one's.
+int64_t key_cols(const AttentionPlan& plan, const LayerShape& s) {
+  return plan.kv_heads * plan.head_dim / s.tensor;
 }
+int64_t qkv_cols(const AttentionPlan& plan, const LayerShape& s) {
+  return (plan.gated ? 2 : 1) * attention_cols(plan.shape(s)) + 2 * key_cols(plan, s);
+}
+int64_t ranks_of_head(const AttentionPlan& plan, const LayerShape& s) {
+  return SharedHeads::ranks_of(plan.kv_heads, s.tensor);
+}
+/// The norm of a head is of whole ones; that of a projection of what each rank has of it.
 QkNorms::Sizes qk_sizes(const AttentionPlan& plan, const LayerShape& s) {
   const kernels::AttentionShape on_rank = plan.shape(s);
-  return {attention_cols(on_rank), key_cols(on_rank), plan.head_dim, s.tensor};
+  const int64_t k = plan.qk_norm == QkNorm::head ? on_rank.kv_heads * plan.head_dim : key_cols(plan, s);
+  return {attention_cols(on_rank), k, plan.head_dim, s.tensor};
 }
 
 /// Q, K, V and the gate as columns of one matrix [M, Q].
 struct Heads {
   Matrix q, k, v, gate;
 };
-Heads heads_of(const kernels::AttentionShape& s, const Matrix& qkv) {
-  const int64_t q = attention_cols(s), k = key_cols(s);
+Heads heads_of(int64_t q, int64_t k, const Matrix& qkv) {
   return {qkv.columns(0, q), qkv.columns(q, k), qkv.columns(q + k, k),
           qkv.cols > q + 2 * k ? qkv.columns(q + 2 * k, q) : Matrix{}};
 }
@@ -61,9 +74,11 @@ class Attention : public Sublayer {
             const Tensors& of_layer)
       : plan_(plan),
         shape_(plan.shape(c.shape)),
+        key_cols_(key_cols(plan, c.shape)),
         norm_(plan.norm, uses, kNormNumbers),
-        qkv_(c, uses.use(plan.qkv_weight), uses.use(plan.qkv_bias), qkv_cols(plan, shape_), c.shape.hidden,
+        qkv_(c, uses.use(plan.qkv_weight), uses.use(plan.qkv_bias), qkv_cols(plan, c.shape), c.shape.hidden,
              of_layer[kQkvBias]),
+        shared_(ranks_of_head(plan, c.shape), plan.head_dim, kSharedNumbers),
         qk_norms_(plan.qk_norm, plan.qk, qk_sizes(plan, c.shape), uses.use(plan.q_norm),
                   uses.use(plan.k_norm), kQkNumbers),
         sinks_(uses.use(plan.sinks)),
@@ -103,7 +118,9 @@ class Attention : public Sublayer {
                   kernels::LinearBackwardInput{
                       .dy = t[size_t(exit_.gradient())], .w = &proj_.packed(), .dx = t[kAttentionGradient]});
     const Matrix dattention = t[kAttentionGradient];
-    const Heads h = heads_of(shape_, t[kQkv]), d = heads_of(shape_, t[kQkvGradient]), seen = seen_heads(t);
+    const Heads h = product_heads(t[kQkv]), d = product_heads(t[kQkvGradient]), seen = seen_heads(t);
+    Heads dseen = d;
+    if (shared_.exists()) dseen.k = shared_.dk(t), dseen.v = shared_.dv(t);
     if (plan_.gated)
       c.backend.run(
           c.stream,
@@ -116,9 +133,9 @@ class Attention : public Sublayer {
                                         .out = t[kAttention],
                                         .lse = t[kLse].as<float>(),
                                         .dout = dattention,
-                                        .dq = d.q,
-                                        .dk = d.k,
-                                        .dv = d.v};
+                                        .dq = dseen.q,
+                                        .dk = dseen.k,
+                                        .dv = dseen.v};
     CutAttention::backward(c, t, kCutNumbers, op);
     if (sinks_ >= 0)
       c.backend.run(c.stream,
@@ -129,8 +146,10 @@ class Attention : public Sublayer {
                                           .dsinks = early_gradient(c, t, sinks_, kSinksGradient, at),
                                           .head_dim = shape_.head_dim,
                                           .accumulate = accumulates_early(c, at)});
-    rotate(c, d, true);
-    if (qk_norms_.exists()) qk_norms_.backward_input(c, t, h.q, h.k, d.q, d.k, at);
+    rotate(c, dseen, true);
+    if (norms_whole_heads()) qk_norms_.backward_input(c, t, h.q, seen_before_norm(t), d.q, dseen.k, at);
+    if (shared_.exists()) shared_.sum(c, t, d.k, d.v);
+    if (norms_projections()) qk_norms_.backward_input(c, t, h.q, h.k, d.q, d.k, at);
     c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = t[kQkvGradient], .w = &qkv_.packed(),
                                                          .dx = c.scratch.partial});
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
@@ -151,8 +170,10 @@ class Attention : public Sublayer {
     norm_.forward(c, t, previous, delta);
     c.backend.run(c.stream, kernels::LinearForward{
                                 .x = t[kNorm], .w = &qkv_.packed(), .bias = qkv_.bias(c), .y = t[kQkv]});
-    const Heads h = heads_of(shape_, t[kQkv]);
-    if (qk_norms_.exists()) qk_norms_.forward(c, t, h.q, h.k);
+    const Heads h = product_heads(t[kQkv]);
+    if (norms_projections()) qk_norms_.forward(c, t, h.q, h.k);
+    if (shared_.exists()) shared_.gather(c, t, norms_projections() ? qk_norms_.k(t) : h.k, h.v);
+    if (norms_whole_heads()) qk_norms_.forward(c, t, h.q, seen_before_norm(t));
     const Heads seen = seen_heads(t);
     rotate(c, seen, false);
     kernels::AttentionForward op{.shape = masked(c),
@@ -166,10 +187,21 @@ class Attention : public Sublayer {
     gate(c, t);
   }
 
-  /// Q, K and V as attention takes them.
+  /// Q, K, V and the gate as the product makes them.
+  Heads product_heads(const Matrix& qkv) const { return heads_of(attention_cols(shape_), key_cols_, qkv); }
+  bool norms_projections() const { return plan_.qk_norm == QkNorm::projection; }
+  bool norms_whole_heads() const { return plan_.qk_norm == QkNorm::head; }
+  /// K of whole heads.
+  Matrix seen_before_norm(const Tensors& t) const {
+    return shared_.exists() ? shared_.k(t) : product_heads(t[kQkv]).k;
+  }
+  /// Q, K and V as attention takes them. The norm of a projection comes before its heads are shared, that of
+  /// a head behind.
   Heads seen_heads(const Tensors& t) const {
-    Heads h = heads_of(shape_, t[kQkv]);
-    if (qk_norms_.exists()) h.q = qk_norms_.q(t), h.k = qk_norms_.k(t);
+    Heads h = product_heads(t[kQkv]);
+    if (shared_.exists()) h.k = shared_.k(t), h.v = shared_.v(t);
+    if (qk_norms_.exists()) h.q = qk_norms_.q(t);
+    if (norms_whole_heads() || (norms_projections() && !shared_.exists())) h.k = qk_norms_.k(t);
     return h;
   }
   kernels::AttentionShape masked(const LayerContext& c) const {
@@ -182,7 +214,7 @@ class Attention : public Sublayer {
   void gate(const LayerContext& c, Tensors& t) const {
     if (!plan_.gated) return;
     c.backend.run(c.stream, kernels::SigmoidGateForward{
-                                .x = t[kAttention], .gate = heads_of(shape_, t[kQkv]).gate, .y = t[kGated]});
+                                .x = t[kAttention], .gate = product_heads(t[kQkv]).gate, .y = t[kGated]});
   }
   void rotate(const LayerContext& c, const Heads& h, bool backward) const {
     if (!plan_.rotary) return;
@@ -199,8 +231,10 @@ class Attention : public Sublayer {
 
   const AttentionPlan& plan_;
   const kernels::AttentionShape shape_;
+  const int64_t key_cols_;
   EntryNorm norm_;
   Linear qkv_;
+  SharedHeads shared_;
   QkNorms qk_norms_;
   int sinks_;
   Linear proj_;
@@ -213,7 +247,7 @@ kernels::AttentionShape AttentionPlan::shape(const LayerShape& s) const {
   return chunk_shape({.batch = s.micro_sequences,
                       .seq_len = s.seq_len,
                       .heads = heads / s.tensor,
-                      .kv_heads = kv_heads / s.tensor,
+                      .kv_heads = std::max<int64_t>(1, kv_heads / s.tensor),
                       .head_dim = head_dim,
                       .scale = scale,
                       .mask = {.window = window, .cap = cap}},
@@ -222,7 +256,7 @@ kernels::AttentionShape AttentionPlan::shape(const LayerShape& s) const {
 
 std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const {
   const kernels::AttentionShape on_rank = shape(s);
-  const int64_t a = attention_cols(on_rank), q = qkv_cols(*this, on_rank);
+  const int64_t a = attention_cols(on_rank), q = qkv_cols(*this, s);
   std::vector<TensorDeclaration> list = {{kInput, Life::input, s.compute, s.local_rows, s.hidden},
                                          {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
                                          {kQkv, Life::activation, s.compute, s.rows, q},
@@ -233,7 +267,8 @@ std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   if (qk_norm != QkNorm::none) QkNorms::declare(list, s, qk_norm, qk_sizes(*this, s), kQkNumbers);
-  CutAttention::declare(list, s, kCutNumbers, key_cols(on_rank));
+  CutAttention::declare(list, s, kCutNumbers, on_rank.kv_heads * head_dim);
+  SharedHeads::declare(list, s, ranks_of_head(*this, s), head_dim, kSharedNumbers);
   if (gated) list.push_back({kGated, Life::cheap, s.compute, s.rows, a});
   if (declares(parameters, sinks)) declare_waiting(list, kSinksGradient, on_rank.heads);
   if (declares(parameters, qkv_bias)) Linear::declare_bias(list, s, kQkvBias, q);
@@ -243,7 +278,7 @@ std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const
 
 void AttentionPlan::widen(Widest& widest, const LayerShape& s) const {
   const kernels::AttentionShape on_rank = shape(s);
-  widest.columns = std::max({widest.columns, s.hidden, qkv_cols(*this, on_rank)});
+  widest.columns = std::max({widest.columns, s.hidden, qkv_cols(*this, s)});
   widest.depth = std::max({widest.depth, s.hidden, attention_cols(on_rank)});
   widest.attention = widest_of(widest.attention, on_rank);
 }

@@ -10,8 +10,9 @@
 // checkpoints, tally) follows from them.
 //
 // Letters: M tokens of a micro-batch, Ml the rows of them that a rank holds outside the cut parts
-// (TensorParallel), C hidden size, H heads / tp, G kv_heads / tp, D head_dim, A = H D, Q = (H + 2 G) D, and A
-// more with a gate, F = ffn_size / tp, U = F, or 2 F with a gate.
+// (TensorParallel), C hidden size, H heads / tp, G kv_heads / tp (a fraction where ranks share a head,
+// shared_heads.h), D head_dim, A = H D, Q = (H + 2 G) D, and A more with a gate, F = ffn_size / tp, U = F, or
+// 2 F with a gate.
 #pragma once
 #include <array>
 #include <memory>

@@ -85,8 +85,9 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .example("8");
   parallel
       .integer("tensor",
-               "Tensor parallel size: ranks that share each matrix. Divides the heads, the KV heads and "
-               "`model.ffn_size`.")
+               "Tensor parallel size: ranks that share each matrix. Divides the heads and "
+               "`model.ffn_size`; divides the KV heads, or is a multiple of them: neighbouring ranks then "
+               "share a KV head.")
       .to(IN_JOB(parallelism.tensor))
       .on_change(Change::numerics)
       .bits_by(BitsBy::sum_order)
@@ -110,6 +111,19 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .left_out_as_default()
       .also({"ep", "expert_parallel", "expert_parallel_size", "expert_model_parallel_size"})
       .example("4");
+  parallel
+      .integer("widest_tensor",
+               "For a run whose `tensor` is, or will be, more than its KV heads: the largest one. Chunks "
+               "of checkpoints, and with them the blocks of moments in int8 and the rounding of those in "
+               "bf16, are cut for every size up to it. A launch with such a `tensor` sets it; a resume at "
+               "another size keeps it. 0: `tensor` is never more than the KV heads.")
+      .to(IN_JOB(parallelism.widest_tensor))
+      .on_change(Change::numerics)
+      .from(0)
+      .upto(1024)
+      .fallback(int64_t{0})
+      .left_out_as_default()
+      .example("16");
   parallel
       .integer("pipeline",
                "Pipeline stages: groups of ranks that share the layers. `stage_layers` gives the layers of "

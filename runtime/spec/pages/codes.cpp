@@ -222,9 +222,11 @@ const std::vector<CodePage> kParallelism = {
     {"E0311", "tensor does not divide the feed-forward width",
      "Each tensor parallel rank holds the same part of the feed-forward layer.",
      R"("tensor": 3 with ffn_size 14336)", "Use a divisor of model.ffn_size."},
-    {"E0312", "tensor does not divide the KV heads",
-     "Each tensor parallel rank holds whole KV heads, so that none is computed twice.",
-     R"("tensor": 16 with 8 KV heads)", "Use 1, 2, 4 or 8."},
+    {"E0312", "tensor does not fit the KV heads",
+     "Each tensor parallel rank has whole KV heads, or shares one with its neighbours: each of them computes "
+     "an equal part of the head's channels, and takes the others' for its own queries. So `tensor` divides "
+     "the KV heads, or is a multiple of them that divides num_kv_heads * head_dim.",
+     R"("tensor": 12 with 8 KV heads)", "Use 1, 2, 4, 8 or 16."},
     {"E0313", "tensor does not divide the rows of a micro-batch",
      "With sequence_parallel the rows (micro_sequences * seq_len) are split over the tensor group between "
      "matrix products.",

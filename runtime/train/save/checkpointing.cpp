@@ -175,9 +175,11 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
               checkpoint.path(), ckpt::name_of(t.role), t.name, name_of(it->dtype), name_of(t.dtype)));
     if (it != have.end() && it->shape != t.shape &&
         (t.role == ckpt::Role::first_scales || t.role == ckpt::Role::second_scales))
-      throw Error(ErrorCode::kCheckpoint,
-                  fmt::format("{} has other blocks of moments of `{}`: keep the run's checkpoint.chunk_mib",
-                              checkpoint.path(), t.name));
+      throw Error(
+          ErrorCode::kCheckpoint,
+          fmt::format("{} has other blocks of moments of `{}`: keep the run's checkpoint.chunk_mib and "
+                      "parallelism.widest_tensor",
+                      checkpoint.path(), t.name));
     if (it == have.end())
       throw Error(ErrorCode::kCheckpoint, fmt::format("{} has no tensor `{}` ({}): it is a checkpoint of another model",
                                                       checkpoint.path(), t.name, ckpt::name_of(t.role)));

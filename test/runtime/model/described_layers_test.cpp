@@ -62,7 +62,7 @@ TEST_CASE("every mesh's step of described layers has each sum once") {
   const TemporaryFolder dir;
   for (const DescribedModel& model : described_models())
     for (const bool sequence_parallel : {false, true})
-      for (const int tensor : {1, 2}) {
+      for (const int tensor : {1, 2, 4}) {
         JobSpec job = described_job(dir, model);
         job.parallelism.tensor = tensor;
         job.parallelism.data = job.parallelism.pipeline = 2;

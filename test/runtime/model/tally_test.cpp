@@ -106,7 +106,7 @@ struct Mesh {
 };
 std::vector<Mesh> meshes() {
   std::vector<Mesh> all;
-  for (const int tp : {1, 2})
+  for (const int tp : {1, 2, 4})
     for (const int dp : {1, 2, 4})
       for (const int pp : {1, 2, 3, 4}) {
         if (tp * dp * pp > 8) continue;

@@ -28,7 +28,7 @@ void for_each_mesh(Visit visit) {
       for (const int pipeline : {1, 2, 4})
         for (const int data : {1, 2, 4, 8})
           for (const int zero : {0, 1, 3}) {
-            if (tensor * pipeline * data > 8 || (family == Family::llama && tensor > 2)) continue;
+            if (tensor * pipeline * data > 8) continue;
             JobSpec job = tiny_job(family, dir.path());
             job.parallelism.tensor = tensor;
             job.parallelism.pipeline = pipeline;

@@ -39,7 +39,7 @@ std::vector<std::string> found_in(const ParsedJob& parsed) {
 const std::vector<Broken> kOverrides = {
     {{"parallelism.tensor=3"}, {"E0301 tensor * pipeline * data = 3 * 2 * 2 = 12, but world_size is 8",
       "E0310 tensor parallel size must divide the number of attention heads",
-      "E0312 tensor parallel size must divide the number of KV heads",
+      "E0312 tensor parallel size must divide the KV heads, or be a multiple of them that divides their channels",
       "E0313 with sequence_parallel the tensor parallel size must divide the 64 rows of a micro-batch"}},
     {{"parallelism.tensor=two"}, {"E0201 `parallelism.tensor` must be a whole number, not \"two\""}},
     {{"parallelism.tensor=0"}, {"E0202 `parallelism.tensor` = 0 is out of range"}},
@@ -47,7 +47,7 @@ const std::vector<Broken> kOverrides = {
     {{"parallelism.tensr=2"}, {"E0101 unknown field `tensr`"}},
     {{"parallelism.data=auto", "parallelism.tensor=3"}, {"E0302 8 ranks cannot be cut into groups of tensor * pipeline = 6",
       "E0310 tensor parallel size must divide the number of attention heads",
-      "E0312 tensor parallel size must divide the number of KV heads",
+      "E0312 tensor parallel size must divide the KV heads, or be a multiple of them that divides their channels",
       "E0313 with sequence_parallel the tensor parallel size must divide the 64 rows of a micro-batch"}},
     {{"parallelism.data=3", "parallelism.world_size=12"}, {}},
     {{"parallelism.context=2", "device=cpu"},
@@ -239,7 +239,7 @@ const std::vector<Broken> kOverrides = {
       "E0221 the number of KV heads must divide the number of heads",
       "E0310 tensor parallel size must divide the number of attention heads"}},
     {{"model.num_kv_heads=3"}, {"E0221 the number of KV heads must divide the number of heads",
-      "E0312 tensor parallel size must divide the number of KV heads"}},
+      "E0312 tensor parallel size must divide the KV heads, or be a multiple of them that divides their channels"}},
     {{"model.hidden_size=60", "model.num_heads=4", "model.num_kv_heads=4"}, {"E0222 rotary positions need an even number of channels in a head, not 15"}},
     {{"model.vocab_size=1"}, {"E0202 `model.vocab_size` = 1 is out of range"}},
     {{"model.preset=null"}, {"E0204 the model is not fully described: model.family, model.hidden_size, model.num_layers, model.num_heads, model.vocab_size, model.max_seq_len are missing"}},
@@ -309,8 +309,8 @@ const std::vector<Broken> kOverrides = {
     {{"data={\"train\": "}, {"E0100 the text ends where a value should be",
       "E0201 `data` must be an object, not text"}},
     {{"parallelism.tensor=512", "parallelism.world_size=auto"}, {"E0310 tensor parallel size must divide the number of attention heads",
-      "E0312 tensor parallel size must divide the number of KV heads",
       "E0311 tensor parallel size must divide the feed-forward width",
+      "E0312 tensor parallel size must divide the KV heads, or be a multiple of them that divides their channels",
       "E0313 with sequence_parallel the tensor parallel size must divide the 64 rows of a micro-batch",
       "E0314 there are fewer token ids than tensor parallel ranks"}},
 };
@@ -419,24 +419,27 @@ TEST_CASE("every diagnostic has a page, a help and a place, and every code is sh
 }
 
 TEST_CASE("a diagnostic reads as the command line promises", "[spec]") {
-  const std::string text = render(parse_job({.text = R"({
+  const std::string text =
+      render(parse_job({.text = R"({
   "version": 1,
-  "model": {"preset": "llama-tiny", "num_kv_heads": 2},
+  "model": {"preset": "llama-tiny", "hidden_size": 96, "num_heads": 12, "num_kv_heads": 4},
   "data": {"train": [{"path": "a.idx"}]},
   "schedule": {"total_steps": 10}
 })",
-                                             .file = "job.json",
-                                             .overrides = {"parallelism.tensor=4"}})
-                                      .diagnostics,
-                                  false);
-  CHECK(text == R"(error[E0312]: tensor parallel size must divide the number of KV heads
-  --> --set parallelism.tensor=4
-   = parallelism.tensor = 4, model.num_kv_heads = 2
-  --> job.json:3:53  /model/num_kv_heads
+                        .file = "job.json",
+                        .overrides = {"parallelism.tensor=6", "parallelism.sequence_parallel=false"}})
+                 .diagnostics,
+             false);
+  CHECK(
+      text ==
+      R"(error[E0312]: tensor parallel size must divide the KV heads, or be a multiple of them that divides their channels
+  --> --set parallelism.tensor=6
+   = parallelism.tensor = 6, model.num_kv_heads = 4
+  --> job.json:3:89  /model/num_kv_heads
   |
-3 |   "model": {"preset": "llama-tiny", "num_kv_heads": 2},
-  |                                                     ^ 2 is not a multiple of 4
-   = help: use 1 or 2
+3 |   "model": {"preset": "llama-tiny", "hidden_size": 96, "num_heads": 12, "num_kv_heads": 4},
+  |                                                                                         ^ 6 ranks cannot share 4 KV heads evenly
+   = help: use 1, 2 or 4
    = more: trainctl explain E0312
 
 1 error, 0 warnings. Nothing was started.

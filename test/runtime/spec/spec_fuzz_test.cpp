@@ -29,7 +29,9 @@ void check_consistent(const ParsedJob& parsed) {
   CHECK(job.model.head_dim() >= 1);
   CHECK((!job.model.is_rotary() || job.model.rotary_channels() % 2 == 0));
   CHECK((job.model.layers.empty() || job.model.num_layers % int64_t(job.model.layers.size()) == 0));
-  CHECK(job.model.num_kv_heads % p.tensor == 0);
+  CHECK((job.model.num_kv_heads % p.tensor == 0 || p.tensor % job.model.num_kv_heads == 0));
+  CHECK(job.model.num_kv_heads * job.model.head_dim() % p.tensor == 0);
+  CHECK((p.tensor <= job.model.num_kv_heads || p.widest_tensor >= p.tensor));
   CHECK(job.model.ffn_size % p.tensor == 0);
   CHECK(job.data.seq_len >= 1);
   CHECK(job.data.seq_len <= job.model.max_seq_len);

@@ -3,7 +3,7 @@
 // config.json: logits of the first sample, as `export` computes them, and with a cache of keys, as `sample`
 // does; likelihoods of the endings of test/golden/tasks (make_tasks.py), several in one sequence here and
 // each alone there; on thread ranks loss and gradient norm of 12 AdamW steps, and gradients of step 0 per
-// tensor, on one rank by the reference and by the CPU's kernels, and on TP2 PP2 DP2.
+// tensor, on one rank by the reference and by the CPU's kernels, on TP2 PP2 DP2, and on TP4 PP2.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -224,6 +224,14 @@ TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_l
       tokens.push_back(expected.back());
     }
     CHECK(generated == expected);
+  }
+}
+
+TEST_CASE("each family's curve and gradients on TP4 PP2, two ranks for each KV head",
+          "[golden][shared_heads]") {
+  for (const std::string& name : blocks()) {
+    if (name != "gpt2") CHECK(block_job(name).model.num_kv_heads == 2);
+    check_block(name, 4, 2, 1, false);
   }
 }
 
