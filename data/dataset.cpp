@@ -1,6 +1,7 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "data/file_source.h"
 #include "data/mixture.h"
@@ -43,10 +44,14 @@ class MixedDataset final : public Dataset {
       sources_.push_back(std::make_unique<FileSource>(source));
       check(*sources_.back(), name_of(source));
       if (options_.documents)
-        if (const Problem problem = lacks_documents(name_of(source), sources_.back()->format());
+        if (const Problem problem =
+                lacks_documents(name_of(source), sources_.back()->format(), options_.packed);
             problem.exists())
           throw Error(ErrorCode::kData, problem.text());
-      samples_.push_back((sources_.back()->token_count() - 1) / uint64_t(options_.seq_len));
+      if (options_.packed)
+        pack(*sources_.back(), name_of(source));
+      else
+        samples_.push_back((sources_.back()->token_count() - 1) / uint64_t(options_.seq_len));
     }
   }
 
@@ -59,29 +64,25 @@ class MixedDataset final : public Dataset {
     const Mixture::Pick pick = mixture_.pick(index);
     const size_t s = size_t(pick.source);
     const SampleAddress at = address_in(pick, samples_[s], options_.shuffle, options_.seed);
+    ENSURE(rows.document_start.empty() || (has_documents() && rows.document_start.size() == out.size()),
+           "{} of {} tokens", rows.document_start.size(), out.size());
+    ENSURE(rows.weights.empty() || (has_weights() && rows.weights.size() == out.size()), "{} of {} tokens",
+           rows.weights.size(), out.size());
+    if (options_.packed) return read_packed(s, at.sample, rows);
     const uint64_t offset = at.sample * uint64_t(options_.seq_len);
-    sources_[s]->read(offset, out);
-    if (!rows.document_start.empty()) {
-      ENSURE(has_documents() && rows.document_start.size() == out.size(), "{} of {} tokens",
-             rows.document_start.size(), out.size());
-      sources_[s]->document_starts(offset, rows.document_start);
-    }
-    if (!rows.weights.empty()) {
-      ENSURE(has_weights() && rows.weights.size() == out.size(), "{} of {} tokens", rows.weights.size(),
-             out.size());
-      sources_[s]->weights(offset, rows.weights);
-      if (options_.loss == LossUse::mask) to_mask(rows.weights);
-    }
-    // A sample is read once an epoch. If pages stayed mapped, all data of a long run would count as its
-    // memory.
-    sources_[s]->drop_pages(offset, out.size());
-    check_ids(*sources_[s], name_of(options_.sources[s]), offset, out);
+    read(s, offset, rows);
+    if (!rows.document_start.empty()) sources_[s]->document_starts(offset, rows.document_start);
   }
 
   uint64_t samples_per_epoch() const override {
     uint64_t n = 0;
     for (const uint64_t s : samples_) n += s;
     return n;
+  }
+  double padding() const override {
+    double padded = 0;
+    for (const Packing& packing : packings_) padded += packing.padding() * double(packing.samples());
+    return padded / double(samples_per_epoch());
   }
   uint64_t token_count() const override {
     uint64_t n = 0;
@@ -118,11 +119,50 @@ class MixedDataset final : public Dataset {
   }
 
  private:
+  /// Tokens and weights of the tokens of a source from `offset` on.
+  void read(size_t source, uint64_t offset, const SampleRows& rows) const {
+    const FileSource& from = *sources_[source];
+    from.read(offset, rows.tokens);
+    if (!rows.weights.empty()) {
+      from.weights(offset, rows.weights);
+      if (options_.loss == LossUse::mask) to_mask(rows.weights);
+    }
+    // A sample is read once an epoch. If pages stayed mapped, all data of a long run would count as its
+    // memory.
+    from.drop_pages(offset, rows.tokens.size());
+    check_ids(from, name_of(options_.sources[source]), offset, rows.tokens);
+  }
+
+  void read_packed(size_t source, uint64_t sample, const SampleRows& rows) const {
+    size_t at = 0;
+    for (const TokenRange& range : packings_[source].sample(sample)) {
+      const auto part = [&](auto row) { return row.empty() ? row : row.subspan(at, size_t(range.tokens)); };
+      read(source, range.first, {.tokens = part(rows.tokens), .weights = part(rows.weights)});
+      const auto starts = part(rows.document_start);
+      std::fill(starts.begin(), starts.end(), int32_t(at));
+      at += size_t(range.tokens);
+    }
+    const auto padding = [&](auto row) { return row.empty() ? row : row.subspan(at); };
+    std::ranges::fill(padding(rows.tokens), 0);
+    std::ranges::fill(padding(rows.weights), uint8_t(0));
+    const auto starts = padding(rows.document_start);
+    std::iota(starts.begin(), starts.end(), int32_t(at));
+  }
+
+  void pack(const FileSource& source, const std::string& name) {
+    packings_.push_back(source.packing(uint64_t(options_.seq_len)));
+    samples_.push_back(packings_.back().samples());
+    if (samples_.back() == 0)
+      throw Error(ErrorCode::kData,
+                  fmt::format("data source {} has no document of two tokens or more; give more text", name));
+  }
+
   Json with_loss(size_t source, Json record) const {
     if (has_weights()) record["loss"] = sources_[source]->loss_hash();
     return record;
   }
   static std::vector<double> weights_of(const DatasetOptions& options) {
+    ENSURE(options.documents || !options.packed, "packed samples without documents");
     ENSURE(!options.sources.empty() && options.seq_len > 0 && options.vocab_size > 0, "{} sources, seq_len {}, vocab_size {}",
            options.sources.size(), options.seq_len, options.vocab_size);
     std::vector<double> weights;
@@ -142,7 +182,7 @@ class MixedDataset final : public Dataset {
 
   void check(const FileSource& source, const std::string& name) const {
     const uint64_t tokens = source.token_count();
-    if (tokens < uint64_t(options_.seq_len) + 1)
+    if (tokens < uint64_t(options_.seq_len) + 1 && !options_.packed)
       throw Error(ErrorCode::kData, fmt::format("data source {} has {} tokens; one sample of data.seq_len = {} takes {}: give more "
                                                 "text or lower seq_len", name, tokens, options_.seq_len, options_.seq_len + 1));
     check_sidecars(source, name, options_.vocab_size);
@@ -163,6 +203,7 @@ class MixedDataset final : public Dataset {
   DatasetOptions options_;
   Mixture mixture_;
   std::vector<std::unique_ptr<FileSource>> sources_;
+  std::vector<Packing> packings_;  // [source] with DatasetOptions::packed
   std::vector<uint64_t> samples_;  // per source and epoch
 };
 

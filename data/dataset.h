@@ -61,6 +61,9 @@ struct DatasetOptions {
   bool shuffle = true;
   uint64_t seed = 0;
   bool documents = false;  ///< samples come with their documents: every source must have boundaries
+  /// Samples are those of best-fit packing (data/packing.h) instead of stretches of the tokens. Padding is
+  /// documents of one token, 0. Needs documents.
+  bool packed = false;
   LossUse loss = LossUse::all;
 };
 
@@ -91,6 +94,8 @@ class Dataset {
   /// The number of samples of all sources in one epoch. A validation pass without shuffle reads indices
   /// 0..n-1.
   virtual uint64_t samples_per_epoch() const = 0;
+  /// The share of the tokens of an epoch of all sources that is padding.
+  virtual double padding() const = 0;
   virtual uint64_t token_count() const = 0;
   /// Of all sources, in their order.
   virtual std::vector<std::string> files() const = 0;

@@ -30,12 +30,13 @@ void hash_file(Xxh3Stream& hash, const MappedFile& file, uint64_t end_bytes) {
 
 }  // namespace
 
-Problem lacks_documents(const std::string& name, Format format) {
+Problem lacks_documents(const std::string& name, Format format, bool packed) {
   if (has_documents(format)) return Problem::none();
   return Problem(fmt::format(
-      "data source {} ({}) does not say where documents begin, which data.documents = \"mask\" needs; "
-      "tokenize it again as a Megatron set (`trainctl data tokenize`), or set data.documents = \"ignore\"",
-      name, name_of(format)));
+      "data source {} ({}) does not say where documents begin, which {} needs; tokenize it again as a "
+      "Megatron set (`trainctl data tokenize`), or set {}",
+      name, name_of(format), packed ? "data.packing = \"best_fit\"" : "data.documents = \"mask\"",
+      packed ? "data.packing = \"stream\"" : "data.documents = \"ignore\""));
 }
 
 std::string fingerprint_of(FileSystem& fs, Format format, const std::vector<std::string>& paths) {
@@ -116,6 +117,32 @@ void FileSource::document_starts(uint64_t offset, std::span<int32_t> out) const 
     files_[f].index_map->drop_pages();
   }
   for (size_t i = 1; i < out.size(); ++i) out[i] = std::max(out[i], out[i - 1]);
+}
+
+std::vector<TokenRange> FileSource::documents_of_window(size_t file, uint64_t first) const {
+  const TokenFile& of = files_[file];
+  static_assert(kPackingWindow % kDocumentsPerMark == 0);
+  uint64_t token = starts_[file] + of.document_marks[size_t(first / kDocumentsPerMark)];
+  std::vector<TokenRange> documents;
+  for (const uint64_t length : document_lengths(of, kPackingWindow, first)) {
+    documents.push_back({token, length});
+    token += length;
+  }
+  of.index_map->drop_pages();
+  return documents;
+}
+
+Packing FileSource::packing(uint64_t seq_len) const {
+  ENSURE(has_documents(), "{} files have no documents", format_name());
+  documents_read_.store(true, std::memory_order_relaxed);
+  std::vector<std::pair<size_t, uint64_t>> windows;  // file, first document
+  for (size_t f = 0; f < files_.size(); ++f)
+    for (uint64_t first = 0; first < files_[f].document_count; first += kPackingWindow)
+      windows.emplace_back(f, first);
+  const uint64_t count = windows.size();
+  return Packing(count, seq_len + 1, [this, windows = std::move(windows)](uint64_t window) {
+    return documents_of_window(windows[size_t(window)].first, windows[size_t(window)].second);
+  });
 }
 
 void FileSource::weights(uint64_t offset, std::span<uint8_t> out) const {

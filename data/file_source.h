@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "data/packing.h"
 #include "data/token_file.h"
 #include "runtime/base/file_system.h"
 #include "runtime/base/problem.h"
@@ -19,8 +20,9 @@ ResolvedSource resolve(const SourceOptions& options);
 const char* name_of(Format format);
 /// Whether files of this format have the boundaries of documents.
 inline bool has_documents(Format format) { return format == Format::megatron; }
-/// Why documents of a source cannot be masked; none where its format has their boundaries.
-Problem lacks_documents(const std::string& name, Format format);
+/// Why documents of a source cannot be kept apart; none where its format has their boundaries.
+///   packed   data.packing is best_fit, else data.documents is mask
+Problem lacks_documents(const std::string& name, Format format, bool packed);
 
 /// What FileSource::fingerprint() is for a source of one token set: of its files, the index first.
 std::string fingerprint_of(FileSystem& fs, Format format, const std::vector<std::string>& paths);
@@ -39,6 +41,8 @@ class FileSource final : public TokenSource {
   /// Of tokens [offset, offset + out.size()): the first of them, counted from `offset`, that is of the same
   /// document.
   void document_starts(uint64_t offset, std::span<int32_t> out) const;
+  /// The samples of best-fit packing, of seq_len + 1 tokens each. This object must outlive the result.
+  Packing packing(uint64_t seq_len) const;
   /// How much tokens [offset, offset + out.size()) count as targets: 1 each without SourceOptions::loss.
   void weights(uint64_t offset, std::span<uint8_t> out) const;
   /// A hash of the headers of the loss files, which have a hash of the weights; "none" without loss files.
@@ -62,6 +66,8 @@ class FileSource final : public TokenSource {
 
  private:
   size_t file_of(uint64_t offset) const;
+  /// The documents of a file from document `first` on: those of one window of its packing.
+  std::vector<TokenRange> documents_of_window(size_t file, uint64_t first) const;
 
   Format format_;
   std::vector<TokenFile> files_;

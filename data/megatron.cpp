@@ -141,12 +141,13 @@ TokenFile open_megatron(const std::string& prefix, const std::function<void(uint
   return file;
 }
 
-std::vector<uint64_t> document_lengths(const TokenFile& file, uint64_t limit) {
+std::vector<uint64_t> document_lengths(const TokenFile& file, uint64_t limit, uint64_t first) {
   ENSURE(file.index_map.has_value(), "{} has no index", file.path());
   const auto bytes = file.index_map->bytes();
   const DocumentIndex documents{bytes, load<uint64_t>(bytes, 18)};
   std::vector<uint64_t> lengths;
-  for (uint64_t d = 0; d < file.document_count && d < limit; ++d) lengths.push_back(documents.length(d));
+  const uint64_t end = file.document_count - first > limit ? first + limit : file.document_count;
+  for (uint64_t d = first; d < end; ++d) lengths.push_back(documents.length(d));
   return lengths;
 }
 

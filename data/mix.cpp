@@ -15,7 +15,7 @@ Mix mix_of(std::span<const MixSource> sources, uint64_t seq_len, uint64_t sample
     if (!(source.weight >= 0 && std::isfinite(source.weight)))
       throw Error(ErrorCode::kUsage, fmt::format("the weight {} of source {} is no number from 0 on",
                                                  source.weight, source.name));
-    if (source.tokens < seq_len + 1)
+    if (source.tokens < seq_len + 1 && source.samples == 0)
       throw Error(
           ErrorCode::kUsage,
           fmt::format(
@@ -32,7 +32,9 @@ Mix mix_of(std::span<const MixSource> sources, uint64_t seq_len, uint64_t sample
   const std::vector<uint64_t> counts = Mixture(weights).counts(samples);
   Mix mix{.seq_len = seq_len, .samples = samples};
   for (size_t i = 0; i < sources.size(); ++i) {
-    const uint64_t own = (sources[i].tokens - 1) / seq_len;  // neighbours share a token
+    const uint64_t own = sources[i].samples > 0
+                             ? sources[i].samples
+                             : (sources[i].tokens - 1) / seq_len;  // neighbours share a token
     mix.rows.push_back({.source = sources[i],
                         .share = weights[i] / sum,
                         .samples = counts[i],

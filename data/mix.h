@@ -11,6 +11,8 @@ struct MixSource {
   std::string name;
   uint64_t tokens = 0;  ///< that it has
   double weight = 1;    ///< >= 0
+  uint64_t samples = 0;  ///< of an epoch, where they are packed; 0: as many as its tokens fill
+  double padding = 0;    ///< the share of packed samples that is padding
 };
 
 struct Mix {
@@ -32,7 +34,7 @@ inline constexpr double kGoodEpochs = 4;
 
 /// The first `samples` samples of a run with these sources, exactly as Dataset draws them (data/dataset.h).
 /// Pure. seq_len > 0. Error(kUsage): no sources, a weight that is negative or no number, weights that are all
-/// 0, or a source with less than seq_len + 1 tokens.
+/// 0, or a source with less than seq_len + 1 tokens that is not packed.
 Mix mix_of(std::span<const MixSource> sources, uint64_t seq_len, uint64_t samples);
 
 }  // namespace trainctl::data

@@ -98,6 +98,7 @@ std::string render_mix(const data::Mix& mix, bool json) {
                          {"samples", row.samples},
                          {"drawn_tokens", row.drawn_tokens},
                          {"epochs", row.epochs}});
+      if (row.source.samples > 0) sources.back()["padding"] = row.source.padding;
       if (row.epochs > data::kGoodEpochs) warnings.push_back(warning_of(row));
     }
     return dump_json(OrderedJson{{"v", 1},
@@ -118,6 +119,10 @@ std::string render_mix(const data::Mix& mix, bool json) {
                         tally_text(row.drawn_tokens), row.epochs);
   text += fmt::format("budget  {} tokens: {} of {} tokens\n", tally_text(mix.tokens()),
                       count_of(int64_t(mix.samples), "sample"), mix.seq_len);
+  for (const auto& row : mix.rows)
+    if (row.source.samples > 0)
+      text += fmt::format("packed  {}: {} an epoch, {:.2f} % of their tokens are padding\n", row.source.name,
+                          count_of(int64_t(row.source.samples), "sample"), 100 * row.source.padding);
   for (const auto& row : mix.rows)
     if (row.epochs > data::kGoodEpochs) text += "warning: " + warning_of(row) + "\n";
   return text;

@@ -431,6 +431,18 @@ void check_training(Resolution& r) {
                  {"give each its own name"});
     }
   }
+  const DataSpec& data = r.job.data;
+  const char* kPacking = "data.packing";
+  if (r.sound({kPacking, "data.documents", "data.count_boundary_targets"}) &&
+      data.packing == PackingKind::best_fit) {
+    if (data.documents == Documents::ignore)
+      r.report("E0238", "packed documents are kept apart", {kPacking, "data.documents"},
+               {"set data.documents to \"mask\", or data.packing to \"stream\""});
+    if (data.count_boundary_targets)
+      r.report("E0238", "packed documents do not follow each other in a text",
+               {kPacking, "data.count_boundary_targets"},
+               {"remove data.count_boundary_targets, or set data.packing to \"stream\""});
+  }
   constexpr int64_t kByteVocabulary = 257;  // 256 bytes and the end of a text
   if (r.job.data.tokenizer.is_bytes() && r.sound({"model.vocab_size", "data.tokenizer"}) &&
       r.given_by_user("data.tokenizer") && r.job.model.vocab_size < kByteVocabulary)

@@ -102,6 +102,7 @@ data::DatasetOptions dataset_options(const DataSpec& spec, int64_t vocab_size, b
   o.shuffle = validation ? false : spec.shuffle;
   o.seed = spec.shuffle_seed;
   o.documents = spec.masks_documents();
+  o.packed = spec.packing == PackingKind::best_fit;
   o.loss = spec.weighs_targets() ? data::LossUse::weights
            : spec.reads_loss()   ? data::LossUse::mask
                                  : data::LossUse::all;

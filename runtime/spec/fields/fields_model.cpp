@@ -250,6 +250,10 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
       .to(IN_JOB(data.shuffle_seed))
       .from(0)
       .fallback(int64_t{1234});
+}
+
+void declare_samples(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection data(table, sections, "data", "", Change::branch);
   data.choice("documents", words_of<Documents>(),
               "Whether the documents in a sample are kept apart. `mask`: attention stays inside a document, "
               "positions begin again with it, and the first token of a document is no target "
@@ -259,13 +263,24 @@ void declare_data(std::vector<Field>& table, std::vector<Section>& sections) {
               "with.")
       .to(IN_JOB(data.documents))
       .fallback(std::string("auto"))
-      .also({"document_mask", "reset_attention_mask", "packing"})
+      .also({"document_mask", "reset_attention_mask"})
       .left_out_as_default();
   data.boolean("count_boundary_targets",
                "With `documents: mask`, whether the first token of a document counts as the target of the "
                "token before it.")
       .to(IN_JOB(data.count_boundary_targets))
       .fallback(false)
+      .left_out_as_default();
+  data.choice(
+          "packing", words_of<PackingKind>(),
+          "How documents become samples. `stream`: the tokens of a source end to end, cut every `seq_len` "
+          "tokens. `best_fit`: no document is cut that fits into a sample; a longer one fills whole "
+          "samples, and its rest is a document. Of 1024 documents each that follow each other, the "
+          "longest first, each goes into the fullest sample that has room; what stays free is padding, "
+          "without targets. Every source must know its documents, which are kept apart (`documents`: "
+          "`mask`).")
+      .to(IN_JOB(data.packing))
+      .fallback(std::string("stream"))
       .left_out_as_default();
   data.choice(
           "loss", words_of<TargetLoss>(),
@@ -297,6 +312,7 @@ void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sec
   declare_layer(table, sections);
   declare_init_and_mup(table, sections);
   declare_data(table, sections);
+  declare_samples(table, sections);
 }
 
 }  // namespace trainctl::spec

@@ -35,6 +35,12 @@ template <>
 struct Words<Documents> {
   static constexpr std::string_view list[] = {"auto", "ignore", "mask"};
 };
+/// How documents become samples: the tokens of all documents, cut anywhere, or data/packing.h.
+enum class PackingKind { stream, best_fit };
+template <>
+struct Words<PackingKind> {
+  static constexpr std::string_view list[] = {"stream", "best_fit"};
+};
 /// Which targets have a loss. `automatic` is decided once, when the run is launched; where it was not, all.
 enum class TargetLoss { automatic, all, mask, weights };
 template <>
@@ -67,9 +73,12 @@ struct DataSpec {
   uint64_t shuffle_seed = 1234;
   Documents documents = Documents::automatic;
   bool count_boundary_targets = false;
+  PackingKind packing = PackingKind::stream;
   TargetLoss loss = TargetLoss::automatic;
   int prefetch_batches = 4;
-  bool masks_documents() const { return documents == Documents::mask; }
+  bool masks_documents() const {
+    return documents == Documents::mask || packing == PackingKind::best_fit;  // checks.cpp: not `ignore`
+  }
   bool weighs_targets() const { return loss == TargetLoss::weights; }
   bool reads_loss() const { return loss == TargetLoss::mask || loss == TargetLoss::weights; }
   bool masks_targets() const { return masks_documents() || reads_loss(); }

@@ -148,6 +148,10 @@ const std::vector<CodePage> kValues = {
      "A step is made of whole sequences of data.seq_len tokens.",
      R"("global_tokens": 500000 with seq_len 1024)",
      "Use 499712 or 500736, or say global_sequences instead."},
+    {"E0238", "Packed documents are kept apart",
+     "With data.packing = best_fit a sample holds documents that do not follow each other in any text, and "
+     "padding. Attention stays inside each, and the first token of one is no target.",
+     R"("packing": "best_fit", "documents": "ignore")", "Leave data.documents out, or write \"mask\"."},
     {"E0240", "A tied head cannot begin as zeros",
      "With tied embeddings the head is the embedding, and an embedding of zeros says nothing of its token.",
      R"("tie_embeddings": true, "init": {"zero_output": ["head"]})",

@@ -57,10 +57,11 @@ void look_at_sources(const ParsedJob& job, FileSystem& fs, bool validation, std:
       const data::ResolvedSource source = data::resolve(sources[i]);
       for (const std::string& path : source.paths) look_at_sidecar(job, fs, path, found);
       if (job.job.data.masks_documents() && !data::has_documents(source.format))
-        found.push_back(diagnostic_at(
-            job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i), "E0511",
-            data::lacks_documents(sources[i].name.empty() ? sources[i].path : sources[i].name, source.format)
-                .text()));
+        found.push_back(
+            diagnostic_at(job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i), "E0511",
+                          data::lacks_documents(sources[i].name.empty() ? sources[i].path : sources[i].name,
+                                                source.format, job.job.data.packing == PackingKind::best_fit)
+                              .text()));
     } catch (const Error& error) {
       found.push_back(diagnostic_at(job, fmt::format("data.{}.{}.path", validation ? "val" : "train", i),
                                     "E0504", error.what()));

@@ -273,6 +273,8 @@ double bytes_per_token(const std::vector<DataSource>& sources) {
 void check_data(const DataSpec& data, int64_t vocab_size, Preflight& result) {
   const auto train = data::open_dataset(dataset_options(data, vocab_size, false));
   result.train_tokens = train->token_count();
+  result.train_samples = train->samples_per_epoch();
+  result.padding = train->padding();
   const auto val = data.val.empty() ? nullptr : data::open_dataset(dataset_options(data, vocab_size, true));
   if (val) result.val_tokens = val->token_count();
   result.data_json = data::data_record(*train, val.get());

@@ -20,6 +20,8 @@ struct Preflight {
   std::string data_json;             ///< see data/data_record.h
   std::vector<std::string> data_files;  ///< token files, and the tokenizer's
   uint64_t train_tokens = 0, val_tokens = 0;
+  uint64_t train_samples = 0;        ///< of an epoch of all sources
+  double padding = 0;                ///< the share of their tokens that is padding
   double val_bytes_per_token = 0;    ///< of the validation text; 0: its sidecars do not say it
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
   std::string copies_note;           ///< copies of the state that have no room here; "": there are none

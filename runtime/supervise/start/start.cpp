@@ -121,6 +121,9 @@ void print_header(Console& console, const std::string& id, const RunDirectory& r
       fmt::format("✓ spec  ✓ data {} tokens  ✓ preflight {:.1f} s  ✓ peak {}FLOP/s a rank  ✓ numerics {}",
                   short_number(double(ready.preflight.train_tokens)), ready.seconds,
                   short_number(ready.peak_flops_per_s), ready.numerics));
+  if (job.data.packing == PackingKind::best_fit)
+    console.note(fmt::format("  data.packing = best_fit: {} samples an epoch, {:.1f} % of their tokens are padding",
+                             ready.preflight.train_samples, 100 * ready.preflight.padding));
   if (ready.nodes.slurm) print_slurm(console, *ready.nodes.slurm, ready.slurm);
   if (!ready.preflight.copies_note.empty()) console.note("  note: " + ready.preflight.copies_note);
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));
@@ -167,7 +170,8 @@ ParsedJob with_data_decided(const ParsedJob& job, FileSystem& fs, const DataSpec
   const DataSpec& data = job.job.data;
   std::vector<std::string> decided;
   if (data.documents == Documents::automatic) {
-    const bool masks = parent ? parent->masks_documents() : sources_have_documents(data);
+    const bool masks = data.packing == PackingKind::best_fit ||
+                       (parent ? parent->masks_documents() : sources_have_documents(data));
     decided.push_back(fmt::format("data.documents={}", word_of(masks ? Documents::mask : Documents::ignore)));
   }
   if (data.loss == TargetLoss::automatic) {

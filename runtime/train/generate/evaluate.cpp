@@ -88,6 +88,7 @@ std::vector<SourceResult> evaluate_sources(FileSystem& fs, Generator& generator,
     data::DatasetOptions one = all;
     one.sources = {source};
     one.documents = keeps_documents(spec, source);
+    one.packed &= one.documents;
     if (!has_loss_file(fs, source)) {  // others of the run have one
       one.sources[0].loss = false;
       one.loss = data::LossUse::all;
