@@ -33,6 +33,17 @@ void check_grouped(const Matrix& offsets, const PackedWeight& w, const Matrix& l
   check_product(left, inner, out, columns, w.dtype);
 }
 
+/// weights and slots: both or none.
+void check_expert_bias(const Matrix& rows, const Matrix& bias, const Matrix& offsets, const Matrix& weights,
+                       const Matrix& slots) {
+  ENSURE(is_activation(rows.dtype) && offsets.cols > 1 && bool(weights) == bool(slots));
+  check_dtype(offsets, 1, offsets.cols, DType::i32);
+  check_dtype(bias, offsets.cols - 1, rows.cols, DType::f32);
+  if (!weights) return;
+  check_slots(slots, rows.rows, weights.rows);
+  check_dtype(weights, weights.rows, weights.cols, DType::f32);
+}
+
 }  // namespace
 
 void Route::check() const {
@@ -86,6 +97,20 @@ void ScaleRowsBackward::check() const {
   check_same({dy, dx});
   check_dtype(dweights, weights.rows, weights.cols, DType::f32);
 }
+
+void GateRows::check() const {
+  check_same({x, y});
+  check_dtype(logits, x.rows, 1, DType::f32);
+}
+void GateRowsBackward::check() const {
+  GateRows{x, logits, dy}.check();
+  check_same({dy, dx});
+  check_dtype(dlogits, x.rows, 1, DType::f32);
+}
+
+void AddExpertBias::check() const { check_expert_bias(x, bias, offsets, weights, slots); }
+void ExpertBiasBackward::check() const { check_expert_bias(dy, dbias, offsets, weights, slots); }
+void ExpertBiasWeights::check() const { check_expert_bias(dy, bias, offsets, dweights, slots); }
 
 void GroupedForward::check() const { check_grouped(offsets, *w, x, y, w->k, w->n / experts()); }
 void GroupedBackwardInput::check() const { check_grouped(offsets, *w, dy, dx, w->n / experts(), w->k); }

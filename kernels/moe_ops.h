@@ -133,6 +133,62 @@ struct ScaleRowsBackward {
   void arguments(auto&& each) { each(x), each(weights), each(slots), each(dy), each(dweights), each(dx); }
 };
 
+/// y[m] = sigmoid(logits[m]) * x[m].   x, y [M, F]; logits f32 [M, 1]
+struct GateRows {
+  static constexpr const char* kName = "gate_rows";
+  Matrix x, logits, y;
+  OpShape cost_shape() const { return elements(kName, y); }
+  double bytes() const { return bytes_of({x, logits, y}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(logits), each(y); }
+};
+
+/// dlogits[m] = s (1 - s) sum_c x[m, c] * dy[m, c] with s = sigmoid(logits[m]); dx[m] = s * dy[m]. dx may be dy.
+struct GateRowsBackward {
+  static constexpr const char* kName = "gate_rows_backward";
+  Matrix x, logits, dy, dlogits, dx;
+  OpShape cost_shape() const { return elements(kName, dy); }
+  double bytes() const { return bytes_of({x, logits, dy, dlogits, dx}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(logits), each(dy), each(dlogits), each(dx); }
+};
+
+/// x[r] = x[r] + weights[slots[r]] * bias[e], or without weights and slots x[r] + bias[e], of the rows of each
+/// expert e, in f32, rounded once.   x [R, N]; bias f32 [E, N]; offsets and slots of SortByExpert
+struct AddExpertBias {
+  static constexpr const char* kName = "add_expert_bias";
+  Matrix x, bias, offsets;
+  Matrix weights = {}, slots = {};
+  OpShape cost_shape() const { return elements(kName, x); }
+  double bytes() const { return bytes_of({x, x, bias, weights, slots}); }
+  void check() const;
+  void arguments(auto&& each) { each(x), each(bias), each(offsets), each(weights), each(slots); }
+};
+
+/// The gradient of its bias: dbias[e] (+)= sum over the rows r of expert e, in order, of weights[slots[r]] * dy[r],
+/// or of dy[r]; 0 of none.   dbias f32 [E, N]
+struct ExpertBiasBackward {
+  static constexpr const char* kName = "expert_bias_backward";
+  Matrix dy, offsets;
+  Matrix weights = {}, slots = {};
+  Matrix dbias;
+  bool accumulate = false;
+  OpShape cost_shape() const { return elements(kName, dy); }
+  double bytes() const { return bytes_of({dy, weights, slots, dbias}); }
+  void check() const;
+  void arguments(auto&& each) { each(dy), each(offsets), each(weights), each(slots), each(dbias); }
+};
+
+/// The gradient of its weights: dweights[slots[r]] += sum_c dy[r, c] * bias[e, c] of the rows r of each expert e.
+struct ExpertBiasWeights {
+  static constexpr const char* kName = "expert_bias_weights";
+  Matrix dy, bias, offsets, slots, dweights;
+  OpShape cost_shape() const { return elements(kName, dy); }
+  double bytes() const { return bytes_of({dy, bias, slots, dweights}); }
+  void check() const;
+  void arguments(auto&& each) { each(dy), each(bias), each(offsets), each(slots), each(dweights); }
+};
+
 /// y[r] = x[r] W_e^T of the rows of each expert e. W: the experts' [N, K] weights as one [E N, K].
 /// x [R, K], y [R, N]; offsets of SortByExpert
 struct GroupedForward {

@@ -358,7 +358,8 @@ using Op =
                  Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
                  CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, Balance,
                  ScaledAdd, Route, RouteBackward, AddCounts, SortByExpert, GatherRows, CombineRows, ScaleRows,
-                 ScaleRowsBackward, GroupedForward, GroupedBackwardInput, GroupedBackwardWeight, ExpandKeys,
+                 ScaleRowsBackward, GateRows, GateRowsBackward, AddExpertBias, ExpertBiasBackward,
+                 ExpertBiasWeights, GroupedForward, GroupedBackwardInput, GroupedBackwardWeight, ExpandKeys,
                  ExpandKeysBackward>;
 
 }  // namespace trainctl::kernels

@@ -88,6 +88,11 @@ class CpuBackend final : public HostDevice {
   void compute(const CombineRows& op);
   void compute(const ScaleRows& op);
   void compute(const ScaleRowsBackward& op);
+  void compute(const GateRows& op);
+  void compute(const GateRowsBackward& op);
+  void compute(const AddExpertBias& op);
+  void compute(const ExpertBiasBackward& op);
+  void compute(const ExpertBiasWeights& op);
   void compute(const GroupedForward& op);
   void compute(const GroupedBackwardInput& op);
   void compute(const GroupedBackwardWeight& op);
@@ -103,6 +108,10 @@ class CpuBackend final : public HostDevice {
   /// Calls kernel(tile) for tiles of the boxes, on the pool. Only optimizer.cpp defines it.
   template <typename Kernel>
   void update(std::span<const UpdateBox> boxes, uint32_t number, Kernel kernel);
+
+  /// Only moe.cpp defines it.
+  template <typename Body>
+  void over_experts(const Matrix& offsets, Body body);
 
   /// Calls body(first row, rows) for blocks of `block` rows, on the pool.
   template <typename Body>

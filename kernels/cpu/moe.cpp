@@ -23,8 +23,8 @@ void combine(const CombineRows& op, int64_t m, auto* out) {
 }
 
 /// Lanes of a sum that a compiler keeps in registers: their order is written here, so that no compiler's is.
-template <typename T>
-float dot(const T* a, const T* b, int64_t n) {
+template <typename A, typename B>
+float dot(const A* a, const B* b, int64_t n) {
   constexpr int64_t kLanes = 16;
   float lanes[kLanes] = {};
   for (int64_t c = 0; c < n; c += kLanes)
@@ -33,6 +33,26 @@ float dot(const T* a, const T* b, int64_t n) {
     for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   return lanes[0];
 }
+
+/// Calls body(pointer to row r), of floats or of bf16s.
+template <typename Body>
+void with_row(const Matrix& m, int64_t r, Body body) {
+  if (m.dtype == DType::f32)
+    body(m.as<float>() + r * m.stride);
+  else
+    body(m.as<bf16>() + r * m.stride);
+}
+
+/// Of row r of both, which have one dtype.
+float dot_of(const Matrix& a, const Matrix& b, int64_t r) {
+  float sum = 0;
+  with_row(a, r, [&](auto* of_a) {
+    sum = dot(of_a, b.as<std::remove_pointer_t<decltype(of_a)>>() + r * b.stride, a.cols);
+  });
+  return sum;
+}
+
+double gate_of(const Matrix& logits, int64_t m) { return 1 / (1 + std::exp(-double(logits.as<float>()[m]))); }
 
 /// Calls body(expert, first row, rows) for the rows of every expert in order, in pieces of a few heights:
 /// products keep something of each height, and what routers choose differs with each micro-batch.
@@ -51,6 +71,13 @@ void over_pieces(const Matrix& offsets, Body body) {
 }
 
 }  // namespace
+
+/// Calls body(expert, its first row, the row behind its last) for each expert, also one without rows, on the pool.
+template <typename Body>
+void CpuBackend::over_experts(const Matrix& offsets, Body body) {
+  const auto* at = offsets.as<int32_t>();
+  pool_.run(offsets.cols - 1, [&](int64_t e, int) { body(e, at[e], at[e + 1]); });
+}
 
 void CpuBackend::compute(const Route& op) {
   const int64_t experts = op.logits.cols, k = op.top_k();
@@ -110,12 +137,62 @@ void CpuBackend::compute(const ScaleRowsBackward& op) {
   over_rows(op.dy.rows, kMovedRows, [&](int64_t first, int64_t n) {
     for (int64_t r = first; r < first + n; ++r) {
       const int64_t slot = op.slots.as<int32_t>()[r];
-      op.dweights.as<float>()[slot] =
-          op.dy.dtype == DType::f32
-              ? dot(op.x.as<float>() + r * op.x.stride, op.dy.as<float>() + r * op.dy.stride, op.dy.cols)
-              : dot(op.x.as<bf16>() + r * op.x.stride, op.dy.as<bf16>() + r * op.dy.stride, op.dy.cols);
+      op.dweights.as<float>()[slot] = dot_of(op.x, op.dy, r);
       kernels_.scaled_copy({op.dy.row_range(r, 1), op.dx.row_range(r, 1)}, op.weights.as<float>()[slot]);
     }
+  });
+}
+
+void CpuBackend::compute(const GateRows& op) {
+  over_rows(op.y.rows, kMovedRows, [&](int64_t first, int64_t n) {
+    for (int64_t m = first; m < first + n; ++m)
+      kernels_.scaled_copy({op.x.row_range(m, 1), op.y.row_range(m, 1)}, float(gate_of(op.logits, m)));
+  });
+}
+
+void CpuBackend::compute(const GateRowsBackward& op) {
+  over_rows(op.dy.rows, kMovedRows, [&](int64_t first, int64_t n) {
+    for (int64_t m = first; m < first + n; ++m) {
+      const double gate = gate_of(op.logits, m);
+      op.dlogits.as<float>()[m] = float(gate * (1 - gate) * double(dot_of(op.x, op.dy, m)));
+      kernels_.scaled_copy({op.dy.row_range(m, 1), op.dx.row_range(m, 1)}, float(gate));
+    }
+  });
+}
+
+void CpuBackend::compute(const AddExpertBias& op) {
+  over_experts(op.offsets, [&](int64_t e, int64_t begin, int64_t end) {
+    const float* bias = op.bias.as<float>() + e * op.bias.stride;
+    for (int64_t r = begin; r < end; ++r) {
+      const float weight = op.weights ? op.weights.as<float>()[op.slots.as<int32_t>()[r]] : 1.0f;
+      with_row(op.x, r, [&](auto* x) {
+        using T = std::remove_pointer_t<decltype(x)>;
+        for (int64_t c = 0; c < op.x.cols; ++c) x[c] = T(to_float(x[c]) + weight * bias[c]);
+      });
+    }
+  });
+}
+
+void CpuBackend::compute(const ExpertBiasBackward& op) {
+  over_experts(op.offsets, [&](int64_t e, int64_t begin, int64_t end) {
+    float* sums = op.dbias.as<float>() + e * op.dbias.stride;
+    if (!op.accumulate) std::fill(sums, sums + op.dbias.cols, 0.0f);
+    for (int64_t r = begin; r < end; ++r) {
+      const float weight = op.weights ? op.weights.as<float>()[op.slots.as<int32_t>()[r]] : 1.0f;
+      with_row(op.dy, r, [&](auto* dy) {
+        for (int64_t c = 0; c < op.dy.cols; ++c) sums[c] += weight * to_float(dy[c]);
+      });
+    }
+  });
+}
+
+void CpuBackend::compute(const ExpertBiasWeights& op) {
+  over_experts(op.offsets, [&](int64_t e, int64_t begin, int64_t end) {
+    const float* bias = op.bias.as<float>() + e * op.bias.stride;
+    for (int64_t r = begin; r < end; ++r)
+      with_row(op.dy, r, [&](auto* dy) {
+        op.dweights.as<float>()[op.slots.as<int32_t>()[r]] += dot(dy, bias, op.dy.cols);
+      });
   });
 }
 

@@ -235,52 +235,6 @@ __global__ void __launch_bounds__(kMoeThreads)
   }
 }
 
-// ---- rows: a block for each ---------------------------------------------------------------------------------------------------------------
-
-template <typename T>
-__global__ void __launch_bounds__(kMoeThreads)
-    gather_kernel(View<const T> x, const int32_t* slots, int k, View<T> out, int64_t cols) {
-  const int64_t r = blockIdx.x, m = slots[r] / k;
-  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads) *out.at(r, c) = *x.at(m, c);
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kMoeThreads)
-    combine_kernel(View<const T> x, const int32_t* rows, int k, View<T> out, int64_t cols) {
-  const int64_t m = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads) {
-    float sum = 0;
-    for (int j = 0; j < k; ++j) sum += to_float(*x.at(rows[m * k + j], c));
-    *out.at(m, c) = from_float<T>(sum);
-  }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kMoeThreads)
-    scale_kernel(View<const T> x, const float* weights, const int32_t* slots, View<T> y, int64_t cols) {
-  const int64_t r = blockIdx.x;
-  const float weight = weights[slots[r]];
-  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads)
-    *y.at(r, c) = from_float<T>(weight * to_float(*x.at(r, c)));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kMoeThreads)
-    scale_backward_kernel(View<const T> x, const float* weights, const int32_t* slots, View<const T> dy,
-                          float* dweights, View<T> dx, int64_t cols) {
-  __shared__ float shared[kMoeThreads / kWarpSize];
-  const int64_t r = blockIdx.x;
-  const float weight = weights[slots[r]];
-  float dot = 0;
-  for (int64_t c = threadIdx.x; c < cols; c += kMoeThreads) {
-    const float d = to_float(*dy.at(r, c));
-    dot = fmaf(to_float(*x.at(r, c)), d, dot);
-    *dx.at(r, c) = from_float<T>(weight * d);
-  }
-  dot = block_sum<kMoeThreads>(dot, shared);
-  if (threadIdx.x == 0) dweights[slots[r]] = dot;
-}
-
 // ---- products -----------------------------------------------------------------------------------------------------------------------------
 
 constexpr int kTile = 64, kDepth = 16, kOfThread = 4;
@@ -404,40 +358,6 @@ void enqueue(const Queue& queue, const SortByExpert& op) {
   launch(queue, SortByExpert::kName, offsets_kernel, 1, 1, 0, int(op.experts()), offsets);
   launch(queue, SortByExpert::kName, place_kernel, unsigned(op.experts()), kMoeThreads, 0,
          op.ids.as<int32_t>(), op.ids.count(), offsets, op.slots.as<int32_t>(), op.rows.as<int32_t>());
-}
-
-void enqueue(const Queue& queue, const GatherRows& op) {
-  with_activation_type(op.x.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    launch(queue, GatherRows::kName, gather_kernel<T>, unsigned(op.out.rows), kMoeThreads, 0,
-           view_of<const T>(op.x), op.slots.as<int32_t>(), int(op.top_k()), view_of<T>(op.out), op.out.cols);
-  });
-}
-
-void enqueue(const Queue& queue, const CombineRows& op) {
-  with_activation_type(op.x.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    launch(queue, CombineRows::kName, combine_kernel<T>, unsigned(op.out.rows), kMoeThreads, 0,
-           view_of<const T>(op.x), op.rows.as<int32_t>(), int(op.top_k()), view_of<T>(op.out), op.out.cols);
-  });
-}
-
-void enqueue(const Queue& queue, const ScaleRows& op) {
-  with_activation_type(op.x.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    launch(queue, ScaleRows::kName, scale_kernel<T>, unsigned(op.y.rows), kMoeThreads, 0,
-           view_of<const T>(op.x), op.weights.as<float>(), op.slots.as<int32_t>(), view_of<T>(op.y),
-           op.y.cols);
-  });
-}
-
-void enqueue(const Queue& queue, const ScaleRowsBackward& op) {
-  with_activation_type(op.dy.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    launch(queue, ScaleRowsBackward::kName, scale_backward_kernel<T>, unsigned(op.dy.rows), kMoeThreads, 0,
-           view_of<const T>(op.x), op.weights.as<float>(), op.slots.as<int32_t>(), view_of<const T>(op.dy),
-           op.dweights.as<float>(), view_of<T>(op.dx), op.dy.cols);
-  });
 }
 
 void grouped_forward(const Queue& queue, const GroupedForward& op, const Matrix& w) {

@@ -75,10 +75,17 @@ void enqueue(const Queue&, const Route&);
 void enqueue(const Queue&, const RouteBackward&);
 void enqueue(const Queue&, const AddCounts&);
 void enqueue(const Queue&, const SortByExpert&);
+// moe_rows.cu
 void enqueue(const Queue&, const GatherRows&);
 void enqueue(const Queue&, const CombineRows&);
 void enqueue(const Queue&, const ScaleRows&);
 void enqueue(const Queue&, const ScaleRowsBackward&);
+void enqueue(const Queue&, const GateRows&);
+void enqueue(const Queue&, const GateRowsBackward&);
+void enqueue(const Queue&, const AddExpertBias&);
+void enqueue(const Queue&, const ExpertBiasBackward&);
+void enqueue(const Queue&, const ExpertBiasWeights&);
+// moe.cu
 /// w: the experts' weights as one matrix.
 void grouped_forward(const Queue&, const GroupedForward&, const Matrix& w);
 void grouped_backward_input(const Queue&, const GroupedBackwardInput&, const Matrix& w);

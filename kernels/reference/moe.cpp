@@ -12,6 +12,16 @@ void over_experts(const auto& op, Each each) {
   for (int64_t e = 0; e < op.experts(); ++e) each(e, offsets[e], offsets[e + 1] - offsets[e]);
 }
 
+/// Calls each(expert, row) for all rows, in order.
+template <typename Each>
+void over_expert_rows(const auto& op, Each each) {
+  const auto* offsets = op.offsets.template as<int32_t>();
+  for (int64_t e = 0; e + 1 < op.offsets.cols; ++e)
+    for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) each(e, r);
+}
+
+double row_gate(double logit) { return 1 / (1 + std::exp(-logit)); }
+
 /// An expert's part of the joined weights, packed.
 std::unique_ptr<PackedWeight> weight_of(const PackedWeight* all, int64_t expert, int64_t experts) {
   const Matrix w = PlainWeight::of(all);
@@ -83,6 +93,55 @@ void compute(const ScaleRowsBackward& op) {
     }
     op.dweights.as<float>()[slot] = float(dot);
   }
+}
+
+void compute(const GateRows& op) {
+  for (int64_t m = 0; m < op.y.rows; ++m) {
+    const double gate = row_gate(double(op.logits.as<float>()[m]));
+    for (int64_t c = 0; c < op.y.cols; ++c) put(op.y, m, c, gate * get(op.x, m, c));
+  }
+}
+
+void compute(const GateRowsBackward& op) {
+  for (int64_t m = 0; m < op.dy.rows; ++m) {
+    const double gate = row_gate(double(op.logits.as<float>()[m]));
+    double dot = 0;
+    for (int64_t c = 0; c < op.dy.cols; ++c) {
+      const double dy = get(op.dy, m, c);
+      dot += get(op.x, m, c) * dy;
+      put(op.dx, m, c, gate * dy);
+    }
+    op.dlogits.as<float>()[m] = float(gate * (1 - gate) * dot);
+  }
+}
+
+void compute(const AddExpertBias& op) {
+  over_expert_rows(op, [&](int64_t e, int64_t r) {
+    const double weight = op.weights ? double(op.weights.as<float>()[op.slots.as<int32_t>()[r]]) : 1.0;
+    for (int64_t c = 0; c < op.x.cols; ++c)
+      put(op.x, r, c, get(op.x, r, c) + weight * double(get(op.bias, e, c)));
+  });
+}
+
+void compute(const ExpertBiasBackward& op) {
+  std::vector<double> sums(size_t(op.dbias.count()), 0);
+  over_expert_rows(op, [&](int64_t e, int64_t r) {
+    const double weight = op.weights ? double(op.weights.as<float>()[op.slots.as<int32_t>()[r]]) : 1.0;
+    for (int64_t c = 0; c < op.dy.cols; ++c) sums[size_t(e * op.dy.cols + c)] += weight * get(op.dy, r, c);
+  });
+  for (size_t i = 0; i < sums.size(); ++i) {
+    float& to = op.dbias.as<float>()[i];
+    to = float(op.accumulate ? double(to) + sums[i] : sums[i]);
+  }
+}
+
+void compute(const ExpertBiasWeights& op) {
+  over_expert_rows(op, [&](int64_t e, int64_t r) {
+    double dot = 0;
+    for (int64_t c = 0; c < op.dy.cols; ++c) dot += double(get(op.dy, r, c)) * double(get(op.bias, e, c));
+    float& to = op.dweights.as<float>()[op.slots.as<int32_t>()[r]];
+    to = float(double(to) + dot);
+  });
 }
 
 void compute(const GroupedForward& op) {

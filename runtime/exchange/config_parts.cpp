@@ -141,7 +141,7 @@ class Rope {
   void read(const ConfigReader& r, ModelSpec& m) const {
     PositionSpec& p = m.position;
     p.theta = r.number("rope_theta", keys_.theta);
-    refuse_part(r);
+    read_part(r, m, keys_.rotary_fraction > 0 ? keys_.rotary_fraction : 1);
     if (!is_nothing(r.at("rope_scaling"))) read_one(r, r.object("rope_scaling"), m);
     std::optional<double> window;
     if (!is_nothing(r.at("rope_parameters"))) {
@@ -170,6 +170,8 @@ class Rope {
     OrderedJson full{{"rope_theta", p.theta}},
         window{{"rope_theta", window_theta(p)}, {"rope_type", "default"}};
     full.update(scaling_json(m));
+    if (keys_.rotary_fraction > 0)
+      full["partial_rotary_factor"] = config["partial_rotary_factor"] = p.rotary_fraction;
     config["rope_theta"] = p.theta;  // version 4
     config["rope_scaling"] = p.scaling.type == RopeScaling::none ? OrderedJson() : scaling_json(m);
     if (keys_.window_theta) config[keys_.window_theta] = window_theta(p);
@@ -180,11 +182,13 @@ class Rope {
   }
 
  private:
-  /// The classes of these families turn whole heads, whatever the key says.
-  static void refuse_part(const ConfigReader& r) {
-    if (r.number("partial_rotary_factor", 1) != 1)
+  /// The classes of most families turn whole heads, whatever the key says.
+  void read_part(const ConfigReader& r, ModelSpec& m, double absent) const {
+    const double part = r.number("partial_rotary_factor", absent);
+    if (keys_.rotary_fraction == 0 && part != 1)
       r.refuse("{} is {}; in this family whole heads turn", r.name_of("partial_rotary_factor"),
                dump_json(r.at("partial_rotary_factor")));
+    m.position.rotary_fraction = part;
   }
   bool by_kind() const { return keys_.window_theta || keys_.window_is_plain; }
   static double window_theta(const PositionSpec& p) { return p.window_theta > 0 ? p.window_theta : p.theta; }
@@ -198,16 +202,16 @@ class Rope {
                  dump_json(r.at("rope_theta")));
       p.theta = theta;
     }
-    refuse_part(r);
+    read_part(r, m, p.rotary_fraction);
     if (const RopeScalingSpec scaling = read_scaling(r, m); scaling.type != RopeScaling::none)
       p.scaling = scaling;
   }
   /// The theta of windowed layers, which turn without scaling.
-  static double read_window(const ConfigReader& r, const ModelSpec& m) {
+  double read_window(const ConfigReader& r, ModelSpec& m) const {
     if (read_scaling(r, m).type != RopeScaling::none)
       r.refuse("{} is {}; trainctl turns windowed layers of this family without scaling", r.name_of("rope_type"),
                dump_json(r.at("rope_type")));
-    refuse_part(r);
+    read_part(r, m, m.position.rotary_fraction);
     return r.number("rope_theta", m.position.theta);
   }
 
@@ -406,68 +410,6 @@ ConfigPart nope_layers() {
             for (const LayerKind kind : all_kinds(m)) turns.push_back(has_positions(kind) ? 1 : 0);
             config["no_rope_layers"] = turns;
           }};
-}
-
-namespace {
-
-/// mlp_only_layers: trainctl has them in front.
-int64_t first_dense_layers(const ConfigReader& r, const ModelSpec& m) {
-  const Json& list = r.at("mlp_only_layers");
-  if (is_nothing(list)) return 0;
-  int64_t first = 0;
-  const auto is_listed = [&](int64_t layer) {
-    return std::find(list.begin(), list.end(), layer) != list.end();
-  };
-  while (first < m.num_layers && (is_listed(first) || (first + 1) % m.moe.layer_step != 0)) ++first;
-  for (int64_t i = first; i < m.num_layers; ++i)
-    if (is_listed(i) && (i + 1) % m.moe.layer_step == 0)
-      r.refuse("mlp_only_layers is {}; trainctl computes models whose first layers alone have no experts",
-               dump_json(list));
-  return first;
-}
-
-}  // namespace
-
-ConfigPart experts(ExpertKeys keys) {
-  const auto read = [=](const ConfigReader& r, ModelSpec& m) {
-    m.moe.num_experts = r.size("num_local_experts", r.size("num_experts", keys.num_experts));
-    m.moe.top_k = r.size("num_experts_per_tok", keys.top_k);
-    m.moe.expert_ffn_size = keys.own_width ? r.size("moe_intermediate_size", 768) : m.ffn_size;
-    m.moe.renormalize = !keys.own_width || r.boolean("norm_topk_prob", false);
-    m.moe.layer_step = keys.own_width ? r.size("decoder_sparse_step", 1) : 1;
-    m.moe.first_dense_layers = keys.own_width ? first_dense_layers(r, m) : 0;
-    m.moe.aux_loss_coefficient = r.number("router_aux_loss_coef", 0.001);
-    if (m.moe.top_k > m.moe.num_experts)
-      r.refuse("num_experts_per_tok is {}, and there are {} experts", m.moe.top_k, m.moe.num_experts);
-    if (const double jitter = r.number("router_jitter_noise", 0); jitter != 0)
-      r.refuse("router_jitter_noise is {}; trainctl computes 0 only", jitter);
-  };
-  const auto write = [=](const ModelSpec& m, OrderedJson& config) {
-    config["num_local_experts"] = m.moe.num_experts;
-    if (keys.own_width) {
-      config["num_experts"] = m.moe.num_experts;  // as version 4 calls them
-      config["moe_intermediate_size"] = m.moe.expert_ffn_size;
-      config["norm_topk_prob"] = m.moe.renormalize;
-      config["decoder_sparse_step"] = m.moe.layer_step;
-      OrderedJson dense = OrderedJson::array();
-      for (int64_t i = 0; i < m.moe.first_dense_layers; ++i) dense.push_back(i);
-      config["mlp_only_layers"] = dense;
-    } else {
-      config["intermediate_size"] = m.moe.expert_ffn_size;  // no layer has the other width
-    }
-    config["num_experts_per_tok"] = m.moe.top_k;
-    config["router_aux_loss_coef"] = m.moe.aux_loss_coefficient;
-    config["output_router_logits"] = false;
-  };
-  ConfigPart part{{"num_local_experts", "num_experts", "num_experts_per_tok", "router_aux_loss_coef",
-                   "router_jitter_noise", "output_router_logits"},
-                  read,
-                  write};
-  if (keys.own_width)
-    for (const char* key :
-         {"moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"})
-      part.keys.push_back(key);
-  return part;
 }
 
 ConfigPart gemma(std::optional<double> score_cap, double logit_cap) {

@@ -42,6 +42,7 @@ struct RopeKeys {
   /// Of windowed layers: nullptr, or the key of their theta in version 4; they turn without scaling.
   const char* window_theta = nullptr;
   bool window_is_plain = false;  ///< they turn with the same theta without scaling
+  double rotary_fraction = 0;    ///< where a file has no partial_rotary_factor; 0: whole heads turn always
 };
 ConfigPart rope(RopeKeys keys);
 /// sliding_window of all layers (Mistral).
@@ -68,6 +69,17 @@ ConfigPart experts(ExpertKeys keys);
 /// Latent attention, whose sizes take the place of head_dim, and the mixture of experts of DeepSeek-V3.
 ConfigPart latent_attention();
 ConfigPart deepseek_experts();
+/// One that every token meets, with a gate (Qwen2-MoE).
+ConfigPart shared_expert();
+/// Experts chosen by biased sigmoids in groups, with shared ones; the first layers are dense (DeepSeek-V3, GLM-4.5).
+/// Of num_nextn_predict_layers, which predict further tokens, trainctl has none.
+ConfigPart biased_experts();
+/// attention_bias of q, k and v alone; use_qk_norm (GLM-4.5).
+ConfigPart qkv_bias();
+ConfigPart qk_norm();
+/// What each file of gpt-oss says without a key; swiglu_limit.
+ConfigPart router_bias();
+ConfigPart activation_limit();
 /// query_pre_attn_scalar and soft-caps, with what they are where a file has no such keys. score_cap nullopt: the
 /// class has its key, and computes none.
 ConfigPart gemma(std::optional<double> score_cap, double logit_cap);

@@ -46,9 +46,17 @@ void refuse_other_tokenizer(FileSystem& fs, const JobSpec& job, const data::Toke
 std::vector<ExportFile> export_files(const ParamTable& table, DType dtype, uint64_t most_bytes) {
   std::vector<ExportFile> files(1);
   for (size_t i = 0; i < table.params.size(); ++i) {
-    const uint64_t bytes = uint64_t(table.params[i].count()) * size_of(dtype);
+    const StoredParam stored = stored_param(table, table.params[i]);
+    std::vector<ExportTensor>& before = files.back().tensors;
+    if (stored.part && !before.empty() && before.back().stored.name == stored.name) {
+      before.back().joined.push_back(int(i));
+      continue;
+    }
+    uint64_t bytes = size_of(dtype);
+    for (const int64_t size : stored.shape) bytes *= uint64_t(size);
     if (!files.back().tensors.empty() && files.back().bytes + bytes > most_bytes) files.emplace_back();
-    files.back().tensors.push_back({int(i), stored_param(table, table.params[i]), bytes});
+    files.back().tensors.push_back({int(i), stored, bytes});
+    if (stored.part) files.back().tensors.back().joined.push_back(int(i));
     files.back().bytes += bytes;
   }
   for (size_t i = 0; i < files.size(); ++i)

@@ -24,6 +24,8 @@ struct ExportTensor {
   int param = 0;  ///< index into ParamTable::params
   StoredParam stored;
   uint64_t bytes = 0;
+  /// Of a tensor of all experts: its parameters; those of one expert lie one after another, in the order of experts.
+  std::vector<int> joined = {};
 };
 struct ExportFile {
   std::string name;

@@ -23,11 +23,14 @@ const char* word_in_file(DType dtype) {
 /// Reads pieces of a stored tensor in the order of its file.
 class PieceReader {
  public:
-  explicit PieceReader(ckpt::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  PieceReader(ckpt::Checkpoint& checkpoint, const ParamTable& table)
+      : checkpoint_(checkpoint), table_(table) {}
 
   /// Lines [begin, end) of the stored tensor into `out`.
-  void read(const parallel::ParamLayout& layout, bool transposed, int64_t begin, int64_t end,
-            std::vector<float>& out) {
+  void read(const ExportTensor& tensor, int64_t begin, int64_t end, std::vector<float>& out) {
+    if (tensor.stored.part) return read_joined(tensor, begin, end, out);
+    const parallel::ParamLayout& layout = table_.params[size_t(tensor.param)].layout;
+    const bool transposed = tensor.stored.transposed;
     out.resize(size_t((end - begin) * (transposed ? layout.rows : layout.cols)));
     if (!transposed) return read_box(layout.name, {begin, end, 0, layout.cols}, out.data());
     // By bands of whole rows of the checkpoint, whose chunks are such bands, too.
@@ -42,6 +45,24 @@ class PieceReader {
 
  private:
   static constexpr int64_t kBandFloats = int64_t(1) << 20;
+
+  /// Lines of one expert, whose parameters lie in each of them.
+  void read_joined(const ExportTensor& tensor, int64_t begin, int64_t end, std::vector<float>& out) {
+    const StoredParam::Part& shape = *tensor.stored.part;
+    const int64_t expert = begin / shape.lines, first = begin % shape.lines, lines = end - begin;
+    const auto parts = int64_t(tensor.joined.size()) / table_.experts;
+    out.resize(size_t(lines * shape.width));
+    for (int64_t i = expert * parts; i < (expert + 1) * parts; ++i) {
+      const Param& param = table_.params[size_t(tensor.joined[size_t(i)])];
+      const StoredParam::Part part = *stored_param(table_, param).part;
+      ENSURE(part.expert == expert);
+      band_.resize(size_t(param.layout.rows * lines));
+      read_box(param.layout.name, {0, param.layout.rows, first, first + lines}, band_.data());
+      for (int64_t r = 0; r < param.layout.rows; ++r)
+        for (int64_t line = 0; line < lines; ++line)
+          out[size_t(line * part.width + part.first + r * part.step)] = band_[size_t(r * lines + line)];
+    }
+  }
 
   void read_box(const std::string& name, const parallel::Box& box, float* out) {
     const ckpt::BoxRead wanted{.name = name, .role = ckpt::Role::master, .box = box, .out = out};
@@ -58,6 +79,7 @@ class PieceReader {
   }
 
   ckpt::Checkpoint& checkpoint_;
+  const ParamTable& table_;
   std::vector<float> band_;
 };
 
@@ -129,10 +151,23 @@ struct Piece {
   int64_t begin = 0, end = 0;
 };
 
+/// No piece has lines of two experts.
+void add_joined_pieces(size_t i, const ExportTensor& tensor, std::vector<Piece>& pieces) {
+  const StoredParam::Part& part = *tensor.stored.part;
+  const int64_t most = std::max<int64_t>(1, kExportFloats / part.width);
+  for (int64_t begin = 0; begin < tensor.stored.shape[0] * part.lines; begin += part.lines)
+    for (int64_t line = 0; line < part.lines; line += most)
+      pieces.push_back({i, begin + line, begin + std::min(part.lines, line + most)});
+}
+
 std::vector<Piece> pieces_of(const ExportFile& file, const ParamTable& table) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < file.tensors.size(); ++i) {
     const ExportTensor& tensor = file.tensors[i];
+    if (tensor.stored.part) {
+      add_joined_pieces(i, tensor, pieces);
+      continue;
+    }
     const parallel::ParamLayout& layout = table.params[size_t(tensor.param)].layout;
     const int64_t lines = tensor.stored.transposed ? layout.cols : layout.rows;
     const int64_t line = tensor.stored.transposed ? layout.rows : layout.cols;
@@ -193,14 +228,12 @@ std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std
   ckpt::ShardAppender appender(out, header.size() + file.bytes);
   appender.append(std::as_bytes(std::span(header)));
   TensorWriter writer(appender, dtype, file.tensors.size());
-  PieceReader reader(checkpoint);
+  PieceReader reader(checkpoint, table);
   std::array<std::vector<float>, kExportAhead> values;
   ckpt::read_ahead(
       pieces.size(), {.most = kExportAhead},
       [&](size_t i) {
-        const ExportTensor& tensor = file.tensors[pieces[i].tensor];
-        reader.read(table.params[size_t(tensor.param)].layout, tensor.stored.transposed, pieces[i].begin,
-                    pieces[i].end, values[i % kExportAhead]);
+        reader.read(file.tensors[pieces[i].tensor], pieces[i].begin, pieces[i].end, values[i % kExportAhead]);
       },
       [&](size_t i) { writer.append(pieces[i].tensor, values[i % kExportAhead]); });
   appender.flush();

@@ -47,8 +47,8 @@ ConfigTable of_deepseek(std::vector<ConfigPart> own) {
 }
 
 // In the order of Family. Source: GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config,
-// Olmo3Config, Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig, Qwen3MoeConfig
-// and DeepseekV3Config of transformers 4 and 5.
+// Olmo3Config, Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig, Qwen3MoeConfig,
+// DeepseekV3Config, Qwen2MoeConfig, Glm4MoeConfig and GptOssConfig of transformers 4 and 5.
 const ConfigTable& table_of(Family family) {
   using namespace config_parts;
   const auto silu = [] { return activation("hidden_act", true); };
@@ -97,6 +97,16 @@ const ConfigTable& table_of(Family family) {
       of_deepseek({silu(), fixed("attention_bias", "false"), fixed("scoring_func", "\"sigmoid\""),
                    fixed("topk_method", "\"noaux_tc\""), fixed("moe_layer_freq", "1"), latent_attention(),
                    deepseek_experts(), rope({})}),
+      of_hub({silu(), fixed("qkv_bias", "true"), windows({.by_use_key = true}),
+              experts({.own_width = true, .num_experts = 60, .top_k = 4}), shared_expert(), rope({})},
+             1e-6, 0, false),
+      of_hub({silu(), qkv_bias(), qk_norm(), biased_experts(), rope({.rotary_fraction = 0.5})}, 1e-5, 0,
+             false),
+      of_hub({fixed("hidden_act", "\"silu\""), fixed("attention_bias", "true"),
+              fixed("swiglu_alpha", "1.702"), activation_limit(), windows({.period = 2}),
+              experts({.num_experts = 128, .top_k = 4}), router_bias(), ignored("experts_per_token"),
+              ignored("initial_context_length"), rope({.theta = 150000})},
+             1e-5, 64, false),
   };
   return kTables[size_t(family)];
 }

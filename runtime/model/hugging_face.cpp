@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <set>
 
@@ -42,6 +43,19 @@ constexpr HuggingFaceFamily kHuggingFace[] = {
      .architecture = "DeepseekV3ForCausalLM",
      .buffers = kLlamaBuffers,
      .other_type = "kimi_k2"},
+    of_hub("qwen2_moe", "Qwen2MoeForCausalLM"),
+    {.model_type = "glm4_moe",
+     .architecture = "Glm4MoeForCausalLM",
+     .prefix = "",
+     .transposed = false,
+     .buffers = kLlamaBuffers,
+     .predicts_further = true},
+    {.model_type = "gpt_oss",
+     .architecture = "GptOssForCausalLM",
+     .prefix = "",
+     .transposed = false,
+     .buffers = kLlamaBuffers,
+     .joins_experts = true},
 };
 static_assert(std::size(kHuggingFace) == std::size(kFamilies));
 
@@ -57,6 +71,39 @@ std::vector<int64_t> shape_of(const Param& param, bool transposed) {
 
 std::string with_prefix(std::string_view prefix, const Param& param) {
   return (param.role == ParamRole::head ? "" : std::string(prefix)) + param.layout.name;
+}
+
+/// The place of an expert's parameter "...experts.7.up_proj.bias" in the tensor of all: [E, C, 2 F] of gates and
+/// inputs by turns, [E, F, C], and their biases [E, 2 F], [E, C]. Nullopt: of another parameter.
+std::optional<StoredParam> joined_experts(const ParamTable& table, const Param& param) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::string& name = param.layout.name;
+  const size_t at = name.find(kExperts);
+  if (!hugging_face(table.family).joins_experts || at == std::string::npos) return std::nullopt;
+  const size_t number = at + kExperts.size(), dot = name.find('.', number);
+  const std::string what = name.substr(dot + 1);
+  const bool is_down = what.starts_with("down_proj"), is_bias = what.ends_with(".bias");
+  const int64_t lines = is_bias ? 1 : param.layout.cols,
+                width = is_down ? param.layout.rows : 2 * param.layout.rows;
+  StoredParam stored{
+      .name = name.substr(0, number) + (is_down ? "down_proj" : "gate_up_proj") + (is_bias ? "_bias" : ""),
+      .shape = {table.experts, lines, width}};
+  if (is_bias) stored.shape.erase(stored.shape.begin() + 1);
+  stored.part = {.expert = std::stoll(name.substr(number, dot - number)),
+                 .lines = lines,
+                 .width = width,
+                 .first = what.starts_with("up_proj") ? 1 : 0,
+                 .step = is_down ? 1 : 2};
+  return stored;
+}
+
+/// Whether it is "model.layers.47.eh_proj.weight" of a model of fewer layers.
+bool is_of_further_layer(const std::string& name, int64_t layers) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), number);
+  return error == std::errc() && *end == '.' && number >= layers;
 }
 
 /// Whether the folder stores linear weights as [in, out]: the first that may be, and is not square, decides
@@ -75,6 +122,7 @@ bool stores_transposed(const ParamTable& table, ckpt::TensorFolder& folder, std:
 const HuggingFaceFamily& hugging_face(Family family) { return kHuggingFace[size_t(family)]; }
 
 StoredParam stored_param(const ParamTable& table, const Param& param) {
+  if (const auto joined = joined_experts(table, param)) return *joined;
   return {.name = with_prefix(hugging_face(table.family).prefix, param),
           .shape = shape_of(param, param.may_be_transposed),
           .transposed = param.may_be_transposed};
@@ -91,6 +139,7 @@ StoredModel::StoredModel(const ParamTable& table, ckpt::TensorFolder& folder, st
 StoredParam StoredModel::find(const Param& param) const {
   const bool transposed = transposed_ && param.may_be_transposed;
   StoredParam stored{with_prefix(prefix_, param), shape_of(param, transposed), transposed};
+  if (const auto joined = joined_experts(table_, param)) stored = *joined;
   if (!folder_.has(stored.name))
     throw Error(ErrorCode::kCheckpoint,
                 fmt::format("{} has no tensor `{}`; it holds {} tensors, are they of another model family?",
@@ -103,6 +152,7 @@ StoredParam StoredModel::find(const Param& param) const {
 }
 
 void StoredModel::read(const StoredParam& stored, const parallel::Box& box, float* out) {
+  if (stored.part) return read_part(stored, box, out);
   if (!stored.transposed) {
     folder_.read_f32(stored.name, box, out);
     return;
@@ -118,12 +168,33 @@ void StoredModel::read(const StoredParam& stored, const parallel::Box& box, floa
   }
 }
 
+void StoredModel::read_part(const StoredParam& stored, const parallel::Box& box, float* out) {
+  const StoredParam::Part& part = *stored.part;
+  const int64_t most = std::max<int64_t>(1, kTransposedFloats / part.width);
+  std::vector<float> values;
+  for (int64_t line = box.col_begin; line < box.col_end; line += most) {
+    const int64_t lines = std::min(most, box.col_end - line);
+    values.resize(size_t(lines * part.width));
+    folder_.read_f32(stored.name,
+                     {part.expert, part.expert + 1, line * part.width, (line + lines) * part.width},
+                     values.data());
+    for (int64_t r = 0; r < box.rows(); ++r)
+      for (int64_t i = 0; i < lines; ++i)
+        out[r * box.cols() + line - box.col_begin + i] =
+            values[size_t(i * part.width + part.first + (box.row_begin + r) * part.step)];
+  }
+}
+
 StoredModel::Others StoredModel::others() const {
   const HuggingFaceFamily& family = hugging_face(table_.family);
   const std::string other_prefix(prefix_.empty() ? family.prefix : "");
   std::set<std::string> known;
   std::map<std::string, std::string> second_names;
   for (const Param& p : table_.params) {
+    if (const auto joined = joined_experts(table_, p)) {
+      known.insert(joined->name);
+      continue;
+    }
     const std::string name = with_prefix(prefix_, p);
     known.insert(name);
     if (const std::string second = with_prefix(other_prefix, p); second != name) second_names[second] = name;
@@ -136,7 +207,8 @@ StoredModel::Others StoredModel::others() const {
       result.twice.emplace_back(second->second, name);
     else if (table_.tied && name == kHead)
       result.tied_head = name;
-    else if (std::any_of(family.buffers.begin(), family.buffers.end(), is_end))
+    else if (std::any_of(family.buffers.begin(), family.buffers.end(), is_end) ||
+             (family.predicts_further && is_of_further_layer(name, table_.params.back().layer)))
       result.buffers.push_back(name);
     else
       result.unknown.push_back(name);

@@ -5,6 +5,7 @@
 // except before the head's; a folder may have the names with the prefix or without it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,10 @@ struct HuggingFaceFamily {
   /// Ends of the names of tensors that are no parameters: buffers of older versions.
   std::span<const std::string_view> buffers;
   std::string_view other_type = "none";  ///< a model_type under which files have the same class
+  /// The weights of all experts of a layer are one tensor, and so are their biases (gpt-oss).
+  bool joins_experts = false;
+  /// Behind the last layer there may be others, which predict further tokens; they may be left out.
+  bool predicts_further = false;
 };
 const HuggingFaceFamily& hugging_face(Family family);
 
@@ -31,6 +36,12 @@ struct StoredParam {
   std::string name;
   std::vector<int64_t> shape;
   bool transposed = false;
+  /// Of a tensor [experts, ...] of several parameters: element (row, col) of this one is number
+  /// col * width + first + row * step of those of its expert. A file has a line of `width` numbers for each col.
+  struct Part {
+    int64_t expert = 0, lines = 0, width = 0, first = 0, step = 1;
+  };
+  std::optional<Part> part;
 };
 
 /// As transformers save it (save_pretrained), which every version loads.
@@ -56,6 +67,8 @@ class StoredModel {
   Others others() const;
 
  private:
+  void read_part(const StoredParam& stored, const parallel::Box& box, float* out);
+
   const ParamTable& table_;
   ckpt::TensorFolder& folder_;
   std::string what_, prefix_;

@@ -58,11 +58,15 @@ constexpr Names kNames[] = {{"wte.weight",
 struct ExpertWords {
   const char *router, *expert;  ///< of one expert: with its number behind
   const char *gate, *up, *down;
+  const char* shared =
+      "mlp.shared_expert";  ///< of the one that every token meets; its gate: with _gate behind
 };
 // In the order of ExpertNames; the weights of experts lie apart in files of transformers 4 and 5.
 constexpr ExpertWords kExpertWords[] = {
     {"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj"},
-    {"block_sparse_moe.gate", "block_sparse_moe.experts.", "w1", "w3", "w2"}};
+    {"block_sparse_moe.gate", "block_sparse_moe.experts.", "w1", "w3", "w2"},
+    {"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj", "mlp.shared_experts"},
+    {"mlp.router", "mlp.experts.", "gate_proj", "up_proj", "down_proj"}};
 
 /// Of the norms of latents: DeepSeek-V3's classes in transformers, and its released code, have this one whatever
 /// the model's norm_eps is.
@@ -306,6 +310,7 @@ class PlanBuilder {
     plan.router = {
         spec.router == RouterKind::sigmoid ? kernels::RouterScore::sigmoid : kernels::RouterScore::softmax,
         spec.renormalize, float(spec.routed_scale), int(spec.groups), int(spec.top_groups)};
+    plan.shared = {spec.shared_ffn_size, spec.shared_gate};
     plan.aux_loss = float(spec.aux_loss_coefficient);
     plan.z_loss = float(spec.z_loss_coefficient);
     ParamList list;
@@ -316,43 +321,75 @@ class PlanBuilder {
               .cols = m_.hidden_size,
               .place = M::router_weight,
               .partial = true});
+    if (spec.router_bias)
+      list.add({.name = std::string(words.router) + ".bias",
+                .role = ParamRole::bias,
+                .rows = spec.num_experts,
+                .place = M::router_bias,
+                .partial = true});
     if (spec.selection_bias)
       list.add({.name = std::string(words.router) + ".e_score_correction_bias",
                 .role = ParamRole::selection_bias,
                 .rows = spec.num_experts,
                 .place = M::selection_bias});
-    expert_weights(list, words);
+    expert_parameters(list, words);
+    if (spec.shared_ffn_size > 0) shared_expert(list, words.shared);
     plan.norm_after = norm(list, names[3], M::after_weight, M::after_bias);
     plan.parameters = list.take();
     return plan;
   }
 
-  /// Gate and up of all experts one after another, then down of all.
-  void expert_weights(ParamList& list, const ExpertWords& words) const {
-    const int64_t width = m_.moe.expert_ffn_size;
-    const auto name = [&](int64_t expert, const char* what) {
-      return words.expert + std::to_string(expert) + "." + what;
-    };
-    for (int64_t e = 0; e < m_.moe.num_experts; ++e) {
-      ParamList::Linear product{
-          .out = width, .in = m_.hidden_size, .cut = Cut::rows, .joined = e > 0, .expert = int(e)};
-      if (is_gated(layer_.activation)) {
-        product.name = name(e, words.gate);
-        list.weight(product, MoePlan::up_weight);
-        product.joined = true;
-      }
-      product.name = name(e, words.up);
-      list.weight(product, MoePlan::up_weight);
-    }
+  /// Gate and up of all experts one after another, then down of all, then their biases in the same order.
+  void expert_parameters(ParamList& list, const ExpertWords& words) const {
+    std::vector<ParamList::Linear> up, down;
     for (int64_t e = 0; e < m_.moe.num_experts; ++e)
-      list.weight({.name = name(e, words.down),
-                   .out = m_.hidden_size,
-                   .in = width,
-                   .cut = Cut::cols,
-                   .residual = true,
-                   .joined = e > 0,
-                   .expert = int(e)},
-                  MoePlan::down_weight);
+      feed_forward(words.expert + std::to_string(e) + ".", words, m_.moe.expert_ffn_size, up, down,
+                   int(e));
+    for (const ParamList::Linear& product : up) list.weight(product, MoePlan::up_weight);
+    for (const ParamList::Linear& product : down) list.weight(product, MoePlan::down_weight);
+    if (!layer_.mlp_bias) return;
+    for (const ParamList::Linear& product : up) list.bias(product, MoePlan::up_bias);
+    for (const ParamList::Linear& product : down) list.bias(product, MoePlan::down_bias);
+  }
+
+  void shared_expert(ParamList& list, const std::string& name) const {
+    std::vector<ParamList::Linear> up, down;
+    feed_forward(name + ".", kExpertWords[0], m_.moe.shared_ffn_size, up, down);
+    for (const ParamList::Linear& product : up) list.weight(product, MoePlan::shared_up_weight);
+    list.weight(down[0], MoePlan::shared_down_weight);
+    if (m_.moe.shared_gate)
+      list.add({.name = name + "_gate.weight",
+                .role = ParamRole::router,
+                .rows = 1,
+                .cols = m_.hidden_size,
+                .place = MoePlan::shared_gate,
+                .partial = true});
+  }
+
+  /// Adds the products of one expert behind those of others.
+  void feed_forward(const std::string& before, const ExpertWords& words, int64_t width,
+                    std::vector<ParamList::Linear>& up, std::vector<ParamList::Linear>& down,
+                    int expert = -1) const {
+    if (is_gated(layer_.activation))
+      up.push_back({.name = before + words.gate,
+                    .out = width,
+                    .in = m_.hidden_size,
+                    .cut = Cut::rows,
+                    .joined = !up.empty(),
+                    .expert = expert});
+    up.push_back({.name = before + words.up,
+                  .out = width,
+                  .in = m_.hidden_size,
+                  .cut = Cut::rows,
+                  .joined = !up.empty(),
+                  .expert = expert});
+    down.push_back({.name = before + words.down,
+                    .out = m_.hidden_size,
+                    .in = width,
+                    .cut = Cut::cols,
+                    .residual = true,
+                    .joined = !down.empty(),
+                    .expert = expert});
   }
 
   const ModelSpec& m_;

@@ -72,6 +72,7 @@ class TableBuilder {
           kv_heads_ = std::gcd(kv_heads_, latent->heads);
           attentions_.push_back({latent->heads, latent->heads});
         }
+        if (const auto* moe = std::get_if<MoePlan>(&sublayer)) table_.experts = moe->experts;
         for (ParamDeclaration d : parameters_of(sublayer)) {
           d.name = fmt::format("{}{}.{}", model_.layer_prefix, layer_, d.name);
           add(std::move(d));

@@ -43,6 +43,7 @@ struct ParamTable {
   size_t checkpoint_bytes() const;      ///< of what is saved of it
   bool tied = false;                    ///< the head multiplies by the embedding
   Family family = Family::gpt2;
+  int64_t experts = 0;  ///< of each layer that has some
 };
 
 /// widest_tensor: up to which tensor-parallel degree several ranks may have one KV head.

@@ -247,6 +247,28 @@ class PlacementBackend final : public kernels::Backend {
     p_.set(op.dx, both);
     p_.set(op.dweights, both == cut_cols ? partial : both);
   }
+  void place(const kernels::GateRows& op) {
+    routed("rows and their gates", p_.of(op.x), p_.of(op.logits));
+    p_.set(op.y, p_.of(op.x));
+  }
+  void place(const kernels::GateRowsBackward& op) {
+    const Placement both = alike("gated rows and their gradient", p_.of(op.x), p_.of(op.dy));
+    routed("rows and their gates", both, p_.of(op.logits));
+    p_.set(op.dx, both);
+    p_.set(op.dlogits, both == cut_cols ? partial : both);
+  }
+  void place(const kernels::AddExpertBias& op) {
+    routed("rows of experts and their order", p_.of(op.x), p_.of(op.offsets));
+    added("a bias of experts", p_.of(op.bias), p_.of(op.x), p_.rank());
+  }
+  void place(const kernels::ExpertBiasBackward& op) {
+    routed("rows of experts and their order", p_.of(op.dy), p_.of(op.offsets));
+    accumulate(op.dbias, row_sum(p_.of(op.dy)), op.accumulate);
+  }
+  void place(const kernels::ExpertBiasWeights& op) {
+    routed("rows of experts and their order", p_.of(op.dy), p_.of(op.offsets));
+    added("the gradient of weights through a bias", p_.of(op.bias), p_.of(op.dweights), p_.rank());
+  }
   void place(const kernels::RouteBackward& op) {
     const Placement in = whole_rows("a router", op.logits), weights = p_.of(op.dweights);
     if (weights != partial)

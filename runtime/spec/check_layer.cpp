@@ -145,9 +145,18 @@ void check_experts(Resolution& r) {
     r.report("E0253", "no layer has experts",
              {"model.moe.first_dense_layers", "model.moe.layer_step", "model.num_layers"},
              {fmt::format("there are {} layers", m.num_layers)});
-  if (m.layer.mlp_bias && r.sound("model.layer.mlp_bias"))
-    r.report("E0254", "experts have no biases", {"model.layer.mlp_bias", experts},
+  const char *shared = "model.moe.shared_ffn_size", *gate = "model.moe.shared_gate";
+  if (m.layer.mlp_bias && m.moe.shared_ffn_size > 0 && r.sound({"model.layer.mlp_bias", shared}))
+    r.report("E0254", "a shared expert has no biases", {"model.layer.mlp_bias", shared},
              {"set model.layer.mlp_bias to false"});
+  if (r.sound({shared, "parallelism.tensor"}) &&
+      m.moe.shared_ffn_size % std::max(1, r.job.parallelism.tensor) != 0)
+    r.report("E0252", "tensor parallel size must divide the width of the shared expert",
+             {"parallelism.tensor", shared}, {use_one_of(common_divisors({m.moe.shared_ffn_size}))},
+             fmt::format("{} is not a multiple of {}", m.moe.shared_ffn_size, r.job.parallelism.tensor));
+  if (m.moe.shared_gate && m.moe.shared_ffn_size == 0 && r.sound({shared, gate}))
+    r.report("E0224", fmt::format("`{}` has no effect here", gate), {gate, shared},
+             {"give model.moe.shared_ffn_size, too"});
   check_groups(r);
   check_balance(r);
 }

@@ -58,7 +58,9 @@ double matrix_elements(const ModelSpec& m, int tables) {
   const double in_attention = attention_elements(m) / hidden;
   double widths = 0;
   for (int64_t layer = 0; layer < m.num_layers; ++layer)
-    widths += m.has_experts(layer) ? double(m.moe.num_experts) * double(m.moe.expert_ffn_size) : ffn;
+    widths += m.has_experts(layer)
+                  ? double(m.moe.num_experts) * double(m.moe.expert_ffn_size) + double(m.moe.shared_ffn_size)
+                  : ffn;
   return hidden * (double(m.num_layers) * in_attention + (is_gated(m.layer.activation) ? 3 : 2) * widths) +
          tables * double(m.vocab_size) * hidden;
 }

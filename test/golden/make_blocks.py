@@ -15,7 +15,7 @@ steps on the CPU. A case folder holds:
   curve.json           per step: loss, grad_norm (before clipping), lr  (float64, printed exactly)
 
 The recipe (clipping, decay, schedule) is the one of make_golden.py with the numbers of TRAIN below, which
-train.json repeats. Weight decay applies to tensors of two dimensions; embeddings included, norms, biases and sinks not.
+train.json repeats. Weight decay applies to matrices; embeddings included, norms, biases and sinks not.
 
 Everything is computed in float64. transformers computes norms, softmax and rotary tables in float32 whatever the
 model's type is, so each request for float32 is answered with float64 (class Raised). Three checks run per case:
@@ -25,8 +25,9 @@ and config_v4.json gives a model with the same logits, bit for bit.
 
 Experts have the names under which save_pretrained writes them, one by one.
 
-gpt_oss is only the dense part of that family: its mixture of experts is replaced by a plain SwiGLU
-(mlp.gate_proj, up_proj, down_proj without biases), and the keys about experts are left out of its configs.
+Experts of gpt_oss are joined in weights.safetensors, as its files have them, and apart in grads.safetensors. The biases
+by which glm4_moe chooses experts change after each step by bias_update_rate of train.json, towards the mean of their
+counts; the counts of step 0 are their gradients in grads.safetensors.
 
 Padding tokens are null in all configs: with one, transformers gives that row of the embedding no gradient.
 
@@ -46,7 +47,7 @@ from torch.overrides import TorchFunctionMode
 from make_golden import TRAIN as GOLDEN_TRAIN
 from make_golden import lr_at, save_safetensors
 
-TRAIN = dict(GOLDEN_TRAIN, steps=12, batch=4)
+TRAIN = dict(GOLDEN_TRAIN, steps=12, batch=4, bias_update_rate=0.01)
 SIZE = dict(vocab_size=64, hidden_size=16, num_attention_heads=4, num_key_value_heads=2)
 LLAMA3 = dict(rope_theta=100.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
@@ -110,15 +111,24 @@ CASES = {
                                              original_max_position_embeddings=64)),
     "gpt2": dict(model_type="gpt2", vocab_size=64, n_embd=16, n_head=4, n_layer=2, n_positions=40, resid_pdrop=0.0,
                  embd_pdrop=0.0, attn_pdrop=0.0),
+    "qwen2_moe": dict(model_type="qwen2_moe", **SIZE, num_hidden_layers=2, intermediate_size=32, moe_intermediate_size=12,
+                      shared_expert_intermediate_size=20, num_experts=5, num_experts_per_tok=2, norm_topk_prob=False,
+                      decoder_sparse_step=1, router_aux_loss_coef=0.0, max_position_embeddings=64,
+                      rope_parameters=dict(PLAIN, rope_theta=1e3)),
+    "glm4_moe": dict(model_type="glm4_moe", **SIZE, head_dim=8, num_hidden_layers=3, intermediate_size=24,
+                     moe_intermediate_size=8, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, n_group=4,
+                     topk_group=2, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5,
+                     use_qk_norm=True, attention_bias=True, num_mtp_layers=0, max_position_embeddings=64,
+                     rope_parameters=dict(PLAIN, rope_theta=1e3, partial_rotary_factor=0.5)),
     # The attention factor is the default of YaRN, 0.1 ln(factor) + 1; low and high of its ramp stay fractions.
-    "gpt_oss": dict(model_type="gpt_oss", **SIZE, head_dim=8, num_hidden_layers=2, intermediate_size=24,
+    "gpt_oss": dict(model_type="gpt_oss", **SIZE, head_dim=8, num_hidden_layers=2, intermediate_size=12,
+                    num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, swiglu_limit=1.5,
                     sliding_window=9, max_position_embeddings=256,
                     rope_parameters=dict(YARN, rope_theta=150.0, truncate=False,
                                          original_max_position_embeddings=64)),
 }
-SEEDS = dict(mixtral=205, qwen3_moe=220, deepseek_v3=200)  # the first from 200 whose routers never waver
-EXPERT_KEYS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits",
-               "swiglu_alpha", "swiglu_limit")
+# The first from 200 whose routers never waver.
+SEEDS = dict(mixtral=205, qwen3_moe=220, deepseek_v3=200, qwen2_moe=213, glm4_moe=201, gpt_oss=207)
 
 
 class Raised(TorchFunctionMode):
@@ -131,26 +141,9 @@ class Raised(TorchFunctionMode):
         return func(*map(raised, args), **{k: raised(v) for k, v in (kwargs or {}).items()})
 
 
-class SwiGlu(torch.nn.Module):
-    """The plain MLP in place of gpt_oss's experts; it returns no router scores."""
-
-    def __init__(self, config):
-        super().__init__()
-        d, f = config.hidden_size, config.intermediate_size
-        self.gate_proj = torch.nn.Linear(d, f, bias=False)
-        self.up_proj = torch.nn.Linear(d, f, bias=False)
-        self.down_proj = torch.nn.Linear(f, d, bias=False)
-
-    def forward(self, x):
-        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)), None
-
-
 def build(config):
     config._experts_implementation = "eager"  # the only one in float64
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    if config.model_type == "gpt_oss":
-        for layer in model.model.layers:
-            layer.mlp = SwiGlu(config)
     return model.double().train()
 
 
@@ -166,8 +159,9 @@ def init(model, g):
     for name, p in model.named_parameters():
         if p.numel() == 0:
             continue
-        if p.dim() == 3:  # [experts, out, in]
-            p.data.copy_((torch.randn(p.shape, generator=g) / math.sqrt(p.shape[2])).float().double())
+        if p.dim() == 3:  # [experts, out, in], of gpt_oss [experts, in, out]
+            fan = p.shape[1 if model.config.model_type == "gpt_oss" else 2]
+            p.data.copy_((torch.randn(p.shape, generator=g) / math.sqrt(fan)).float().double())
             continue
         noise = torch.randn(p.shape, generator=g)
         if p.dim() == 1:  # norms around 1, or 0 where the weight is added to 1; biases around 0
@@ -177,11 +171,39 @@ def init(model, g):
         else:
             value = noise / math.sqrt(p.shape[1])
         p.data.copy_(value.float().double())
+    for b in biases(model).values():
+        b.copy_((0.05 * torch.randn(b.shape, generator=g)).float().double())
+
+
+def biases(model):
+    """The buffers by which experts are chosen, by name."""
+    return {k: b for k, b in model.named_buffers() if k.endswith("e_score_correction_bias")}
+
+
+def one_by_one(tensors):
+    """Joined tensors of gpt_oss, apart: [out, in]."""
+    out = {}
+    for name, x in tensors.items():
+        base, _, what = name.partition("experts.")
+        if not what:
+            out[name] = x
+        for e in range(len(x) if what else 0):
+            end = f"{base}experts.{e}."
+            kind = "bias" if what.endswith("bias") else "weight"
+            part = x[e].T if kind == "weight" else x[e]
+            if what.startswith("down"):
+                out[end + "down_proj." + kind] = part.contiguous()
+            else:
+                out[end + "gate_proj." + kind] = part[::2].contiguous()
+                out[end + "up_proj." + kind] = part[1::2].contiguous()
+    return out
 
 
 def on_disk(model, tensors):
     """Tensors by the names that save_pretrained gives them: those of experts one by one."""
     mixtral = model.config.model_type == "mixtral"
+    if model.config.model_type == "gpt_oss":
+        return tensors
     names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     out = {}
     for name, x in tensors.items():
@@ -211,6 +233,8 @@ def v4_layout(config, model_type):
         c["sliding_window_pattern"] = 3
         del c["layer_types"]
     full = dict(rope.get("full_attention", rope))
+    if model_type == "glm4_moe":
+        c["partial_rotary_factor"] = full.pop("partial_rotary_factor")
     c["rope_theta"] = full.pop("rope_theta")
     c["rope_scaling"] = None if full == PLAIN else full
     return dict(sorted(c.items()))
@@ -300,18 +324,37 @@ def latent_attention(c, p, h, x, rope, norm):
 
 
 def mix(c, p, h, x, act):
-    """Every expert of every token, most of them times 0."""
-    deepseek = c["model_type"] == "deepseek_v3"
-    s = x @ p[h + "gate.weight"].T
-    s = s.sigmoid() if deepseek else s.softmax(-1)
-    chosen = s >= s.sort(-1, descending=True).values[..., c["num_experts_per_tok"] - 1, None]
+    """Every expert of every token, most of them times 0, and the shared ones."""
+    kind, k = c["model_type"], c["num_experts_per_tok"]
+    z = x @ p[h + ("router.weight" if kind == "gpt_oss" else "gate.weight")].T + p.get(h + "router.bias", 0.0)
+    s = z.sigmoid() if kind in ("glm4_moe", "deepseek_v3") else z.softmax(-1)
+    value = s + p.get(h + "gate.e_score_correction_bias", 0.0)
+    if kind == "glm4_moe":
+        best = value.unflatten(-1, (c["n_group"], -1)).sort(-1, descending=True).values[..., :2].sum(-1)
+        kept = best >= best.sort(-1, descending=True).values[..., c["topk_group"] - 1, None]
+        value = torch.where(kept.repeat_interleave(s.shape[-1] // c["n_group"], -1), value, -math.inf)
+    chosen = value >= value.sort(-1, descending=True).values[..., k - 1, None]
     w = torch.where(chosen, s, 0.0)
-    if c["model_type"] == "mixtral" or c["norm_topk_prob"]:
+    if kind in ("mixtral", "gpt_oss") or c["norm_topk_prob"]:
         w = w / w.sum(-1, keepdim=True)
-    if deepseek:
+    if kind == "deepseek_v3":
         w = w * c["routed_scaling_factor"]
+    if kind == "gpt_oss":
+        both = torch.einsum("btd,edf->btef", x, p[h + "experts.gate_up_proj"]) + p[h + "experts.gate_up_proj_bias"]
+        limit = c["swiglu_limit"]
+        gate, up = both[..., ::2].clamp(max=limit), both[..., 1::2].clamp(-limit, limit)
+        y = torch.einsum("btef,efd->bted", (up + 1) * gate * (1.702 * gate).sigmoid(), p[h + "experts.down_proj"])
+        return torch.einsum("bte,bted->btd", w, y + p[h + "experts.down_proj_bias"])
     gate, up = torch.einsum("btd,efd->btef", x, p[h + "experts.gate_up_proj"]).chunk(2, -1)
-    return torch.einsum("bte,btef,edf->btd", w, act(gate) * up, p[h + "experts.down_proj"])
+    y = torch.einsum("bte,btef,edf->btd", w, act(gate) * up, p[h + "experts.down_proj"])
+    if kind == "glm4_moe":
+        y = c["routed_scaling_factor"] * y
+    for name in ("shared_expert", "shared_experts"):
+        if h + name + ".up_proj.weight" in p:
+            gate, up, down = (p[f"{h}{name}.{part}_proj.weight"] for part in ("gate", "up", "down"))
+            one = (act(x @ gate.T) * (x @ up.T)) @ down.T
+            y = y + (one * (x @ p[h + "shared_expert_gate.weight"].T).sigmoid() if name == "shared_expert" else one)
+    return y
 
 
 def forward(c, p, ids):
@@ -339,7 +382,8 @@ def forward(c, p, ids):
         q, k = order(q, h + "self_attn.q_norm.weight"), order(k, h + "self_attn.k_norm.weight")
         assert q.shape[1] == heads and k.shape[1] == groups
         if rope:
-            q, k = rotate(q, rope), rotate(k, rope)
+            turned = int(hd * rope.get("partial_rotary_factor", 1.0))
+            q, k = (torch.cat([rotate(z[..., :turned], rope), z[..., turned:]], -1) for z in (q, k))
         o = attend(q, k, split(v), c.get("query_pre_attn_scalar", hd) ** -0.5, window,
                    c.get("attn_logit_softcapping"), p.get(h + "self_attn.sinks"))
         return o.transpose(1, 2).reshape(*ids.shape, heads * hd)
@@ -359,7 +403,7 @@ def forward(c, p, ids):
         x = x + (norm(y, after) if sandwich or not pre else y)
         before = h + "pre_feedforward_layernorm.weight" if sandwich else after if pre else ""
         y = norm(x, before)
-        if h + "mlp.gate.weight" in p:
+        if h + "mlp.gate.weight" in p or h + "mlp.router.weight" in p:
             y = mix(c, p, h + "mlp.", y, act)
         else:
             y = linear(act(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
@@ -397,8 +441,7 @@ def write_configs(model, folder):
     with tempfile.TemporaryDirectory() as t:
         model.config.save_pretrained(t)
         config = json.loads(pathlib.Path(t, "config.json").read_text())
-    dropped = EXPERT_KEYS if config["model_type"] == "gpt_oss" else ()
-    config = {k: v for k, v in config.items() if k not in dropped} | dict(dtype="float32")
+    config["dtype"] = "float32"
     old = None if config["model_type"] == "gpt2" else v4_layout(config, config["model_type"])
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if old:
@@ -408,7 +451,7 @@ def write_configs(model, folder):
 
 def check(model, config, old, ids, logits):
     """The three comparisons of the docstring; returns the two largest differences."""
-    p = {k: v.detach() for k, v in model.named_parameters()}
+    p = {k: v.detach() for k, v in model.named_parameters()} | biases(model)
     second = (forward_gpt2 if config["model_type"] == "gpt2" else forward)(config, p, ids)
     error = (second - logits).abs().max().item()
     assert error < 1e-11, error
@@ -428,30 +471,53 @@ def check(model, config, old, ids, logits):
     return error, rounding
 
 
+def gap(values, k):
+    """How far the last chosen value is from the first that is not."""
+    best = values.sort(-1, descending=True).values
+    return (best[..., k - 1] - best[..., k]).min().item()
+
+
 def watch_routers(model):
-    """A list that gets, of each pass, how far the last chosen logit is from the first that is not."""
-    gaps = []
+    """A list that gets, of each pass, how far choices are from others; and of routers with a bias, by its name, the
+    counts of experts since it was cleared."""
+    gaps, counts = [], {}
 
     def look(router, _, out):
-        best = out[0].sort(-1, descending=True).values
-        gaps.append((best[:, router.top_k - 1] - best[:, router.top_k]).min().item())
+        gaps.append(gap(out[0], router.top_k))
 
-    for module in model.modules():
-        if type(module).__name__.lower().endswith("topkrouter") and hasattr(module, "top_k"):
+    def look_at_biased(router, args, name):
+        x, bias = args[0].detach().reshape(-1, router.hidden_dim), router.e_score_correction_bias
+        value = (x @ router.weight.detach().T).sigmoid() + bias
+        best = value.unflatten(-1, (router.num_group, -1)).sort(-1, descending=True).values[..., :2].sum(-1)
+        gaps.append(10 * gap(best, router.topk_group))  # sigmoids differ by less than logits
+        kept = best >= best.sort(-1, descending=True).values[..., router.topk_group - 1, None]
+        left = torch.where(kept.repeat_interleave(len(bias) // router.num_group, -1), value, -math.inf)
+        gaps.append(10 * gap(left, router.top_k))
+        chosen = left.topk(router.top_k, -1).indices
+        counts[name] = counts.get(name, 0) + torch.bincount(chosen.flatten(), minlength=len(bias))
+
+    for name, module in model.named_modules():
+        if hasattr(module, "e_score_correction_bias") and model.config.model_type == "glm4_moe":
+            module.register_forward_hook(
+                lambda router, args, _, name=name + ".e_score_correction_bias": look_at_biased(router, args, name))
+        elif type(module).__name__.lower().endswith("topkrouter") and hasattr(module, "top_k"):
             module.register_forward_hook(look)
-    return gaps
+    return gaps, counts
 
 
 def train(model, tokens, folder, logits):
     params = [p for p in model.parameters()]
-    decay, plain = [p for p in params if p.dim() > 1], [p for p in params if p.dim() == 1]
+    decay, plain = [], []
+    for name, p in model.named_parameters():
+        (plain if p.dim() == 1 or name.endswith("bias") else decay).append(p)
     opt = torch.optim.AdamW([dict(params=decay, weight_decay=TRAIN["weight_decay"]),
                              dict(params=plain, weight_decay=0.0)], lr=TRAIN["lr"],
                             betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
-    curve, gaps = [], watch_routers(model)
+    curve, (gaps, counts) = [], watch_routers(model)
     for step in range(TRAIN["steps"]):
         ids, target = tokens[step, :, :-1], tokens[step, :, 1:]
         opt.zero_grad()
+        counts.clear()
         with Raised():
             z = model(ids).logits
             loss = torch.nn.functional.cross_entropy(z.reshape(-1, z.shape[-1]), target.reshape(-1))
@@ -459,13 +525,15 @@ def train(model, tokens, folder, logits):
         if step == 0:
             by_hand = (logits.exp().sum(-1).log() - logits.gather(2, target[..., None])[..., 0]).mean()
             assert abs(by_hand - loss.item()) < 1e-12 and torch.equal(z, logits)
-            save_safetensors(folder / "grads.safetensors",
-                             {k: v.float().numpy() for k, v in
-                              on_disk(model, {k: v.grad for k, v in model.named_parameters()}).items()})
+            grads = on_disk(model, {k: v.grad for k, v in model.named_parameters()} | counts)
+            grads = one_by_one(grads) if model.config.model_type == "gpt_oss" else grads
+            save_safetensors(folder / "grads.safetensors", {k: v.float().numpy() for k, v in grads.items()})
         norm = torch.nn.utils.clip_grad_norm_(params, TRAIN["grad_clip"])
         for group in opt.param_groups:
             group["lr"] = lr_at(TRAIN, step)
         opt.step()
+        for name, b in biases(model).items():
+            b += TRAIN["bias_update_rate"] * torch.sign(counts[name].double().mean() - counts[name])
         curve.append(dict(step=step, loss=loss.item(), grad_norm=norm.item(), lr=lr_at(TRAIN, step)))
     assert not gaps or min(gaps) > 5e-4, min(gaps)  # no rounding sends a token to another expert
     (folder / "curve.json").write_text(json.dumps(curve, indent=1) + "\n")
@@ -485,7 +553,7 @@ def run(name, out, seed):
     config, old = write_configs(model, folder)
     save_safetensors(folder / "weights.safetensors",
                      {k: v.float().numpy() for k, v in
-                      on_disk(model, {k: v.detach() for k, v in model.named_parameters()}).items()})
+                      on_disk(model, {k: v.detach() for k, v in model.named_parameters()} | biases(model)).items()})
     stream.numpy().astype("<u2").tofile(folder / "tokens.bin")
     ids = tokens[0, :, :-1]
     with torch.no_grad(), Raised():

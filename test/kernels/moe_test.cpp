@@ -4,6 +4,7 @@
 // ties; central differences of the weights and of both losses; a whole layer's passes chained.
 #include "support.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <numeric>
@@ -111,6 +112,91 @@ TEST_CASE("rows of experts are sorted, gathered, weighted and combined as by the
                 });
       }
   }
+}
+
+TEST_CASE("biases of experts and gates of rows agree with the reference") {
+  Random random(106);
+  for (Routing r : routings()) {
+    const Sorted sorted(r);
+    const int64_t tokens = r.tokens(), rows = int64_t(r.ids.size());
+    for (DType dtype : kActivationTypes)
+      for (const int64_t cols : {1, 17, 300}) {
+        INFO(r.name << " " << cols << " columns " << name_of(dtype));
+        const Storage dy = random.normal(dtype, rows, cols, 2), x = random.normal(dtype, tokens, cols, 1),
+                      dx = random.normal(dtype, tokens, cols, 3),
+                      weights = random.normal(DType::f32, tokens, r.k),
+                      bias = random.normal(DType::f32, r.experts, cols),
+                      logits = random.normal(DType::f32, tokens, 1, 0, 3.0f);
+        const Storage rows_of = random.normal(dtype, rows, cols, 3);
+        Storage fresh(DType::f32, r.experts, cols, 0), gated(dtype, tokens, cols, 2),
+            dlogits(DType::f32, tokens, 1, 0);
+        fresh.fill(kPoison), gated.fill(kPoison), dlogits.fill(kPoison);
+        const double t = tolerance::of_op(dtype), f = tolerance::kOpF32;
+        compare(
+            {rows_of, rows_of, fresh, bias, weights, gated, dlogits, dx}, {t, t, f, f, f, t, f, t},
+            [&](Backend& b, Stream& s, auto& o) {
+              b.run(s, AddExpertBias{.x = o[0], .bias = bias, .offsets = sorted.at});
+              b.run(s, AddExpertBias{.x = o[1],
+                                     .bias = bias,
+                                     .offsets = sorted.at,
+                                     .weights = weights,
+                                     .slots = sorted.slot});
+              b.run(s, ExpertBiasBackward{.dy = dy, .offsets = sorted.at, .dbias = o[2]});
+              b.run(s, ExpertBiasBackward{.dy = dy,
+                                          .offsets = sorted.at,
+                                          .weights = weights,
+                                          .slots = sorted.slot,
+                                          .dbias = o[3],
+                                          .accumulate = true});
+              b.run(
+                  s,
+                  ExpertBiasWeights{
+                      .dy = dy, .bias = bias, .offsets = sorted.at, .slots = sorted.slot, .dweights = o[4]});
+              b.run(s, GateRows{.x = x, .logits = logits, .y = o[5]});
+              b.run(s, GateRowsBackward{.x = x, .logits = logits, .dy = o[7], .dlogits = o[6], .dx = o[7]});
+            });
+      }
+  }
+}
+
+TEST_CASE("the gradients of biases of experts and of gates are derivatives") {
+  Random random(107);
+  Routing r = routing("ragged", 9, 4, 2, [](int64_t m, int64_t j) { return int32_t(j == 0 ? m % 2 : 3); });
+  const Sorted sorted(r);
+  const auto stream = reference().create_stream();
+  constexpr int64_t kCols = 5;
+  const Storage before = random.normal(DType::f32, 18, kCols), dy = random.normal(DType::f32, 18, kCols);
+  Storage bias = random.normal(DType::f32, 4, kCols), weights = random.normal(DType::f32, 9, 2);
+  Storage dbias(DType::f32, 4, kCols, 0), dweights(DType::f32, 9, 2, 0);
+  dweights.fill(0);
+  const auto loss = [&] {
+    Storage x = before;
+    reference().run(
+        *stream,
+        AddExpertBias{.x = x, .bias = bias, .offsets = sorted.at, .weights = weights, .slots = sorted.slot});
+    return dot(x, dy);
+  };
+  reference().run(
+      *stream, ExpertBiasBackward{
+                   .dy = dy, .offsets = sorted.at, .weights = weights, .slots = sorted.slot, .dbias = dbias});
+  reference().run(
+      *stream, ExpertBiasWeights{
+                   .dy = dy, .bias = bias, .offsets = sorted.at, .slots = sorted.slot, .dweights = dweights});
+  check_derivative(loss, bias, dbias);
+  check_derivative(loss, weights, dweights);
+
+  Storage x = random.normal(DType::f32, 6, kCols), logits = random.normal(DType::f32, 6, 1);
+  const Storage dout = random.normal(DType::f32, 6, kCols);
+  Storage dlogits(DType::f32, 6, 1, 0), dx(DType::f32, 6, kCols, 0);
+  const auto gated_loss = [&] {
+    Storage y(DType::f32, 6, kCols, 0);
+    reference().run(*stream, GateRows{.x = x, .logits = logits, .y = y});
+    return dot(y, dout);
+  };
+  reference().run(*stream,
+                  GateRowsBackward{.x = x, .logits = logits, .dy = dout, .dlogits = dlogits, .dx = dx});
+  check_derivative(gated_loss, logits, dlogits);
+  check_derivative(gated_loss, x, dx);
 }
 
 TEST_CASE("products of experts agree with the reference") {
@@ -227,6 +313,43 @@ TEST_CASE("routers choose by biased scores, in the best groups, as the reference
                 CHECK(all == double(40 * k_of));
               });
     }
+}
+
+TEST_CASE("a bias keeps experts in use that a router would leave idle") {
+  constexpr int64_t kTokens = 256, kExperts = 8, kChosen = 2;
+  Random random(108);
+  const auto counts_after = [&](Backend& b, float rate) {
+    const auto stream = b.create_stream();
+    Storage bias(DType::f32, 1, kExperts, 0), sums(DType::f32, 1, kExperts, 0),
+        master(DType::f32, 1, kExperts, 0);
+    Storage weights(DType::f32, kTokens, kChosen, 0);
+    bias.fill(0), master.fill(0);
+    std::vector<int32_t> ids(kTokens * kChosen), counts(kExperts);
+    for (int step = 0; step < 300; ++step) {
+      Storage logits = random.normal(DType::f32, kTokens, kExperts, 0, 0.5f);
+      for (int64_t m = 0; m < kTokens; ++m)
+        for (int64_t e = 0; e < kExperts; ++e) logits.set(m, e, logits.get(m, e) + float(e) - 4);
+      b.run(*stream, Route{.router = {.score = RouterScore::sigmoid},
+                           .seq_len = kTokens,
+                           .logits = logits,
+                           .ids = ints(ids, kTokens, kChosen),
+                           .weights = weights,
+                           .counts = ints(counts, 1, kExperts),
+                           .bias = bias});
+      b.run(*stream, AddCounts{.counts = ints(counts, 1, kExperts), .sums = sums});
+      const UpdateBox box[] = {
+          {.master = master.f32(), .grad = sums.f32(), .grad_stride = kExperts, .param = bias}};
+      b.run(*stream, Balance{.boxes = box, .step = {rate, double(kTokens * kChosen) / kExperts}});
+    }
+    return counts;
+  };
+  for (const Candidate& c : candidates()) {
+    INFO(c.name);
+    const std::vector<int32_t> without = counts_after(*c.backend, 0), with = counts_after(*c.backend, 0.003f);
+    CHECK(std::count(without.begin(), without.end(), 0) >= 4);
+    CHECK(*std::max_element(without.begin(), without.end()) > 200);
+    for (const int32_t count : with) CHECK((count > 28 && count < 116));  // 64 each would be even
+  }
 }
 
 TEST_CASE("a router's bias decides the choice and not the weights, groups by their two best") {

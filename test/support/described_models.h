@@ -88,6 +88,22 @@ inline void describe_grouped_experts(ModelSpec& m) {
            .top_groups = 2};
 }
 
+/// As in gpt-oss: biases of the router and of experts.
+inline void describe_biased_products(ModelSpec& m) {
+  describe_experts(m);
+  m.layer.mlp_bias = true;
+  m.layer.activation = FfnActivation::swiglu_clamped;
+  m.moe.router_bias = true;
+  m.moe.layer_step = 2;
+}
+/// An expert that every token meets, with a gate.
+inline void describe_shared_expert(ModelSpec& m) {
+  describe_experts(m);
+  m.moe.renormalize = false;
+  m.moe.shared_ffn_size = 28;
+  m.moe.shared_gate = true;
+}
+
 inline const std::vector<DescribedModel>& described_models() {
   static const std::vector<DescribedModel> all = {
       {"head_dim", [](ModelSpec& m) { m.head_dim_given = 6; }},
@@ -149,6 +165,14 @@ inline const std::vector<DescribedModel>& described_models() {
          m.moe.top_k = 5, m.moe.renormalize = false, m.moe.layer_step = 2;
        }},
       {"experts in groups, balanced by a bias", describe_grouped_experts},
+      {"experts and routers with biases", describe_biased_products},
+      {"a shared expert with a gate", describe_shared_expert},
+      {"a shared expert without a gate",
+       [](ModelSpec& m) {
+         describe_balanced_experts(m);
+         m.moe.aux_loss_coefficient = m.moe.z_loss_coefficient = 0;
+         m.moe.shared_ffn_size = 16;
+       }},
       {"everything", describe_everything}};
   return all;
 }

@@ -151,51 +151,103 @@ void ExpertRows::send_weights(const LayerContext& c, Tensors& t, Matrix weights)
   send(c, t, column(weights), t[size_t(n_.row_weights)], t[size_t(n_.weights_here)]);
 }
 
-void ExpertRows::scale(const LayerContext& c, Tensors& t, Matrix weights, Matrix x, Matrix y) const {
-  const Matrix slots = t[size_t(n_.slots)];
-  const int64_t rows = slots.cols / blocks_, tokens = weights.rows / blocks_;
-  if (ranks_.size() > 1) {
-    const Matrix places = t[size_t(n_.places_here)].columns(0, x.rows);
-    if (c.backend.computes()) std::iota(places.as<int32_t>(), places.as<int32_t>() + places.cols, 0);
-    c.backend.run(c.stream,
-                  kernels::ScaleRows{
-                      .x = x, .weights = here(c, t, t[size_t(n_.weights_here)]), .slots = places, .y = y});
-    return;
+ExpertRows::Weights ExpertRows::weights_of(const LayerContext& c, const Tensors& t, int source,
+                                           const Source& s, Matrix at_home, int here) const {
+  if (ranks_.size() == 1) {
+    const int64_t tokens = at_home.rows / blocks_;
+    return {at_home.row_range(source * tokens, tokens), t[size_t(n_.slots)].columns(s.first, s.count)};
   }
-  for (int block = 0; block < blocks_; ++block)
-    c.backend.run(c.stream, kernels::ScaleRows{.x = x.row_range(block * rows, rows),
-                                               .weights = weights.row_range(block * tokens, tokens),
-                                               .slots = slots.columns(block * rows, rows),
-                                               .y = y.row_range(block * rows, rows)});
+  const Matrix places = t[size_t(n_.places_here)].columns(0, s.count);
+  if (c.backend.computes()) std::iota(places.as<int32_t>(), places.as<int32_t>() + places.cols, 0);
+  return {t[size_t(here)].row_range(s.first, s.count), places};
+}
+
+void ExpertRows::scale(const LayerContext& c, Tensors& t, Matrix weights, Matrix x, Matrix y) const {
+  int source = 0;
+  for (const Source& s : sources_here(c, t)) {
+    const Weights w = weights_of(c, t, source++, s, weights, n_.weights_here);
+    c.backend.run(c.stream, kernels::ScaleRows{.x = x.row_range(s.first, s.count),
+                                               .weights = w.of,
+                                               .slots = w.slots,
+                                               .y = y.row_range(s.first, s.count)});
+  }
 }
 
 void ExpertRows::scale_backward(const LayerContext& c, Tensors& t, Matrix weights, Matrix x, Matrix dy,
                                 Matrix dweights) const {
-  const Matrix slots = t[size_t(n_.slots)];
-  const int64_t rows = slots.cols / blocks_, tokens = weights.rows / blocks_;
-  const auto run = [&](const Matrix& of_x, const Matrix& of_weights, const Matrix& of_slots,
-                       const Matrix& of_dy, const Matrix& to) {
+  int source = 0;
+  for (const Source& s : sources_here(c, t)) {
+    const Weights w = weights_of(c, t, source, s, weights, n_.weights_here);
+    const Matrix rows = dy.row_range(s.first, s.count);
     c.backend.run(
         c.stream,
         kernels::ScaleRowsBackward{
-            .x = of_x, .weights = of_weights, .slots = of_slots, .dy = of_dy, .dweights = to, .dx = of_dy});
-  };
-  if (ranks_.size() == 1) {
-    for (int block = 0; block < blocks_; ++block)
-      run(x.row_range(block * rows, rows), weights.row_range(block * tokens, tokens),
-          slots.columns(block * rows, rows), dy.row_range(block * rows, rows),
-          dweights.row_range(block * tokens, tokens));
-    return;
+            .x = x.row_range(s.first, s.count),
+            .weights = w.of,
+            .slots = w.slots,
+            .dy = rows,
+            .dweights = weights_of(c, t, source++, s, dweights, n_.weight_gradients_here).of,
+            .dx = rows});
   }
-  const Matrix places = t[size_t(n_.places_here)].columns(0, x.rows);
-  if (c.backend.computes()) std::iota(places.as<int32_t>(), places.as<int32_t>() + places.cols, 0);
-  const Matrix gradients = here(c, t, t[size_t(n_.weight_gradients_here)]), home = t[size_t(n_.row_weights)];
-  run(x, here(c, t, t[size_t(n_.weights_here)]), places, dy, gradients);
-  give_back(c, t, gradients, home);
+}
+
+void ExpertRows::give_weights_back(const LayerContext& c, Tensors& t, Matrix dweights) const {
+  if (ranks_.size() == 1) return;
+  const Matrix home = t[size_t(n_.row_weights)];
+  const int64_t rows = t[size_t(n_.rows)].cols / blocks_, tokens = dweights.rows / blocks_;
+  give_back(c, t, here(c, t, t[size_t(n_.weight_gradients_here)]), home);
   for (int block = 0; block < blocks_; ++block)
-    c.backend.run(c.stream, kernels::GatherRows{.x = home.row_range(block * rows, rows),
-                                                .slots = t[size_t(n_.rows)].columns(block * rows, rows),
-                                                .out = column(dweights.row_range(block * tokens, tokens))});
+    c.backend.run(c.stream,
+                  kernels::GatherRows{.x = home.row_range(block * rows, rows),
+                                      .slots = t[size_t(n_.rows)].columns(block * rows, rows),
+                                      .out = column(dweights.row_range(block * tokens, tokens))});
+}
+
+void ExpertRows::add_bias(const LayerContext& c, Tensors& t, Matrix x, int bias, Matrix weights) const {
+  int source = 0;
+  for (const Source& s : sources_here(c, t)) {
+    kernels::AddExpertBias op{
+        .x = x.row_range(s.first, s.count),
+        .bias = kernels::matrix(c.params.weight(bias).data, DType::f32, experts_here(), x.cols),
+        .offsets = s.offsets};
+    if (weights) {
+      const Weights w = weights_of(c, t, source, s, weights, n_.weights_here);
+      op.weights = w.of, op.slots = w.slots;
+    }
+    ++source;
+    c.backend.run(c.stream, op);
+  }
+}
+
+void ExpertRows::bias_weights(const LayerContext& c, Tensors& t, Matrix dy, int bias, Matrix dweights) const {
+  int source = 0;
+  for (const Source& s : sources_here(c, t)) {
+    const Weights w = weights_of(c, t, source++, s, dweights, n_.weight_gradients_here);
+    c.backend.run(c.stream, kernels::ExpertBiasWeights{
+                                .dy = dy.row_range(s.first, s.count),
+                                .bias = kernels::matrix(c.params.weight(bias).data, DType::f32,
+                                                        experts_here(), dy.cols),
+                                .offsets = s.offsets,
+                                .slots = w.slots,
+                                .dweights = w.of});
+  }
+}
+
+void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int bias, Matrix weights,
+                               LanePlace at) const {
+  int source = 0;
+  for (const Source& s : sources_here(c, t)) {
+    const int lane = at.lane / blocks_ * sources() + source;
+    kernels::ExpertBiasBackward op{.dy = dy.row_range(s.first, s.count), .offsets = s.offsets};
+    if (weights) {
+      const Weights w = weights_of(c, t, source, s, weights, n_.weights_here);
+      op.weights = w.of, op.slots = w.slots;
+    }
+    op.dbias = kernels::matrix(c.params.gradient(bias, lane).data, DType::f32, experts_here(), dy.cols);
+    op.accumulate = !at.first;
+    ++source;
+    c.backend.run(c.stream, op);
+  }
 }
 
 void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Linear& w, Matrix y) const {

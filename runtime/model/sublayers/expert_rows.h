@@ -55,9 +55,20 @@ class ExpertRows {
   void send_weights(const LayerContext& c, Tensors& t, kernels::Matrix weights) const;
   void scale(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
              kernels::Matrix y) const;
-  /// The gradient of `scale`: dy becomes that of x; dweights [M, k].
+  /// The gradient of `scale`: dy becomes that of x. Those of weights are complete after give_weights_back, dweights
+  /// [M, k].
   void scale_backward(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
                       kernels::Matrix dy, kernels::Matrix dweights) const;
+  void give_weights_back(const LayerContext& c, Tensors& t, kernels::Matrix dweights) const;
+
+  // The experts' biases, of use `bias` and those behind it; see AddExpertBias and its gradients. Without weights:
+  // not multiplied by them.
+  void add_bias(const LayerContext& c, Tensors& t, kernels::Matrix x, int bias,
+                kernels::Matrix weights) const;
+  void bias_weights(const LayerContext& c, Tensors& t, kernels::Matrix dy, int bias,
+                    kernels::Matrix dweights) const;
+  void bias_gradient(const LayerContext& c, Tensors& t, kernels::Matrix dy, int bias,
+                     kernels::Matrix weights, LanePlace at) const;
 
   // Products of the rows here with the experts' weights; see GroupedForward and its gradients.
   void multiply(const LayerContext& c, Tensors& t, kernels::Matrix x, const Linear& w,
@@ -75,6 +86,13 @@ class ExpertRows {
   };
   int sources() const { return ranks_.size() * blocks_; }
   std::vector<Source> sources_here(const LayerContext& c, const Tensors& t) const;
+  /// Of the rows of a source: the router's weights, or their gradients, and the slots by which ops find them.
+  struct Weights {
+    kernels::Matrix of, slots;
+  };
+  /// here: the tensor of those that came with the rows.
+  Weights weights_of(const LayerContext& c, const Tensors& t, int source, const Source& s,
+                     kernels::Matrix at_home, int here) const;
   int64_t sent(const LayerContext& c, const Tensors& t, int source, int rank) const;
   void exchange(const LayerContext& c, const Tensors& t, kernels::Matrix home, kernels::Matrix here,
                 bool back) const;

@@ -35,8 +35,10 @@ enum MoeNumber {
   kRowsActGradient,  // [R, C] [N, C] [N, F] [N, F]
   kWeightsGradient,
   kRouterInput,
-  kRouterGradient  // [M, k] [M, C] in f32, [M, C] in f32
+  kRouterGradient,  // [M, k] [M, C] in f32, [M, C] in f32
+  kShared           // those of the shared expert
 };
+static_assert(kShared + SharedExpert::kTensors <= kMostTensors);
 
 constexpr ExpertRows::Numbers kRowNumbers{
     kIds,         kOffsets,    kSlots,      kRows,        kOffsetsOfSources,
@@ -59,26 +61,35 @@ class Moe : public Sublayer {
         sizes_(sizes_of(plan, c.shape)),
         activation_(plan.activation, plan.limit),
         norm_(plan.norm, uses, kNormNumbers),
-        router_weight_(uses.use(plan.router_weight)),
-        selection_bias_(uses.use(plan.selection_bias)),
-        router_(c.backend.make_packed(plan.experts, c.shape.hidden, DType::f32)),
+        router_(c, uses.use(plan.router_weight), uses.use(plan.router_bias), plan.experts),
         rows_(c, kRowNumbers, plan.experts, plan.top_k),
+        selection_bias_(uses.use(plan.selection_bias)),
+        up_bias_(uses.use(plan.up_bias)),
+        down_bias_(uses.use(plan.down_bias)),
         up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * sizes_.up, c.shape.hidden, {}),
         down_(c, uses.use(plan.down_weight), -1, rows_.experts_here() * c.shape.hidden, sizes_.ffn, {}),
-        exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {}
+        exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {
+    if (plan.shared.ffn > 0)
+      shared_.emplace(c, kShared, plan.shared, activation_, is_gated(plan.activation),
+                      SharedExpert::Weights{uses.use(plan.shared_up_weight),
+                                            uses.use(plan.shared_down_weight), uses.use(plan.shared_gate)});
+  }
 
   void pack(const LayerContext& c) override {
-    c.backend.run(c.stream, kernels::Pack{.w = c.params.weight(router_weight_), .packed = router_.get()});
+    router_.pack(c);
     up_.pack(c);
     down_.pack(c);
+    if (shared_) shared_->pack(c);
   }
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     activated(c, t, previous, delta);
     const Matrix out = rows_here(c, t);
     rows_.multiply(c, t, here(c, t, kExpertAct), down_, out);
+    if (adds_down_bias(c)) rows_.add_bias(c, t, out, down_bias_, t[kWeights]);
     rows_.give_back(c, t, out, t[kRowsHome]);
     rows_.combine(c, t, t[kRowsHome], exit_.part(c, t));
+    if (shared_) shared_->forward(c, t, t[kNorm], router_input(c, t), exit_.part(c, t));
     return exit_.forward(c, t);
   }
 
@@ -86,38 +97,47 @@ class Moe : public Sublayer {
     if (exit_.keeps())
       forward(c, t, previous, delta);
     else
-      activated(c, t, previous, delta);
+      without_output(c, t, previous, delta);
   }
 
   void recompute_cheap(const LayerContext& c, Tensors& t) override {
     norm_.apply(c, t);
     activate(c, t);
+    if (shared_) shared_->recompute_cheap(c, t);
   }
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     exit_.backward_input(c, t, dout, at);
     const Matrix up = here(c, t, kExpertUp), act = here(c, t, kRowsAct), dact = here(c, t, kRowsActGradient),
                  dup = here(c, t, kExpertUpGradient), partial = c.scratch.partial;
-    rows_.multiply_backward(c, t, send(c, t, t[size_t(exit_.gradient())]), down_, dact);
+    const Matrix dout_here = send(c, t, t[size_t(exit_.gradient())]);
+    rows_.multiply_backward(c, t, dout_here, down_, dact);
     activation_.forward(c, up, act);
     rows_.scale_backward(c, t, t[kWeights], act, dact, t[kWeightsGradient]);
+    if (adds_down_bias(c)) rows_.bias_weights(c, t, dout_here, down_bias_, t[kWeightsGradient]);
+    rows_.give_weights_back(c, t, t[kWeightsGradient]);
     activation_.backward(c, up, dact, dup);
     const Matrix din_here = rows_here(c, t);
     rows_.multiply_backward(c, t, dup, up_, din_here);
     rows_.give_back(c, t, din_here, t[kRowsHome]);
     rows_.combine(c, t, t[kRowsHome], partial);
+    if (shared_)
+      shared_->backward_input(c, t, t[size_t(exit_.gradient())], t[kRouterGradient], t[kRouterInput],
+                              partial);
     router_backward(c, t, partial);
     norm_.backward_input(c, t, c.tp.leave(partial, c.scratch.local), dout, din, at);
   }
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    rows_.weight_gradient(c, t, send(c, t, t[size_t(exit_.gradient())]), here(c, t, kExpertAct), down_, at);
-    rows_.weight_gradient(c, t, here(c, t, kExpertUpGradient), send(c, t, t[kNorm]), up_, at);
-    c.backend.run(c.stream, kernels::LinearBackwardWeight{.dy = t[kLogitsGradient],
-                                                          .x = router_input(c, t),
-                                                          .dw = c.params.gradient(router_weight_, at.lane),
-                                                          .accumulate = !at.first});
+    const Matrix dout = send(c, t, t[size_t(exit_.gradient())]), dup = here(c, t, kExpertUpGradient);
+    rows_.weight_gradient(c, t, dout, here(c, t, kExpertAct), down_, at);
+    if (down_bias_ >= 0) rows_.bias_gradient(c, t, dout, down_bias_, t[kWeights], at);
+    if (up_bias_ >= 0) rows_.bias_gradient(c, t, dup, up_bias_, {}, at);
+    rows_.weight_gradient(c, t, dup, send(c, t, t[kNorm]), up_, at);
+    const Matrix x = router_input(c, t);
+    router_.backward_weight(c, t[kLogitsGradient], x, at);
+    if (shared_) shared_->backward_weight(c, t, t[size_t(exit_.gradient())], t[kNorm], x, at);
     if (selection_bias_ >= 0) add_counts(c, t[kCounts], at);
     norm_.backward_weight(c, t, at);
   }
@@ -136,8 +156,7 @@ class Moe : public Sublayer {
   /// As far as the input of the last product.
   void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
     norm_.forward(c, t, previous, delta);
-    c.backend.run(c.stream,
-                  kernels::LinearForward{.x = router_input(c, t), .w = router_.get(), .y = t[kLogits]});
+    router_.forward(c, router_input(c, t), t[kLogits]);
     // Behind a cache of keys there are fewer tokens than in a sequence.
     c.backend.run(c.stream, kernels::Route{.router = plan_.router,
                                            .seq_len = std::min(route_tokens(c.shape), t[kLogits].rows),
@@ -151,9 +170,19 @@ class Moe : public Sublayer {
                              size_t(t[kCounts].count()) * sizeof(int32_t));
     rows_.arrange(c, t);
     rows_.send_weights(c, t, t[kWeights]);
-    rows_.multiply(c, t, send(c, t, t[kNorm]), up_, here(c, t, kExpertUp));
+    const Matrix up = here(c, t, kExpertUp);
+    rows_.multiply(c, t, send(c, t, t[kNorm]), up_, up);
+    if (up_bias_ >= 0) rows_.add_bias(c, t, up, up_bias_, {});
     activate(c, t);
   }
+
+  void without_output(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
+    activated(c, t, previous, delta);
+    if (shared_) shared_->activated(c, t, t[kNorm], router_input(c, t));
+  }
+
+  /// Of the ranks whose parts of the sum are joined, one adds the biases.
+  bool adds_down_bias(const LayerContext& c) const { return down_bias_ >= 0 && c.tp.rank() == 0; }
 
   void activate(const LayerContext& c, Tensors& t) const {
     const Matrix act = here(c, t, kRowsAct);
@@ -192,28 +221,18 @@ class Moe : public Sublayer {
                                                    .counts = t[kCounts],
                                                    .dweights = t[kWeightsGradient],
                                                    .dlogits = t[kLogitsGradient]});
-    c.backend.run(c.stream, kernels::LinearBackwardInput{
-                                .dy = t[kLogitsGradient], .w = router_.get(), .dx = t[kRouterGradient]});
-    if (c.shape.compute != DType::f32) {
-      c.backend.run(c.stream,
-                    kernels::AddRounded{.left = t[kRouterGradient], .right = widened(c, t, dx), .out = dx});
-      return;
-    }
-    c.backend.run(c.stream, kernels::Add{.src = t[kRouterGradient], .dst = dx});
-  }
-  Matrix widened(const LayerContext& c, Tensors& t, Matrix x) const {
-    c.backend.run(c.stream, kernels::Copy{.src = x, .dst = t[kRouterInput]});
-    return t[kRouterInput];
+    router_.backward_input(c, t[kLogitsGradient], t[kRouterGradient], t[kRouterInput], dx);
   }
 
   const MoePlan& plan_;
   const MoeSizes sizes_;
   const FfnStep activation_;
   EntryNorm norm_;
-  int router_weight_, selection_bias_;
-  std::unique_ptr<kernels::PackedWeight> router_;
+  RouterProduct router_;
   ExpertRows rows_;
+  int selection_bias_, up_bias_, down_bias_;
   Linear up_, down_;
+  std::optional<SharedExpert> shared_;
   Exit exit_;
 };
 
@@ -240,6 +259,7 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
   ExpertRows::declare(list, s, kRowNumbers, experts, top_k);
   if (s.expert_ranks > 1) list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, s.hidden});
   if (s.compute != DType::f32) list.push_back({kRouterInput, Life::scratch, DType::f32, s.rows, s.hidden});
+  SharedExpert::declare(list, s, kShared, shared, activation);
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   return list;
@@ -249,6 +269,7 @@ void MoePlan::widen(Widest& widest, const LayerShape& s) const {
   const MoeSizes sizes = sizes_of(*this, s);
   widest.columns = std::max({widest.columns, s.hidden, sizes.up});
   widest.depth = std::max({widest.depth, s.hidden, sizes.ffn});
+  SharedExpert::widen(widest, s, shared, activation);
 }
 
 std::unique_ptr<Sublayer> MoePlan::make(const LayerContext& c, const SublayerUses& uses,

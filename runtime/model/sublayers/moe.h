@@ -1,7 +1,7 @@
 // The feed-forward part of a layer as a mixture of experts:  x -> norm -> router, and the k experts of each token
-// (up and gate -> activation -> down) -> the sum of theirs by the router's weights -> norm, of which the
-// norms may be missing. No token is dropped. Experts are shared out over ranks (expert_rows.h); tensor parallelism
-// cuts each one as it cuts an Mlp.
+// (up and gate -> activation -> down) -> the sum of theirs by the router's weights, and of a shared expert -> norm,
+// of which the norms and the shared expert may be missing. No token is dropped. Experts are shared out over ranks
+// (expert_rows.h); tensor parallelism cuts each one as it cuts an Mlp.
 //
 // Letters: E experts, R = M k rows in the order of experts (kernels/moe_ops.h), N rows of the experts here, F the
 // width of one expert / tp.
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "kernels/moe_ops.h"
-#include "runtime/model/sublayers/sublayer.h"
+#include "runtime/model/sublayers/shared_expert.h"
 
 namespace trainctl {
 
@@ -28,12 +28,19 @@ struct MoePlan {
     down_weight,
     after_weight,
     after_bias,
-    selection_bias  ///< its gradient: the counts of experts
+    selection_bias,  ///< its gradient: the counts of experts
+    router_bias,
+    up_bias,  ///< of all experts, one after another; so is down_bias
+    down_bias,
+    shared_up_weight,
+    shared_down_weight,
+    shared_gate
   };
   int64_t experts = 0, top_k = 0, ffn = 0;
   FfnActivation activation = FfnActivation::swiglu;
   float limit = 0;  ///< of swiglu_clamped
   kernels::Router router;
+  SharedExpertPlan shared;
   float aux_loss = 0, z_loss = 0;  ///< coefficients
   std::optional<NormPlan> norm, norm_after;
   std::vector<ParamDeclaration> parameters;  ///< each declares its place

@@ -30,11 +30,11 @@ void declare_norms(DeclareSection& layer) {
 void declare_attention(DeclareSection& layer) {
   layer.boolean("qkv_bias", "Queries, keys and values have biases.")
       .to(IN_JOB(model.layer.qkv_bias))
-      .by_family("gpt2, qwen2: true; else false")
+      .by_family("gpt2, qwen2, qwen2_moe, glm4_moe, gpt_oss: true; else false")
       .also({"attention_bias", "add_qkv_bias"});
   layer.boolean("out_bias", "The product behind attention has a bias.")
       .to(IN_JOB(model.layer.out_bias))
-      .by_family("gpt2: true; else false");
+      .by_family("gpt2, gpt_oss: true; else false");
   layer
       .choice("qk_norm", words_of<QkNorm>(),
               "RMSNorm of queries and keys before they are turned: of each head (`head`, one weight for all "
@@ -60,7 +60,7 @@ void declare_attention(DeclareSection& layer) {
           "sinks",
           "Each head has a learned score that takes its share of the softmax and gives no value (gpt-oss).")
       .to(IN_JOB(model.layer.sinks))
-      .by_family("false");
+      .by_family("gpt_oss: true; else false");
   layer
       .boolean("output_gate",
                "Attention's output is multiplied by the sigmoid of another product of its input.")
@@ -91,7 +91,7 @@ void declare_ffn(DeclareSection& layer) {
               "(gpt-oss: (u + 1) * "
               "g * sigmoid(1.702 g), clamped at `activation_limit`).")
       .to(IN_JOB(model.layer.activation))
-      .by_family("gpt2: gelu; gemma2, gemma3: geglu; else swiglu")
+      .by_family("gpt2: gelu; gemma2, gemma3: geglu; gpt_oss: swiglu_clamped; else swiglu")
       .also({"hidden_act", "hidden_activation", "activation_function"});
   layer.number("activation_limit", "Where `swiglu_clamped` clamps.")
       .to(IN_JOB(model.layer.activation_limit))
@@ -99,9 +99,9 @@ void declare_ffn(DeclareSection& layer) {
       .by_family("7")
       .above(0)
       .also({"swiglu_limit"});
-  layer.boolean("mlp_bias", "The products of the feed-forward part have biases.")
+  layer.boolean("mlp_bias", "The products of the feed-forward part, or of its experts, have biases.")
       .to(IN_JOB(model.layer.mlp_bias))
-      .by_family("gpt2: true; else false");
+      .by_family("gpt2, gpt_oss: true; else false");
 }
 
 void declare_expert_sizes(DeclareSection& moe) {
@@ -236,6 +236,32 @@ void declare_choice(DeclareSection& moe) {
       .example("4");
 }
 
+void declare_beside_experts(DeclareSection& moe) {
+  moe.integer(
+         "shared_ffn_size",
+         "Width of an expert that every token meets beside its own, as of one feed-forward part. 0: none.")
+      .to(IN_JOB(model.moe.shared_ffn_size))
+      .from(0)
+      .upto(1 << 22)
+      .fallback(int64_t{0})
+      .left_out_as_default()
+      .also({"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "n_shared_experts"})
+      .example("5632");
+  moe.boolean(
+         "shared_gate",
+         "The shared expert's output is multiplied by the sigmoid of a number of each token, a product of "
+         "its own (Qwen2-MoE).")
+      .to(IN_JOB(model.moe.shared_gate))
+      .fallback(false)
+      .left_out_as_default()
+      .also({"moe_shared_expert_gate"});
+  moe.boolean("router_bias",
+              "The product whose outputs are experts' scores has a bias, which is trained (gpt-oss).")
+      .to(IN_JOB(model.moe.router_bias))
+      .fallback(false)
+      .left_out_as_default();
+}
+
 void declare_experts(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection moe(
       table, sections, "model.moe",
@@ -245,6 +271,7 @@ void declare_experts(std::vector<Field>& table, std::vector<Section>& sections) 
   declare_expert_sizes(moe);
   declare_router(moe);
   declare_choice(moe);
+  declare_beside_experts(moe);
 }
 
 void declare_positions(std::vector<Field>& table, std::vector<Section>& sections) {

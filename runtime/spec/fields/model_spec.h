@@ -131,6 +131,8 @@ struct MoeSpec {
   bool selection_bias = false;
   double bias_update_rate = 0;
   int64_t groups = 1, top_groups = 1;
+  int64_t shared_ffn_size = 0;  // 0: no expert that every token meets
+  bool shared_gate = false, router_bias = false;
   bool operator==(const MoeSpec&) const = default;
   /// Tokens of an expert in a step, if all have as many.
   double mean_count(int64_t tokens) const { return double(tokens) * double(top_k) / double(num_experts); }
@@ -138,7 +140,7 @@ struct MoeSpec {
 
 /// How parameters are named.
 enum class ParamNames { gpt2, hub };
-enum class ExpertNames { mlp, mixtral };
+enum class ExpertNames { mlp, mixtral, deepseek, gpt_oss };
 
 /// An architecture: its word and its row of kFamilies are all that the spec and the plan know of it.
 enum class Family {
@@ -154,14 +156,16 @@ enum class Family {
   smollm3,
   mixtral,
   qwen3_moe,
-  deepseek_v3
+  deepseek_v3,
+  qwen2_moe,
+  glm4_moe,
+  gpt_oss
 };
 template <>
 struct Words<Family> {
-  static constexpr std::string_view list[] = {"gpt2",    "llama",   "qwen2",   "qwen3",
-                                              "olmo2",   "olmo3",   "gemma2",  "gemma3",
-                                              "mistral", "smollm3", "mixtral", "qwen3_moe",
-                                              "deepseek_v3"};
+  static constexpr std::string_view list[] = {
+      "gpt2",    "llama",   "qwen2",   "qwen3",     "olmo2",       "olmo3",     "gemma2",   "gemma3",
+      "mistral", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "qwen2_moe", "glm4_moe", "gpt_oss"};
 };
 /// What a family presets.
 struct FamilyKind {
@@ -203,6 +207,14 @@ inline constexpr FamilyKind kFamilies[] = {
     {.expert_names = ExpertNames::mixtral},
     {.layer = {.qk_norm = QkNorm::head}},
     {.interleaved = true},
+    {.layer = {.qkv_bias = true}},
+    {.layer = {.qkv_bias = true}, .expert_names = ExpertNames::deepseek},
+    {.layer = {.qkv_bias = true,
+               .out_bias = true,
+               .mlp_bias = true,
+               .sinks = true,
+               .activation = FfnActivation::swiglu_clamped},
+     .expert_names = ExpertNames::gpt_oss},
 };
 static_assert(std::size(kFamilies) == std::size(Words<Family>::list));
 constexpr const FamilyKind& kind_of(Family family) { return kFamilies[size_t(family)]; }

@@ -157,12 +157,13 @@ TEST_CASE("the costs of a model's parts are those of the whole") {
     CAPTURE(name);
     REQUIRE(int64_t(parts.layers.size()) == model.num_layers);
     CHECK(parts.layers.front() > 0);
-    // Only a window shorter than the sequence changes the cost of a layer.
-    const auto is_windowed = [&](size_t l) {
-      return has_window(model.kind_of_layer(int64_t(l))) && model.layer.window < seq_len;
+    // Only a window shorter than the sequence, and experts, change the cost of a layer.
+    const auto kind = [&](size_t l) {
+      const bool windowed = has_window(model.kind_of_layer(int64_t(l))) && model.layer.window < seq_len;
+      return std::pair(windowed, model.has_experts(int64_t(l)));
     };
     for (size_t l = 0; l < parts.layers.size(); ++l)
-      CHECK((parts.layers[l] == parts.layers[0]) == (is_windowed(l) == is_windowed(0)));
+      CHECK((parts.layers[l] == parts.layers[0]) == (kind(l) == kind(0)));
     CHECK(parts.head == 6.0 * double(model.vocab_size * model.hidden_size));
     CHECK(std::accumulate(parts.layers.begin(), parts.layers.end(), parts.embedding + parts.head) ==
           Approx(flops_per_token(plan, seq_len).causal).epsilon(tolerance::kFormula));

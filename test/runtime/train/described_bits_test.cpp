@@ -79,6 +79,8 @@ TEST_CASE("experts: the same bits on every mesh", "[bits]") {
   check_meshes(describe_experts, 1, DType::bf16);
   check_meshes(describe_balanced_experts, 1, DType::f32);
   check_meshes(describe_grouped_experts, 1, DType::f32);
+  check_meshes(describe_biased_products, 1, DType::bf16);
+  check_meshes(describe_shared_expert, 1, DType::f32);
 }
 
 TEST_CASE("experts: how evenly they are used is reported, the same on every mesh", "[bits]") {
@@ -110,6 +112,8 @@ TEST_CASE("experts: how evenly they are used is reported, the same on every mesh
 TEST_CASE("experts: the same bits on every mesh of two tensor ranks", "[bits]") {
   check_meshes(describe_balanced_experts, 2, DType::bf16);
   check_meshes(describe_grouped_experts, 2, DType::bf16);
+  check_meshes(describe_biased_products, 2, DType::f32);
+  check_meshes(describe_shared_expert, 2, DType::bf16);
 }
 
 TEST_CASE("described models: the same bits on every mesh of two tensor ranks", "[bits]") {
@@ -118,7 +122,8 @@ TEST_CASE("described models: the same bits on every mesh of two tensor ranks", "
 }
 
 TEST_CASE("described models: two tensor ranks compute what one computes", "[bits]") {
-  for (const auto describe : {describe_everything, describe_others, describe_balanced_experts}) {
+  for (const auto describe : {describe_everything, describe_others, describe_balanced_experts,
+                              describe_biased_products, describe_shared_expert}) {
     const TemporaryFolder dir;
     const ThreadRun one = run_on_threads(described(dir, describe, 1, DType::f32),
                                          {.dir = dir.path() + "/one", .max_steps = kDescribedSteps});

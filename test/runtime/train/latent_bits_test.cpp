@@ -148,10 +148,11 @@ TEST_CASE("latent attention takes the memory that its plan says", "[latent]") {
     const ThreadRun run =
         run_on_threads(job, {.dir = dir.path() + "/" + std::to_string(number), .max_steps = 1});
     std::vector<std::pair<int64_t, int64_t>> ranks;
-    for (size_t rank = 0; rank < run.allocated_bytes.size(); ++rank)
-      ranks.emplace_back(
-          int64_t(rank_memory(job, DeviceKind::cpu, parallel::position_of(job.mesh(), int(rank))).total()),
-          int64_t(run.allocated_bytes[rank]));
+    for (size_t rank = 0; rank < run.allocated_bytes.size(); ++rank) {
+      const RankMemory of = rank_memory(job, DeviceKind::cpu, parallel::position_of(job.mesh(), int(rank)));
+      ranks.emplace_back(int64_t(of.sharding.total() + of.stage.activations + of.stage.scratch()),
+                         int64_t(run.allocated_bytes[rank]));
+    }
     return ranks;
   };
   int number = 0;
