@@ -119,10 +119,11 @@ constexpr ScheduleKind kSchedules[] = {
      .programs = each_stage<zb_h1_program>,
      .bubble = zb_h1_bubble},
     {.name = "zb-v",
-     .text =
-         "smallest bubble; as many micro-batches in flight as `1f1b` on its first stage, and the gradients that "
-         "late weight gradients read; the layers go down the stages and back up, so it needs `virtual_stages` "
-         "2, and the embedding and the head are on the first stage",
+     .text = "smallest bubble; as many micro-batches in flight as `1f1b` on its first stage, and the "
+             "gradients that "
+             "late weight gradients read; the layers go down the stages and back up, so it needs "
+             "`virtual_stages` "
+             "2, and the embedding and the head are on the first stage",
      .overlaps = "weight gradients with all waits",
      .v_shaped = true,
      .splits_backward = true,

@@ -185,6 +185,8 @@ class StepChecker {
     StepPair& to = pair(before(a));
     if (to.gradient_here) return Problem("it was done before");
     if (!pair(a).input_half) return Problem("what it passes is not computed yet");
+    if (const int holder = in_slot(slot_holder_, a); holder != kFree && holder != a.micro_batch)
+      return Problem(fmt::format("its slot holds micro-batch {}", holder));
     to.gradient_here = true;
     return Problem::none();
   }

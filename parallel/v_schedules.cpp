@@ -1,6 +1,6 @@
 #include "parallel/v_schedules.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <limits>
 
@@ -17,11 +17,8 @@ constexpr int kDown = 0, kUp = 1;
 /// in order, and weight gradients in the order of their input halves.
 class VWriter {
  public:
-  VWriter(const PipelineShape& shape, int stage)
-      : writer_(shape, stage), micro_batches_(shape.micro_batches) {}
+  VWriter(const PipelineShape& shape, int stage) : writer_(shape, stage) {}
 
-  bool forwards_left(int c) const { return forwards_[c] < micro_batches_; }
-  bool backwards_left(int c) const { return backwards_[c] < micro_batches_; }
   bool weights_left() const { return !late_.empty(); }
   int next_forward(int c) const { return forwards_[c]; }
   int next_backward(int c) const { return backwards_[c]; }
@@ -46,7 +43,6 @@ class VWriter {
 
  private:
   StageWriter writer_;
-  const int micro_batches_;
   int forwards_[2] = {}, backwards_[2] = {};
   std::deque<Work> late_;
 };
@@ -104,9 +100,9 @@ class ZbV {
   }
 
   std::vector<Program> run() {
-    // Each unit at least one stage computes: the one whose turn is the oldest work.
-    const int most = 6 * shape_.micro_batches * shape_.stages;
-    for (int left = most; left > 0; ++now_) {
+    // As long as work is left, at least one stage computes in each unit.
+    const int64_t most = int64_t{6} * shape_.micro_batches * shape_.stages;
+    for (int64_t left = most; left > 0; ++now_) {
       ENSURE(now_ <= most, "zb-v of {} stages and {} micro-batches waits for ever", shape_.stages,
              shape_.micro_batches);
       for (int stage = 0; stage < shape_.stages; ++stage) left -= advance(stage);

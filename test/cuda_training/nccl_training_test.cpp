@@ -110,6 +110,11 @@ TEST_CASE("NCCL: pp 2 and its schedules have the bits of one rank", "[nccl]") {
     j.parallelism.virtual_stages = 2;
     j.parallelism.schedule = Schedule::interleaved;
   });
+  check_mesh(base, dir.path(), "zb-v", [](JobSpec& j) {
+    j.parallelism.pipeline = 2;
+    j.parallelism.virtual_stages = 2;
+    j.parallelism.schedule = Schedule::zb_v;
+  });
 }
 
 TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {

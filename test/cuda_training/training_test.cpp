@@ -52,11 +52,13 @@ const Variant kVariants[] = {
        j.parallelism.zero_stage = 0;
        j.recompute = Recompute::full;
      }},
-    {"dp 2, ZeRO-3", [](JobSpec& j) {
+    {"dp 2, ZeRO-3",
+     [](JobSpec& j) {
        j.parallelism.data = 2;
        j.parallelism.zero_stage = 3;
      }},
-    {"dp 2, ZeRO-3 that keeps weights, directly", [](JobSpec& j) {
+    {"dp 2, ZeRO-3 that keeps weights, directly",
+     [](JobSpec& j) {
        j.parallelism.data = 2;
        j.parallelism.zero_stage = 3;
        j.parallelism.reshard_after_forward = false;
@@ -81,17 +83,20 @@ const Variant kVariants[] = {
        j.recompute = Recompute::first_layers;
        j.recompute_layers = 2;
      }},
-    {"pp 2, interleaved", [](JobSpec& j) {
+    {"pp 2, interleaved",
+     [](JobSpec& j) {
        j.parallelism.pipeline = 2;
        j.parallelism.virtual_stages = 2;
        j.parallelism.schedule = Schedule::interleaved;
      }},
-    {"pp 2, zb-v", [](JobSpec& j) {
+    {"pp 2, zb-v",
+     [](JobSpec& j) {
        j.parallelism.pipeline = 2;
        j.parallelism.virtual_stages = 2;
        j.parallelism.schedule = Schedule::zb_v;
      }},
-    {"dp 2, pp 2, gpipe", [](JobSpec& j) {
+    {"dp 2, pp 2, gpipe",
+     [](JobSpec& j) {
        j.parallelism.data = j.parallelism.pipeline = 2;
        j.parallelism.schedule = Schedule::gpipe;
      }},

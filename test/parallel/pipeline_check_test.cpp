@@ -247,6 +247,54 @@ TEST_CASE("what the checker says of work") {
   }
 }
 
+/// The program of one stage with both virtual stages of a V, which passes all tensors to itself.
+///   0 F0 1 pass 2 F1 3 B1 4 pass 5 W1 6 reduce 1 7 B0 8 W0 9 reduce 0 10 step
+TEST_CASE("what the checker says of what is passed") {
+  const PipelineShape shape{Schedule::zb_v, 1, 2, 1};
+  std::vector<Program> programs = make_programs(shape);
+  Program& program = programs[0];
+  const auto problem = [&] { return check_programs(shape, programs).problem.text_or_empty(); };
+  CHECK(problem() == "");
+  SECTION("activation left out") {
+    program.erase(program.begin() + 1);
+    CHECK(problem() ==
+          "stage 0, instruction 1: forward of virtual stage 1 micro-batch 0: its activation was not passed");
+  }
+  SECTION("gradient left out") {
+    program.erase(program.begin() + 4);
+    CHECK(problem() ==
+          "stage 0, instruction 6: backward_input of virtual stage 0 micro-batch 0: its gradient was not "
+          "passed");
+  }
+  SECTION("activation too soon") {
+    std::swap(program[0], program[1]);
+    CHECK(problem() ==
+          "stage 0, instruction 0: pass_activation of virtual stage 1 micro-batch 0: the forward of the "
+          "previous "
+          "virtual stage has not run");
+  }
+  SECTION("gradient too soon") {
+    std::swap(program[3], program[4]);
+    CHECK(problem() ==
+          "stage 0, instruction 3: pass_gradient of virtual stage 1 micro-batch 0: its backward_input has "
+          "not run");
+  }
+  SECTION("nothing to pass") {
+    program.insert(program.begin(), Instruction{Op::pass_activation, 0, 0});
+    CHECK(problem() ==
+          "stage 0, instruction 0: pass_activation of virtual stage 0 micro-batch 0: the previous virtual "
+          "stage "
+          "is not on this stage");
+  }
+  SECTION("sent where it is passed") {
+    program.insert(program.begin() + 1, Instruction{Op::receive_activation, 1, 0});
+    CHECK(
+        problem() ==
+        "stage 0, instruction 1: receive_activation of virtual stage 1 micro-batch 0: virtual stages on the "
+        "same stage exchange no messages");
+  }
+}
+
 TEST_CASE("late weights raise the peak") {
   SmallPipeline small;
   CHECK(check_programs(small.shape, small.programs).peak_in_flight == std::vector<int>{2, 1});

@@ -121,7 +121,7 @@ TEST_CASE("what a job cannot have is named with the reason") {
         "schedule interleaved needs; use 4 or 8");
   CHECK(row_of(table, Schedule::zb_v).refused == "");
   const std::string text = render_schedules(table);
-  CHECK(text.find("dualpipev x 2   not possible: E0304") != std::string::npos);
+  CHECK(text.find("dualpipev x 2    not possible: E0304") != std::string::npos);
   CHECK(text.find("* 1f1b ") != std::string::npos);
 
   const ScheduleTable few = table_of(table_job({"model.num_layers=5"}));
