@@ -14,7 +14,7 @@ struct ExpandKeys {
   int64_t heads = 0;
   Matrix kv, shared, k, v;
   int64_t head_dim() const { return k.cols / heads; }
-  int64_t own_dim() const { return head_dim() - shared.cols; }         ///< N
+  int64_t own_dim() const { return head_dim() - shared.cols; }       ///< N
   int64_t value_dim() const { return kv.cols / heads - own_dim(); }  ///< W
   OpShape cost_shape() const { return elements(kName, k); }
   double bytes() const { return bytes_of({kv, shared, k, v}); }

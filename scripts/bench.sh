@@ -138,7 +138,7 @@ bench_context() {
   while [ $((2 * count)) -le "$cores" ]; do count=$((2 * count)); done
   for turn in $(seq "$turns"); do
     spec llama-4m 8192 1 1 4 >job.json
-    local long="-s model.max_seq_len=8192 -s device=cpu -s parallelism.lanes=1"
+    local long="-s data.documents=ignore -s model.max_seq_len=8192 -s device=cpu -s parallelism.lanes=1"
     launch $long -s parallelism.threads_per_rank="$count"
     whole=$(best "$whole" "$(field tokens_per_s)")
     launch $long -s parallelism.threads_per_rank="$count" -s parallelism.context_blocks="$count"

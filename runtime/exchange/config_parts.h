@@ -66,9 +66,6 @@ struct ExpertKeys {
   int64_t num_experts = 8, top_k = 2;  ///< where a file does not have the keys
 };
 ConfigPart experts(ExpertKeys keys);
-/// Latent attention, whose sizes take the place of head_dim, and the mixture of experts of DeepSeek-V3.
-ConfigPart latent_attention();
-ConfigPart deepseek_experts();
 /// One that every token meets, with a gate (Qwen2-MoE).
 ConfigPart shared_expert();
 /// Experts chosen by biased sigmoids in groups, with shared ones; the first layers are dense (DeepSeek-V3, GLM-4.5).
@@ -80,6 +77,10 @@ ConfigPart qk_norm();
 /// What each file of gpt-oss says without a key; swiglu_limit.
 ConfigPart router_bias();
 ConfigPart activation_limit();
+/// Latent attention, whose sizes take the place of head_dim (DeepSeek-V3).
+ConfigPart latent_attention();
+/// Keys without which the family's class has values of its own.
+ConfigPart required(std::vector<const char*> keys);
 /// query_pre_attn_scalar and soft-caps, with what they are where a file has no such keys. score_cap nullopt: the
 /// class has its key, and computes none.
 ConfigPart gemma(std::optional<double> score_cap, double logit_cap);

@@ -48,7 +48,7 @@ ConfigTable of_deepseek(std::vector<ConfigPart> own) {
 
 // In the order of Family. Source: GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config,
 // Olmo3Config, Gemma2Config, Gemma3TextConfig, MistralConfig, SmolLM3Config, MixtralConfig, Qwen3MoeConfig,
-// DeepseekV3Config, Qwen2MoeConfig, Glm4MoeConfig and GptOssConfig of transformers 4 and 5.
+// Qwen2MoeConfig, Glm4MoeConfig, GptOssConfig and DeepseekV3Config of transformers 4 and 5.
 const ConfigTable& table_of(Family family) {
   using namespace config_parts;
   const auto silu = [] { return activation("hidden_act", true); };
@@ -94,9 +94,6 @@ const ConfigTable& table_of(Family family) {
       of_hub({silu(), attention_bias(), windows({.by_use_key = true}),
               experts({.own_width = true, .num_experts = 128, .top_k = 8}), rope({})},
              1e-6, 0, false),
-      of_deepseek({silu(), fixed("attention_bias", "false"), fixed("scoring_func", "\"sigmoid\""),
-                   fixed("topk_method", "\"noaux_tc\""), fixed("moe_layer_freq", "1"), latent_attention(),
-                   deepseek_experts(), rope({})}),
       of_hub({silu(), fixed("qkv_bias", "true"), windows({.by_use_key = true}),
               experts({.own_width = true, .num_experts = 60, .top_k = 4}), shared_expert(), rope({})},
              1e-6, 0, false),
@@ -107,6 +104,12 @@ const ConfigTable& table_of(Family family) {
               experts({.num_experts = 128, .top_k = 4}), router_bias(), ignored("experts_per_token"),
               ignored("initial_context_length"), rope({.theta = 150000})},
              1e-5, 64, false),
+      of_deepseek({silu(), fixed("attention_bias", "false"), fixed("scoring_func", "\"sigmoid\""),
+                   fixed("topk_method", "\"noaux_tc\""), fixed("moe_layer_freq", "1"), latent_attention(),
+                   required({"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
+                             "routed_scaling_factor", "n_group", "topk_group", "first_k_dense_replace"}),
+                   biased_experts(), ignored("aux_loss_alpha"), ignored("seq_aux"), ignored("ep_size"),
+                   ignored("auto_map"), rope({})}),
   };
   return kTables[size_t(family)];
 }

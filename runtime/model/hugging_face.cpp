@@ -39,10 +39,6 @@ constexpr HuggingFaceFamily kHuggingFace[] = {
     of_hub("smollm3", "SmolLM3ForCausalLM"),
     of_hub("mixtral", "MixtralForCausalLM"),
     of_hub("qwen3_moe", "Qwen3MoeForCausalLM"),
-    {.model_type = "deepseek_v3",
-     .architecture = "DeepseekV3ForCausalLM",
-     .buffers = kLlamaBuffers,
-     .other_type = "kimi_k2"},
     of_hub("qwen2_moe", "Qwen2MoeForCausalLM"),
     {.model_type = "glm4_moe",
      .architecture = "Glm4MoeForCausalLM",
@@ -56,6 +52,13 @@ constexpr HuggingFaceFamily kHuggingFace[] = {
      .transposed = false,
      .buffers = kLlamaBuffers,
      .joins_experts = true},
+    {.model_type = "deepseek_v3",
+     .architecture = "DeepseekV3ForCausalLM",
+     .prefix = "",
+     .transposed = false,
+     .buffers = kLlamaBuffers,
+     .predicts_further = true,
+     .other_type = "kimi_k2"},
 };
 static_assert(std::size(kHuggingFace) == std::size(kFamilies));
 

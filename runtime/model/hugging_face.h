@@ -23,11 +23,11 @@ struct HuggingFaceFamily {
   bool transposed;          ///< linear weights are stored as [in, out] (Conv1D), not [out, in]
   /// Ends of the names of tensors that are no parameters: buffers of older versions.
   std::span<const std::string_view> buffers;
-  std::string_view other_type = "none";  ///< a model_type under which files have the same class
   /// The weights of all experts of a layer are one tensor, and so are their biases (gpt-oss).
   bool joins_experts = false;
   /// Behind the last layer there may be others, which predict further tokens; they may be left out.
   bool predicts_further = false;
+  std::string_view other_type = "none";  ///< a model_type under which files have the same class
 };
 const HuggingFaceFamily& hugging_face(Family family);
 

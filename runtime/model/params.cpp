@@ -69,8 +69,9 @@ class TableBuilder {
           attentions_.push_back({attention->heads, attention->kv_heads});
         }
         if (const auto* latent = std::get_if<LatentAttentionPlan>(&sublayer)) {
-          kv_heads_ = std::gcd(kv_heads_, latent->heads);
-          attentions_.push_back({latent->heads, latent->heads});
+          const int64_t parts = LatentSpec::tensor_parts(latent->heads);
+          kv_heads_ = std::gcd(kv_heads_, parts);
+          attentions_.push_back({parts, parts});
         }
         if (const auto* moe = std::get_if<MoePlan>(&sublayer)) table_.experts = moe->experts;
         for (ParamDeclaration d : parameters_of(sublayer)) {

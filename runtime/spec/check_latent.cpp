@@ -39,6 +39,12 @@ void check_features(Resolution& r) {
                          "not {}",
                          m.latent.head_dim(), m.head_dim_given),
              {"model.head_dim", kOwn, kRope}, {"remove model.head_dim"});
+  const int64_t parts = LatentSpec::tensor_parts(m.num_heads);
+  if (r.sound({kHeads, "parallelism.tensor"}) && m.num_heads % r.job.parallelism.tensor == 0 &&
+      parts % r.job.parallelism.tensor != 0)
+    r.report("E0229",
+             fmt::format("heads of latent attention are not cut over {} ranks", r.job.parallelism.tensor),
+             {"parallelism.tensor", kHeads, kRank}, {fmt::format("use a divisor of {}", parts)});
   if (r.sound("model.mup.base_hidden_size") && m.mup.base_hidden_size > 0)
     r.report("E0244", "muP is not known for latent attention", {"model.mup.base_hidden_size", kRank},
              {"remove model.mup"});

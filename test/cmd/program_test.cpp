@@ -283,6 +283,7 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"plan", {"plan", big, "--no-data"}},
       {"plan", {"plan", big, "--no-data", "--device", "h100", "--nodes", "2"}},
       {"plan", {"plan", big, "--no-data", "--device", "1MiB"}},
+      {"plan", {"plan", big, "--no-data", "-s", "parallelism.context=2", "-s", "device=cpu"}},
       {"timeline", {"plan", big, "--timeline"}},
       {"schedules", {"plan", big, "--no-data", "--schedules"}},
       {"schedules", {"plan", big, "--no-data", "--schedules", "--device", "h100"}},

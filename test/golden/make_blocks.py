@@ -100,10 +100,10 @@ CASES = {
                       moe_intermediate_size=12, num_experts=5, num_experts_per_tok=3, norm_topk_prob=False,
                       mlp_only_layers=[0], decoder_sparse_step=1, router_aux_loss_coef=0.0,
                       max_position_embeddings=64, rope_parameters=dict(PLAIN, rope_theta=1e3)),
-    # Without shared experts and groups. Values are narrower than keys; both scales of YaRN count.
+    # Values are narrower than keys; both scales of YaRN count.
     "deepseek_v3": dict(model_type="deepseek_v3", **dict(SIZE, num_key_value_heads=4), num_hidden_layers=2,
                         intermediate_size=24, moe_intermediate_size=6, n_routed_experts=6, num_experts_per_tok=2,
-                        n_shared_experts=0, n_group=1, topk_group=1, first_k_dense_replace=1, num_mtp_layers=0,
+                        n_shared_experts=1, n_group=3, topk_group=2, first_k_dense_replace=1, num_mtp_layers=0,
                         rms_norm_eps=1e-5,
                         kv_lora_rank=8, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5,
                         max_position_embeddings=256,
@@ -128,7 +128,7 @@ CASES = {
                                          original_max_position_embeddings=64)),
 }
 # The first from 200 whose routers never waver.
-SEEDS = dict(mixtral=205, qwen3_moe=220, deepseek_v3=200, qwen2_moe=213, glm4_moe=201, gpt_oss=207)
+SEEDS = dict(mixtral=205, qwen3_moe=220, qwen2_moe=213, glm4_moe=201, gpt_oss=207, deepseek_v3=202)
 
 
 class Raised(TorchFunctionMode):
@@ -157,8 +157,6 @@ def load(keys):
 def init(model, g):
     """Scores, gates and logits of order one, so that windows, caps and rotations matter; no weight is neutral."""
     for name, p in model.named_parameters():
-        if p.numel() == 0:
-            continue
         if p.dim() == 3:  # [experts, out, in], of gpt_oss [experts, in, out]
             fan = p.shape[1 if model.config.model_type == "gpt_oss" else 2]
             p.data.copy_((torch.randn(p.shape, generator=g) / math.sqrt(fan)).float().double())
@@ -215,7 +213,7 @@ def on_disk(model, tensors):
         elif name.endswith("experts.down_proj"):
             for e, part in enumerate(x):
                 out[f"{base.removesuffix('down_proj')}{e}.{names[2]}.weight"] = part.contiguous()
-        elif x.numel() > 0:  # no shared experts
+        else:
             out[base] = x
     return out
 
@@ -327,9 +325,10 @@ def mix(c, p, h, x, act):
     """Every expert of every token, most of them times 0, and the shared ones."""
     kind, k = c["model_type"], c["num_experts_per_tok"]
     z = x @ p[h + ("router.weight" if kind == "gpt_oss" else "gate.weight")].T + p.get(h + "router.bias", 0.0)
-    s = z.sigmoid() if kind in ("glm4_moe", "deepseek_v3") else z.softmax(-1)
+    biased = kind in ("glm4_moe", "deepseek_v3")
+    s = z.sigmoid() if biased else z.softmax(-1)
     value = s + p.get(h + "gate.e_score_correction_bias", 0.0)
-    if kind == "glm4_moe":
+    if biased:
         best = value.unflatten(-1, (c["n_group"], -1)).sort(-1, descending=True).values[..., :2].sum(-1)
         kept = best >= best.sort(-1, descending=True).values[..., c["topk_group"] - 1, None]
         value = torch.where(kept.repeat_interleave(s.shape[-1] // c["n_group"], -1), value, -math.inf)
@@ -337,8 +336,6 @@ def mix(c, p, h, x, act):
     w = torch.where(chosen, s, 0.0)
     if kind in ("mixtral", "gpt_oss") or c["norm_topk_prob"]:
         w = w / w.sum(-1, keepdim=True)
-    if kind == "deepseek_v3":
-        w = w * c["routed_scaling_factor"]
     if kind == "gpt_oss":
         both = torch.einsum("btd,edf->btef", x, p[h + "experts.gate_up_proj"]) + p[h + "experts.gate_up_proj_bias"]
         limit = c["swiglu_limit"]
@@ -347,7 +344,7 @@ def mix(c, p, h, x, act):
         return torch.einsum("bte,bted->btd", w, y + p[h + "experts.down_proj_bias"])
     gate, up = torch.einsum("btd,efd->btef", x, p[h + "experts.gate_up_proj"]).chunk(2, -1)
     y = torch.einsum("bte,btef,edf->btd", w, act(gate) * up, p[h + "experts.down_proj"])
-    if kind == "glm4_moe":
+    if biased:
         y = c["routed_scaling_factor"] * y
     for name in ("shared_expert", "shared_experts"):
         if h + name + ".up_proj.weight" in p:
@@ -497,10 +494,10 @@ def watch_routers(model):
         counts[name] = counts.get(name, 0) + torch.bincount(chosen.flatten(), minlength=len(bias))
 
     for name, module in model.named_modules():
-        if hasattr(module, "e_score_correction_bias") and model.config.model_type == "glm4_moe":
+        if hasattr(module, "e_score_correction_bias"):
             module.register_forward_hook(
                 lambda router, args, _, name=name + ".e_score_correction_bias": look_at_biased(router, args, name))
-        elif type(module).__name__.lower().endswith("topkrouter") and hasattr(module, "top_k"):
+        elif type(module).__name__.endswith("TopKRouter") and hasattr(module, "top_k"):
             module.register_forward_hook(look)
     return gaps, counts
 

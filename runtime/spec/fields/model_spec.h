@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,7 +88,7 @@ struct RopeScalingSpec {
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;              // yarn
   double attention_factor = 0;                       // yarn; 0: by the two below, or growth(1)
-  double mscale = 0, mscale_all_dim = 0;  // yarn; both given: attention_factor is growth(mscale) / growth(the other)
+  double mscale = 0, mscale_all_dim = 0;             // yarn; both: growth(mscale) / growth(mscale_all_dim)
   bool truncate = true;                              // yarn: whole channels begin and end the ramp
   bool operator==(const RopeScalingSpec&) const = default;
   /// YaRN's factor of scores, arXiv:2309.00071, section 3.4.
@@ -109,6 +110,9 @@ struct LatentSpec {
   int64_t q_lora_rank = 0;   // 0: queries are one product
   int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
   int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  /// Tensor ranks over which heads may be cut: the divisors of this. Checkpoints are cut wherever ranks may be, so
+  /// that each head would be a piece of each expert.
+  static int64_t tensor_parts(int64_t heads) { return std::gcd(heads, int64_t{16}); }
   bool operator==(const LatentSpec&) const = default;
 };
 
@@ -156,16 +160,17 @@ enum class Family {
   smollm3,
   mixtral,
   qwen3_moe,
-  deepseek_v3,
   qwen2_moe,
   glm4_moe,
-  gpt_oss
+  gpt_oss,
+  deepseek_v3
 };
 template <>
 struct Words<Family> {
-  static constexpr std::string_view list[] = {
-      "gpt2",    "llama",   "qwen2",   "qwen3",     "olmo2",       "olmo3",     "gemma2",   "gemma3",
-      "mistral", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "qwen2_moe", "glm4_moe", "gpt_oss"};
+  static constexpr std::string_view list[] = {"gpt2",    "llama",     "qwen2",     "qwen3",    "olmo2",
+                                              "olmo3",   "gemma2",    "gemma3",    "mistral",  "smollm3",
+                                              "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
+                                              "deepseek_v3"};
 };
 /// What a family presets.
 struct FamilyKind {
@@ -206,7 +211,6 @@ inline constexpr FamilyKind kFamilies[] = {
     {.tied = true},
     {.expert_names = ExpertNames::mixtral},
     {.layer = {.qk_norm = QkNorm::head}},
-    {.interleaved = true},
     {.layer = {.qkv_bias = true}},
     {.layer = {.qkv_bias = true}, .expert_names = ExpertNames::deepseek},
     {.layer = {.qkv_bias = true,
@@ -215,6 +219,7 @@ inline constexpr FamilyKind kFamilies[] = {
                .sinks = true,
                .activation = FfnActivation::swiglu_clamped},
      .expert_names = ExpertNames::gpt_oss},
+    {.interleaved = true, .expert_names = ExpertNames::deepseek},
 };
 static_assert(std::size(kFamilies) == std::size(Words<Family>::list));
 constexpr const FamilyKind& kind_of(Family family) { return kFamilies[size_t(family)]; }
@@ -278,8 +283,8 @@ struct ModelSpec {
   double mup_ratio() const {
     return mup.base_hidden_size > 0 ? double(mup.base_hidden_size) / double(hidden_size) : 1;
   }
-  /// Factor of the product of a query and a key: by muP 1 / head_dim, and as without it at the base head_dim. Of
-  /// latent attention YaRN's growth, whole heads of which it is for, is part of it (DeepSeek-V2).
+  /// Factor of the product of a query and a key: by muP 1 / head_dim, and as without it at the base head_dim. In
+  /// latent attention YaRN's growth multiplies it twice, for queries and for keys (DeepSeek-V2).
   double attention_scale() const {
     if (layer.score_scale > 0) return layer.score_scale;
     const int64_t base = mup.base_head_dim > 0 ? mup.base_head_dim : head_dim();

@@ -150,6 +150,7 @@ TEST_CASE("a file of DeepSeek-V3's form that is not computed as transformers do 
   CHECK_THAT(refusal(R"({"v_head_dim": 12})"), Contains("v_head_dim is 12"));
   CHECK_THAT(refusal(R"({"num_key_value_heads": 2})"), Contains("num_key_value_heads is 2"));
   CHECK_THAT(refusal(R"({"attention_bias": true})"), Contains("attention_bias is true"));
+  CHECK_THAT(refusal(R"({"n_group": null})"), Contains("it has no n_group"));
   CHECK_THAT(refusal(R"({"scoring_func": "softmax"})"), Contains("scoring_func"));
   CHECK_THAT(refusal(R"({"quantization_config": {"fmt": "e4m3"}})"), Contains("quantization_config"));
 }

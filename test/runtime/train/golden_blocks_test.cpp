@@ -223,6 +223,7 @@ TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_l
 TEST_CASE("each family's curve and gradients on TP4 PP2, two ranks for each KV head",
           "[golden][shared_heads]") {
   for (const std::string& name : blocks()) {
+    if (block_job(name).model.is_latent()) continue;  // its experts are not cut in four
     if (name != "gpt2") CHECK(block_job(name).model.num_kv_heads == 2);
     check_block(name, 4, 2, 1, false);
   }
