@@ -62,7 +62,8 @@ std::string next_command(const PlanOptions& options, const PlanReport& report) {
   }
   JobArguments launched = options.job;
   if (report.device.kind == DeviceKind::cuda && report.job.device == DeviceChoice::cpu) {
-    if (report.job.parallelism.context_blocks > 1) return "";  // refused on GPUs
+    const ParallelSpec& p = report.job.parallelism;
+    if (p.context_blocks > 1 || p.expert > 1) return "";  // refused on GPUs
     launched.overrides.push_back("device=cuda");
   }
   return launch_command(launched);

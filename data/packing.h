@@ -1,8 +1,8 @@
 // Packing: the samples of a source in which no document is cut that fits into one (data.packing: best_fit).
 //
 // A sample has room for seq_len + 1 tokens. A longer document is cut into full samples, neighbours of which
-// share a token, so that each of its tokens but the first is a target once, and a rest. Documents and rests of
-// a window of kPackingWindow documents that follow each other in a file are laid into samples, the longest
+// share a token, so that each of its tokens but the first is a target once, and a rest. Documents and rests
+// of a window of kPackingWindow documents that follow each other in a file are laid into samples, the longest
 // first, each into the fullest sample in which it fits (best-fit decreasing); what then is free at the end of
 // a sample is padding. Documents of fewer than two tokens have no target and are left out.
 //
@@ -23,19 +23,20 @@ struct TokenRange {
 };
 using PackedSample = std::vector<TokenRange>;
 
-/// The samples of one window of documents: the full ones in the order of the documents, then the others in the
-/// order in which they were begun. Pure.
+/// The samples of one window of documents: the full ones in the order of the documents, then the others in
+/// the order in which they were begun. Pure.
 std::vector<PackedSample> pack_window(std::span<const TokenRange> documents, uint64_t room);
 
-/// Documents of a median of 545 and a mean of 1120 tokens leave 0.10 % of the room free at seq_len 1024, 0.23 %
-/// at 4096 and 0.40 % at 8192; to pack a window takes 0.2 ms. Windows of 4096 documents leave a quarter of that
-/// free, and take four times as long.
+/// Documents of a median of 545 and a mean of 1120 tokens leave 0.10 % of the room free at seq_len 1024, 0.23
+/// % at 4096 and 0.40 % at 8192; to pack a window takes 0.2 ms. Windows of 4096 documents leave a quarter of
+/// that free, and take four times as long.
 inline constexpr uint64_t kPackingWindow = 1024;
 
 /// All windows of a source. Thread-safe after construction.
 class Packing {
  public:
-  /// Gives the documents of window `window`, fewer than kPackingWindow or none only in the last one of a file.
+  /// Gives the documents of window `window`, fewer than kPackingWindow or none only in the last one of a
+  /// file.
   using Window = std::function<std::vector<TokenRange>(uint64_t window)>;
   /// room: tokens of a sample. Packs each window once, to count its samples.
   Packing(uint64_t windows, uint64_t room, Window window);

@@ -58,7 +58,8 @@ class TokenFile {
 /// Opens `prefix`.idx and `prefix`.bin of Megatron-LM. Checks the consistency of the whole index, and the
 /// size of the .bin, in one pass over the index. Error(kData).
 TokenFile open_megatron(const std::string& prefix, const std::function<void(uint64_t bytes)>& on_checked = {});
-/// The lengths, in tokens, of at most `limit` documents of a file from open_megatron, from document `first` on.
+/// The lengths, in tokens, of at most `limit` documents of a file from open_megatron, from document `first`
+/// on.
 std::vector<uint64_t> document_lengths(const TokenFile& file, uint64_t limit, uint64_t first = 0);
 /// Between two marks the lengths in the index are added up: a mark costs memory, a document between marks
 /// time.

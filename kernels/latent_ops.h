@@ -1,7 +1,7 @@
-// The ops of multi-head latent attention (arXiv:2405.04434, section 2.1): the keys and values of heads from what
-// each head has of its own and from what all heads share. ops.h has the letters and the rules of every op; here
-// also: N channels of a key that are its head's own, R those that all heads share, D = N + R, W channels of a
-// value, at most D.
+// The ops of multi-head latent attention (arXiv:2405.04434, section 2.1): the keys and values of heads from
+// what each head has of its own and from what all heads share. ops.h has the letters and the rules of every
+// op; here also: N channels of a key that are its head's own, R those that all heads share, D = N + R, W
+// channels of a value, at most D.
 #pragma once
 #include "kernels/op_arguments.h"
 

@@ -27,8 +27,8 @@ struct Router {
 
 constexpr int kMostRouterGroups = 64;
 
-/// The experts of each token. bias f32 [1, E], or empty: 0; logits f32 [M, E] -> ids i32 [M, k], weights f32 [M, k], counts i32 [M / T, E]:
-/// slots of each sequence by expert
+/// The experts of each token. bias f32 [1, E], or empty: 0; logits f32 [M, E] -> ids i32 [M, k], weights f32
+/// [M, k], counts i32 [M / T, E]: slots of each sequence by expert
 struct Route {
   static constexpr const char* kName = "route";
   Router router;
@@ -143,7 +143,8 @@ struct GateRows {
   void arguments(auto&& each) { each(x), each(logits), each(y); }
 };
 
-/// dlogits[m] = s (1 - s) sum_c x[m, c] * dy[m, c] with s = sigmoid(logits[m]); dx[m] = s * dy[m]. dx may be dy.
+/// dlogits[m] = s (1 - s) sum_c x[m, c] * dy[m, c] with s = sigmoid(logits[m]); dx[m] = s * dy[m]. dx may be
+/// dy.
 struct GateRowsBackward {
   static constexpr const char* kName = "gate_rows_backward";
   Matrix x, logits, dy, dlogits, dx;
@@ -153,7 +154,8 @@ struct GateRowsBackward {
   void arguments(auto&& each) { each(x), each(logits), each(dy), each(dlogits), each(dx); }
 };
 
-/// x[r] = x[r] + weights[slots[r]] * bias[e], or without weights and slots x[r] + bias[e], of the rows of each
+/// x[r] = x[r] + weights[slots[r]] * bias[e], or without weights and slots x[r] + bias[e], of the rows of
+/// each
 /// expert e, in f32, rounded once.   x [R, N]; bias f32 [E, N]; offsets and slots of SortByExpert
 struct AddExpertBias {
   static constexpr const char* kName = "add_expert_bias";
@@ -165,7 +167,8 @@ struct AddExpertBias {
   void arguments(auto&& each) { each(x), each(bias), each(offsets), each(weights), each(slots); }
 };
 
-/// The gradient of its bias: dbias[e] (+)= sum over the rows r of expert e, in order, of weights[slots[r]] * dy[r],
+/// The gradient of its bias: dbias[e] (+)= sum over the rows r of expert e, in order, of weights[slots[r]] *
+/// dy[r],
 /// or of dy[r]; 0 of none.   dbias f32 [E, N]
 struct ExpertBiasBackward {
   static constexpr const char* kName = "expert_bias_backward";
@@ -179,7 +182,8 @@ struct ExpertBiasBackward {
   void arguments(auto&& each) { each(dy), each(offsets), each(weights), each(slots), each(dbias); }
 };
 
-/// The gradient of its weights: dweights[slots[r]] += sum_c dy[r, c] * bias[e, c] of the rows r of each expert e.
+/// The gradient of its weights: dweights[slots[r]] += sum_c dy[r, c] * bias[e, c] of the rows r of each
+/// expert e.
 struct ExpertBiasWeights {
   static constexpr const char* kName = "expert_bias_weights";
   Matrix dy, bias, offsets, slots, dweights;

@@ -49,8 +49,8 @@ struct AttentionShape {
   int64_t batch = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
   int64_t keys = 0;    ///< of a sequence; 0: as many as queries
-  /// The reference and the CPU compute every mask; GPUs so far those of queries at the positions of their keys
-  /// (query_offset = 0 and as many keys as queries).
+  /// The reference and the CPU compute every mask; GPUs so far those of queries at the positions of their
+  /// keys (query_offset = 0 and as many keys as queries).
   AttentionMask mask = {};
   int64_t keys_of_sequence() const { return keys > 0 ? keys : seq_len; }
   bool has_own_keys() const { return keys_of_sequence() == seq_len && mask.query_offset == 0; }
@@ -65,8 +65,8 @@ struct AttentionShape {
   }
 };
 
-/// The pairs of a query and a key that it sees, in one sequence of `seq_len` queries and keys: the sum over t of
-/// min(t + 1, window), or of t + 1 if window = 0.
+/// The pairs of a query and a key that it sees, in one sequence of `seq_len` queries and keys: the sum over t
+/// of min(t + 1, window), or of t + 1 if window = 0.
 constexpr int64_t visible_pairs(int64_t seq_len, int64_t window) {
   const int64_t w = window > 0 && window < seq_len ? window : seq_len;
   return w * (w + 1) / 2 + (seq_len - w) * w;
@@ -146,8 +146,8 @@ void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, 
 void check_own_keys(const AttentionShape& s);
 /// On a device whose memory the host may read: the documents of the mask are in order.
 void check_documents(const AttentionShape& s);
-/// The cost of attention by its shape, and its FLOPs for each product of scores and one of values. A causal mask
-/// counts as half of all pairs, a shorter window by its visible pairs, documents as if there were none.
+/// The cost of attention by its shape, and its FLOPs for each product of scores and one of values. A causal
+/// mask counts as half of all pairs, a shorter window by its visible pairs, documents as if there were none.
 OpShape attention_cost(std::string_view op, const AttentionShape& s);
 double attention_flops(const AttentionShape& s);
 void check_logits(const Matrix& logits, float cap);

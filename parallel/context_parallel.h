@@ -1,7 +1,7 @@
 // ContextParallel: how attention sees whole sequences where ranks have parts of them. Keys and values of all
-// tokens are gathered into the order of the sequences, so that a query's result does not depend on the number of
-// ranks; their gradients are added over blocks by a balanced binary tree in the order of the blocks, each node
-// rounded to the dtype of activations, so that they do not, either.
+// tokens are gathered into the order of the sequences, so that a query's result does not depend on the number
+// of ranks; their gradients are added over blocks by a balanced binary tree in the order of the blocks, each
+// node rounded to the dtype of activations, so that they do not, either.
 #pragma once
 #include <memory>
 
@@ -18,11 +18,12 @@ class ContextParallel {
                   kernels::Stream& stream);
   const SequenceCut& cut() const { return cut_; }
 
-  /// own [rows of this rank, C] -> all [sequences * seq_len, C], in the order of tokens. room: as large as all.
+  /// own [rows of this rank, C] -> all [sequences * seq_len, C], in the order of tokens. room: as large as
+  /// all.
   void gather(kernels::Matrix own, kernels::Matrix room, kernels::Matrix all) const;
-  /// of_blocks: the gradients of each block here, [sequences * seq_len, C] each in the order of tokens, one after
-  /// another -> own [rows of this rank, C]: those of this rank's rows, added over all blocks. Overwrites
-  /// of_blocks; room: as large as one of them.
+  /// of_blocks: the gradients of each block here, [sequences * seq_len, C] each in the order of tokens, one
+  /// after another -> own [rows of this rank, C]: those of this rank's rows, added over all blocks.
+  /// Overwrites of_blocks; room: as large as one of them.
   void add(kernels::Matrix of_blocks, kernels::Matrix room, kernels::Matrix own) const;
 
  private:

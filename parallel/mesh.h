@@ -1,7 +1,7 @@
 // The mesh: the position of each world rank on the axes tp, cp, dp, pp.
 //
-// Invariant: tp * cp * dp * pp == world_size. Rank order, fastest first: tp, cp, dp, pp, so that a tensor group is
-// neighbours on one node. Pure arithmetic; safe from any thread.
+// Invariant: tp * cp * dp * pp == world_size. Rank order, fastest first: tp, cp, dp, pp, so that a tensor
+// group is neighbours on one node. Pure arithmetic; safe from any thread.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -72,8 +72,8 @@ class PerAxis {
 MeshPosition position_of(const MeshShape& shape, int rank);
 int rank_of(const MeshShape& shape, const MeshPosition& position);
 
-/// The ranks that share every coordinate but `axis` (and the axes within it) with `rank`, in rank order: so its
-/// index in the result is its coordinate on the axis, of dp that of dp * cp + cp.
+/// The ranks that share every coordinate but `axis` (and the axes within it) with `rank`, in rank order: so
+/// its index in the result is its coordinate on the axis, of dp that of dp * cp + cp.
 std::vector<int> group_of(const MeshShape& shape, int rank, Axis axis);
 
 /// One rank's group along an axis, without the list of its members.
@@ -84,7 +84,8 @@ struct MeshGroup {
 };
 MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis);
 
-/// The parts of a data-parallel group with experts: `ranks` neighbours share them, and others hold the same ones.
+/// The parts of a data-parallel group with experts: `ranks` neighbours share them, and others hold the same
+/// ones.
 MeshGroup expert_group(const MeshGroup& data, int ranks);
 MeshGroup expert_data_group(const MeshGroup& data, int ranks);
 

@@ -2,8 +2,8 @@
 // executor runs any program (runtime/train), one checker proves it deadlock-free and within its memory bound,
 // one simulator times it, one drawing shows it.
 //
-// The model is cut into stages * virtual_stages virtual stages (parallel/virtual_stages.h). A micro-batch flows
-// through virtual stages 0, 1, ... and its gradient back.
+// The model is cut into stages * virtual_stages virtual stages (parallel/virtual_stages.h). A micro-batch
+// flows through virtual stages 0, 1, ... and its gradient back.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -67,8 +67,8 @@ using Program = std::vector<Instruction>;
 /// arXiv:2104.04473; ZB-H1 arXiv:2401.10241; the others see parallel/v_schedules.h.
 std::vector<Program> make_programs(const PipelineShape&);
 
-/// Puts each backward_weight right behind its backward_input, before the gradient is sent, for stages that run
-/// both halves together. It makes no stage wait for another, because no other stage needs it.
+/// Puts each backward_weight right behind its backward_input, before the gradient is sent, for stages that
+/// run both halves together. It makes no stage wait for another, because no other stage needs it.
 void join_halves(Program& program);
 
 /// Why a shape cannot be scheduled (e.g. interleaved needs micro_batches divisible by stages; gpipe, 1f1b and
@@ -82,10 +82,10 @@ struct CheckResult {
   bool ok() const { return problem.is_none(); }
 };
 /// Runs the programs abstractly: sends are buffered (never block), receives block. Proves: every stage ends,
-/// every send is received in order (per kind of message; in a V per virtual stage, too, because these have edges
-/// of their own) with the right contents, each pair is computed
-/// exactly once in dependency order, reduce comes after the last backward_weight of its virtual stage, step
-/// last. Activations of a pair are held from forward (or its receive) to the end of backward_weight.
+/// every send is received in order (per kind of message; in a V per virtual stage, too, because these have
+/// edges of their own) with the right contents, each pair is computed exactly once in dependency order,
+/// reduce comes after the last backward_weight of its virtual stage, step last. Activations of a pair are
+/// held from forward (or its receive) to the end of backward_weight.
 CheckResult check_programs(const PipelineShape&, const std::vector<Program>&);
 
 /// Durations in any one unit: of one virtual stage's forward, backward_input, backward_weight; of a transfer.
@@ -108,7 +108,8 @@ using InstructionCost = std::function<double(int stage, const Instruction&)>;
 Timeline simulate(const PipelineShape&, const std::vector<Program>&, const InstructionCost& cost,
                   const InstructionCost& transfer);
 
-/// Bubble over ideal compute time where a closed form exists, else nothing (an illegal shape), transfers being free:
+/// Bubble over ideal compute time where a closed form exists, else nothing (an illegal shape), transfers
+/// being free:
 ///   gpipe, 1f1b   (p-1)/m        the literature's: the backward is one operation, its gradient leaves at its end
 ///   interleaved   (p-1)/(v m)    (backward_weight costs 0). Where weights cost time our programs do better by
 ///                                (p-1) * backward_weight, because the gradient leaves first.

@@ -1,8 +1,8 @@
-// The cut of sequences over context ranks. A sequence of T tokens is 2 B chunks of equal length, where B is the
-// number of blocks; block i has chunks i and 2 B - 1 - i, so that all blocks have equally much causal attention. A
-// rank has a run of neighbouring blocks. The number of blocks is fixed when a run is born, so that what is added
-// over blocks, by one tree, does not depend on how many ranks there are. Pure.
-// Source of the pairing: zigzag, e.g. Llama 3, arXiv:2407.21783, section 3.3.2.
+// The cut of sequences over context ranks. A sequence of T tokens is 2 B chunks of equal length, where B is
+// the number of blocks; block i has chunks i and 2 B - 1 - i, so that all blocks have equally much causal
+// attention. A rank has a run of neighbouring blocks. The number of blocks is fixed when a run is born, so
+// that what is added over blocks, by one tree, does not depend on how many ranks there are. Pure. Source of
+// the pairing: zigzag, e.g. Llama 3, arXiv:2407.21783, section 3.3.2.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -75,8 +75,9 @@ struct ShardingOptions {
   bool shares_weights = false;    ///< ZeRO-3: two parts at a time have memory for compute copies
   int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many
   bool accumulates = false;  ///< a lane has several micro-batches, so lanes of one time are summed together
-  /// A rank computes the parts of a lane at one time, so many, each of which counts as a lane here; of all ranks
-  /// those of a lane are neighbours. Their gradients are added as soon as they are complete, as from ZeRO-2 on.
+  /// A rank computes the parts of a lane at one time, so many, each of which counts as a lane here; of all
+  /// ranks those of a lane are neighbours. Their gradients are added as soon as they are complete, as from
+  /// ZeRO-2 on.
   int parts_of_lane = 1;
   bool has_parts = false;              ///< a lane has parts, of which each rank may have one
   int64_t bucket_elements = 1 << 20;   ///< of a bucket; a larger chunk makes a larger one
@@ -141,8 +142,8 @@ class ShardedParams {
   kernels::Matrix gradient(int use, int lane) const;
   /// How many lanes come to the line of the use at one time.
   int lanes_together(int use) const;
-  /// The place in the gradient of part `part` of the same lane, of a place in that of its first part; null: it is
-  /// no place in a gradient.
+  /// The place in the gradient of part `part` of the same lane, of a place in that of its first part; null:
+  /// it is no place in a gradient.
   void* gradient_of_part(void* place, int part) const;
   /// Sets this gradient to zero.
   void zero_gradient(int use, int lane);
@@ -175,9 +176,9 @@ class ShardedParams {
   void begin_averages();
   /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets, as far as the ring has
   /// room; await() goes on with them. Call it once for every use after a step, first uses first. With ZeRO-3:
-  /// before a part is computed, for the uses of that part; its copies stay until those of another part come to
-  /// their place (ShardingOptions::shares_weights) or until a step, and all work that reads what is in that
-  /// place must be enqueued.
+  /// before a part is computed, for the uses of that part; its copies stay until those of another part come
+  /// to their place (ShardingOptions::shares_weights) or until a step, and all work that reads what is in
+  /// that place must be enqueued.
   void gather(int begin, int end);
   /// Computes the compute copies from the master weights and, but with ZeRO-3, starts to send them to all
   /// ranks. Call it after initialisation or load.

@@ -118,8 +118,8 @@ struct Plan {
   size_t weight_bytes = 0;         ///< of two parts where they take turns
   GatherRing gather_ring;
   MuonScratch muon;
-  /// From ZeRO-2 on, of more than one rank, and of lanes with parts: the lanes of one time are reduced as soon
-  /// as they are complete.
+  /// From ZeRO-2 on, of more than one rank, and of lanes with parts: the lanes of one time are reduced as
+  /// soon as they are complete.
   bool reduces_lanes = false;
   int parts_of_lane = 1;  ///< of ShardingOptions
   /// Lanes that all ranks compute at one time, where lanes are reduced.

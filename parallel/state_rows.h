@@ -98,8 +98,8 @@ inline size_t StateRows::saved_bytes(int64_t elements, int64_t blocks) const {
   return bytes;
 }
 
-/// By which rule a parameter is updated: kernels/ops.h, and parallel/muon.h for muon. balance: its gradient is
-/// a count of tokens, which is in no norm, and it has no moment.
+/// By which rule a parameter is updated: kernels/ops.h, and parallel/muon.h for muon. balance: its gradient
+/// is a count of tokens, which is in no norm, and it has no moment.
 enum class UpdateRule : uint8_t { adamw, lion, sgd, balance, muon };
 
 inline constexpr StateRow kAdamW[] = {{StateRole::master, "master weights"},

@@ -169,8 +169,8 @@ class StepChecker {
     return Problem::none();
   }
 
-  /// The pair of the previous virtual stage, which is on this stage, of the same micro-batch; it holds its slot
-  /// until its own backward.
+  /// The pair of the previous virtual stage, which is on this stage, of the same micro-batch; it holds its
+  /// slot until its own backward.
   Action before(const Action& a) const { return {a.act, order_.local_of(global(a) - 1), a.micro_batch}; }
   Problem pass_activation(const Action& a) {
     if (!order_.passed_to(global(a))) return Problem("the previous virtual stage is not on this stage");

@@ -54,8 +54,8 @@ struct Piece {
 };
 
 /// Up to a stage's last forward: as many forwards on the way down as pass until the first micro-batch comes
-/// back; then one of each way until its loss comes back; then each backward in turn, with its weight gradient,
-/// beside the forwards that its memory allows.
+/// back; then one of each way until its loss comes back; then each backward in turn, with its weight
+/// gradient, beside the forwards that its memory allows.
 std::vector<Piece> zb_v_begin(const PipelineShape& shape, int stage) {
   std::vector<Piece> pieces;
   int forwards[2] = {}, backwards[2] = {};

@@ -4,8 +4,8 @@
 namespace trainctl::parallel {
 
 /// The virtual stages of a pipeline, numbered in the order of the model. They go down the stages, again and
-/// again from the first one on; v_shaped: down and then back up, so that the first stage has the first and the
-/// last of them, and the last stage has the two at the turn.
+/// again from the first one on; v_shaped: down and then back up, so that the first stage has the first and
+/// the last of them, and the last stage has the two at the turn.
 struct VirtualStages {
   int stages = 1, each = 1;  ///< each: of one stage, its local virtual stages 0..each-1
   bool v_shaped = false;     ///< needs each == 2

@@ -72,7 +72,8 @@ void over_pieces(const Matrix& offsets, Body body) {
 
 }  // namespace
 
-/// Calls body(expert, its first row, the row behind its last) for each expert, also one without rows, on the pool.
+/// Calls body(expert, its first row, the row behind its last) for each expert, also one without rows, on the
+/// pool.
 template <typename Body>
 void CpuBackend::over_experts(const Matrix& offsets, Body body) {
   const auto* at = offsets.as<int32_t>();

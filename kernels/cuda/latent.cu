@@ -1,5 +1,5 @@
-// Keys and values of latent attention. A thread has a pack of columns of a head where heads are made of whole packs,
-// else one column; what all heads share is summed by a thread for each of its columns, heads in order.
+// Keys and values of latent attention. A thread has a pack of columns of a head where heads are made of whole
+// packs, else one column; what all heads share is summed by a thread for each of its columns, heads in order.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops.h"
 

@@ -1,5 +1,6 @@
-// A mixture of experts: its router, the order of rows by expert, and products whose rows belong to experts. The host does not know how many
-// rows an expert has: a grid has a block for every tile that there may be, and a block finds its expert in the offsets.
+// A mixture of experts: its router, the order of rows by expert, and products whose rows belong to experts.
+// The host does not know how many rows an expert has: a grid has a block for every tile that there may be,
+// and a block finds its expert in the offsets.
 #include <climits>
 
 #include "kernels/cuda/elements.cuh"
@@ -11,7 +12,8 @@ namespace {
 
 constexpr int kMoeThreads = 256;
 
-// ---- router: a warp for each token, in double -------------------------------------------------------------------------------------------
+// ---- router: a warp for each token, in double
+// -------------------------------------------------------------------------------------------
 
 constexpr int kRouterWarps = 4;
 
@@ -37,7 +39,8 @@ struct Scores {
   }
 };
 
-/// By what experts are chosen: the logits, or with a bias or groups s + bias, where groups that are left out have nothing.
+/// By what experts are chosen: the logits, or with a bias or groups s + bias, where groups that are left out
+/// have nothing.
 struct Values {
   const Scores& s;
   const float* bias;
@@ -85,7 +88,8 @@ struct Values {
 };
 static_assert(kMostRouterGroups == 2 * kWarpSize);
 
-/// The best expert that comes behind (value, index) in descending order, of equal values the lower index first.
+/// The best expert that comes behind (value, index) in descending order, of equal values the lower index
+/// first.
 __device__ inline int next_best(const Values& values, double value, int index) {
   double best = -INFINITY;
   int at = INT_MAX;
@@ -209,7 +213,8 @@ __global__ void offsets_kernel(int experts, int32_t* offsets) {
   for (int e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
 }
 
-/// A block for each expert goes over all slots, kMoeThreads at a time, and gives those of its own the next rows in order.
+/// A block for each expert goes over all slots, kMoeThreads at a time, and gives those of its own the next
+/// rows in order.
 __global__ void __launch_bounds__(kMoeThreads)
     place_kernel(const int32_t* ids, int64_t n, const int32_t* offsets, int32_t* slots, int32_t* rows) {
   __shared__ int before[2][kMoeThreads];
@@ -235,12 +240,14 @@ __global__ void __launch_bounds__(kMoeThreads)
   }
 }
 
-// ---- products -----------------------------------------------------------------------------------------------------------------------------
+// ---- products
+// -----------------------------------------------------------------------------------------------------------------------------
 
 constexpr int kTile = 64, kDepth = 16, kOfThread = 4;
 static_assert((kTile / kOfThread) * (kTile / kOfThread) == kMoeThreads);
 
-/// out[i, j] of a tile = the sum over `depth`, in order, of left(i, d) * right(d, j), which give 0 outside of their matrices.
+/// out[i, j] of a tile = the sum over `depth`, in order, of left(i, d) * right(d, j), which give 0 outside of
+/// their matrices.
 template <typename Left, typename Right, typename Store>
 __device__ inline void multiply_tile(int64_t depth, Left left, Right right, Store store) {
   __shared__ float a[kDepth][kTile + 1], b[kDepth][kTile + 1];
@@ -264,7 +271,8 @@ __device__ inline void multiply_tile(int64_t depth, Left left, Right right, Stor
     for (int j = 0; j < kOfThread; ++j) store(i0 + i, j0 + j, sums[i][j]);
 }
 
-/// Rows of `left` times their expert's part of `w`, of `per_expert` rows. kByRows: those are outputs, else inputs.
+/// Rows of `left` times their expert's part of `w`, of `per_expert` rows. kByRows: those are outputs, else
+/// inputs.
 template <typename T, typename Out, bool kByRows>
 __global__ void __launch_bounds__(kMoeThreads)
     grouped_kernel(View<const T> left, const int32_t* offsets, int experts, View<const T> w,

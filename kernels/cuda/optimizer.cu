@@ -16,8 +16,10 @@ constexpr int kGroup = 4;   ///< 16 bytes of f32
 
 __device__ inline bool stands_on(const void* p, int bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
-// ---- AdamW ----------------------------------------------------------------------------------------------------------------------
-// Each operation is rounded once, in the order of the contract: the intrinsics keep the compiler from fusing any two.
+// ---- AdamW
+// ----------------------------------------------------------------------------------------------------------------------
+// Each operation is rounded once, in the order of the contract: the intrinsics keep the compiler from fusing
+// any two.
 
 struct Weight {
   float master, first_moment, second_moment;
@@ -92,8 +94,9 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const UpdateBox* boxes,
   }
 }
 
-// ---- rules with one moment ------------------------------------------------------------------------------------------------------
-// As above: each operation is rounded once. A rule changes the master weight and the moment of one element.
+// ---- rules with one moment
+// ------------------------------------------------------------------------------------------------------ As
+// above: each operation is rounded once. A rule changes the master weight and the moment of one element.
 
 struct LionRule {
   LionStep step;
@@ -178,8 +181,10 @@ __global__ void __launch_bounds__(kThreads) balance_kernel(UpdateBox box, Balanc
   static_cast<float*>(box.param.data)[r * box.param.stride + c] = box.master[i];
 }
 
-// ---- moments in fewer bits ------------------------------------------------------------------------------------------------------
-// A warp has a block of kMomentBlock values, lane i the values i, i + 32, ...: kernels/moments.h in the same order of operations.
+// ---- moments in fewer bits
+// ------------------------------------------------------------------------------------------------------ A
+// warp has a block of kMomentBlock values, lane i the values i, i + 32, ...: kernels/moments.h in the same
+// order of operations.
 
 constexpr int kLaneValues = int(kMomentBlock) / kWarpSize;
 
@@ -320,9 +325,11 @@ __global__ void __launch_bounds__(kThreads) blocks_kernel(const UpdateBox* boxes
   }
 }
 
-// ---- sums in double -------------------------------------------------------------------------------------------------------------
+// ---- sums in double
+// -------------------------------------------------------------------------------------------------------------
 
-/// Thread i adds the groups i, i + kThreads, ... of four neighbours in a row: an order fixed by the tile's shape.
+/// Thread i adds the groups i, i + kThreads, ... of four neighbours in a row: an order fixed by the tile's
+/// shape.
 template <bool kAligned>
 __device__ inline double square_sum_of(const float* x, int64_t stride, int rows, int cols) {
   const int groups_per_row = (cols + kGroup - 1) / kGroup, groups = rows * groups_per_row;
@@ -382,7 +389,8 @@ std::vector<Tile> tiles_of(std::span<const Matrix> boxes) {
   for (size_t box = 0; box < boxes.size(); ++box) {
     const int64_t rows = boxes[box].rows, cols = boxes[box].cols;
     if (rows == 0 || cols == 0) continue;
-    // A row that is too long is cut into even parts that begin on 16 bytes; rows of the same part are put together up to the size.
+    // A row that is too long is cut into even parts that begin on 16 bytes; rows of the same part are put
+    // together up to the size.
     const int64_t width = div_up(div_up(cols, div_up(cols, kOptimizerTileElements)), kGroup) * kGroup;
     const int64_t most_rows = std::max<int64_t>(1, kOptimizerTileElements / std::min(width, cols));
     const int64_t height = div_up(rows, div_up(rows, most_rows));

@@ -20,7 +20,8 @@ struct Turn {
   }
 };
 
-/// Pairs (i, i + half): pack i of the walk is a pack of `a` values of one head; its `b` values are `half` further.
+/// Pairs (i, i + half): pack i of the walk is a pack of `a` values of one head; its `b` values are `half`
+/// further.
 template <typename T, int N>
 __global__ void __launch_bounds__(kElementThreads) rope_kernel(View<T> x, Walk walk, int packs_per_half, Turn turn) {
   const Place place = walk[int64_t(blockIdx.x) * kElementThreads + threadIdx.x];

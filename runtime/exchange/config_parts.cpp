@@ -48,9 +48,8 @@ OrderedJson layer_types(const ModelSpec& m) {
 }
 
 /// 0: none.
-int64_t window_length(const ConfigReader& r) {
-  constexpr int64_t kAbsent = 4096;  // of all classes with windows
-  if (!r.mentions("sliding_window")) return kAbsent;
+int64_t window_length(const ConfigReader& r, int64_t absent = WindowRule{}.absent) {
+  if (!r.mentions("sliding_window")) return absent;
   return is_nothing(r.at("sliding_window")) ? 0 : r.size("sliding_window");
 }
 OrderedJson window_json(const ModelSpec& m) {
@@ -140,6 +139,10 @@ class Rope {
 
   void read(const ConfigReader& r, ModelSpec& m) const {
     PositionSpec& p = m.position;
+    if (keys_.must_be_said && is_nothing(r.at("rope_scaling")) && is_nothing(r.at("rope_parameters")))
+      r.refuse(
+          "it has neither rope_scaling nor rope_parameters, and transformers' versions differ in what that "
+          "means; write the one that it was trained with");
     p.theta = r.number("rope_theta", keys_.theta);
     read_part(r, m, keys_.rotary_fraction > 0 ? keys_.rotary_fraction : 1);
     if (!is_nothing(r.at("rope_scaling"))) read_one(r, r.object("rope_scaling"), m);
@@ -218,8 +221,8 @@ class Rope {
   RopeKeys keys_;
 };
 
-/// The number whose 1 / sqrt is the scale of scores. transformers 5 take whole ones only, so that another scale has
-/// no place in a file.
+/// The number whose 1 / sqrt is the scale of scores. transformers 5 take whole ones only, so that another
+/// scale has no place in a file.
 int64_t query_scalar(const ModelSpec& m) {
   const double scale = m.layer.score_scale;
   return scale == 0 ? m.head_dim() : std::llround(1 / (scale * scale));
@@ -359,7 +362,7 @@ ConfigPart window_of_all() {
 ConfigPart windows(WindowRule rule) {
   const auto read = [=](const ConfigReader& r, ModelSpec& m) {
     const bool used = rule.period > 0 || r.boolean("use_sliding_window", false);
-    m.layer.window = used ? window_length(r) : 0;
+    m.layer.window = used ? window_length(r, rule.absent) : 0;
     std::vector<LayerKind> kinds = all_kinds(m);
     std::vector<bool> windowed(kinds.size(), false);
     if (!is_nothing(r.at("layer_types"))) {
@@ -367,6 +370,10 @@ ConfigPart windows(WindowRule rule) {
       if (m.layer.window == 0 && std::count(windowed.begin(), windowed.end(), true) > 0)
         r.refuse("layer_types has {}, and there is no sliding_window", kSliding);
     } else if (m.layer.window > 0) {
+      if (rule.needs_types)
+        r.refuse(
+            "use_sliding_window is true, and there is no layer_types; transformers' versions differ in what "
+            "that means");
       if (rule.period == 0 && !rule.by_use_key) r.refuse("it has a sliding_window, and no layer_types");
       const int64_t every =
           rule.has_pattern_key ? r.size("sliding_window_pattern", rule.period) : rule.period;

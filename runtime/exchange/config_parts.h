@@ -1,5 +1,5 @@
-// Parts of a config.json: some of its keys and what they say of a model, in both directions. A family is a list
-// of parts (model_config.cpp). Pure.
+// Parts of a config.json: some of its keys and what they say of a model, in both directions. A family is a
+// list of parts (model_config.cpp). Pure.
 #pragma once
 #include <functional>
 #include <optional>
@@ -43,6 +43,7 @@ struct RopeKeys {
   const char* window_theta = nullptr;
   bool window_is_plain = false;  ///< they turn with the same theta without scaling
   double rotary_fraction = 0;    ///< where a file has no partial_rotary_factor; 0: whole heads turn always
+  bool must_be_said = false;     ///< versions differ in what a file without scaling means (gpt-oss)
 };
 ConfigPart rope(RopeKeys keys);
 /// sliding_window of all layers (Mistral).
@@ -53,6 +54,8 @@ struct WindowRule {
   int64_t period = 0;
   bool has_pattern_key = false;  ///< sliding_window_pattern is the period
   bool by_use_key = false;
+  bool needs_types = false;  ///< versions differ in which layers use_sliding_window means (Qwen2-MoE)
+  int64_t absent = 4096;     ///< the window where a file has none
 };
 ConfigPart windows(WindowRule rule);
 /// Layers without rotary positions: no_rope_layers, or each no_rope_layer_interval-th (SmolLM3).
@@ -68,8 +71,8 @@ struct ExpertKeys {
 ConfigPart experts(ExpertKeys keys);
 /// One that every token meets, with a gate (Qwen2-MoE).
 ConfigPart shared_expert();
-/// Experts chosen by biased sigmoids in groups, with shared ones; the first layers are dense (DeepSeek-V3, GLM-4.5).
-/// Of num_nextn_predict_layers, which predict further tokens, trainctl has none.
+/// Experts chosen by biased sigmoids in groups, with shared ones; the first layers are dense (DeepSeek-V3,
+/// GLM-4.5). Of num_nextn_predict_layers, which predict further tokens, trainctl has none.
 ConfigPart biased_experts();
 /// attention_bias of q, k and v alone; use_qk_norm (GLM-4.5).
 ConfigPart qkv_bias();
@@ -81,8 +84,8 @@ ConfigPart activation_limit();
 ConfigPart latent_attention();
 /// Keys without which the family's class has values of its own.
 ConfigPart required(std::vector<const char*> keys);
-/// query_pre_attn_scalar and soft-caps, with what they are where a file has no such keys. score_cap nullopt: the
-/// class has its key, and computes none.
+/// query_pre_attn_scalar and soft-caps, with what they are where a file has no such keys. score_cap nullopt:
+/// the class has its key, and computes none.
 ConfigPart gemma(std::optional<double> score_cap, double logit_cap);
 
 }  // namespace config_parts

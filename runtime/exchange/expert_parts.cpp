@@ -88,7 +88,8 @@ ConfigPart biased_experts() {
     moe.routed_scale = r.number("routed_scaling_factor", 1);
     moe.groups = r.size("n_group", 1);
     moe.top_groups = r.size("topk_group", 1);
-    moe.first_dense_layers = int64_t(r.number("first_k_dense_replace", 1));
+    const bool all = r.number("first_k_dense_replace", 1) == 0;
+    moe.first_dense_layers = all ? 0 : r.size("first_k_dense_replace", 1);
     moe.selection_bias = true;
     moe.aux_loss_coefficient = 0;
     if (moe.num_experts % moe.groups != 0 || moe.top_groups > moe.groups ||

@@ -5,9 +5,9 @@
 //         config.json generation_config.json   with the fields of transformers 4 and 5
 //         tokenizer files                      if the tokenizer is known (runtime/exchange/tokenizer_files.h)
 //
-// Memory: two pieces of a tensor and some buffers (150 MiB), whatever the size of the model; --check-forward holds the
-// whole model as training does, about 20 bytes a parameter. The folder is read again before it gets its
-// name (runtime/exchange/new_folder.h).
+// Memory: two pieces of a tensor and some buffers (150 MiB), whatever the size of the model; --check-forward
+// holds the whole model as training does, about 20 bytes a parameter. The folder is read again before it gets
+// its name (runtime/exchange/new_folder.h).
 #pragma once
 #include <optional>
 #include <string>
@@ -24,7 +24,8 @@ struct ExportTensor {
   int param = 0;  ///< index into ParamTable::params
   StoredParam stored;
   uint64_t bytes = 0;
-  /// Of a tensor of all experts: its parameters; those of one expert lie one after another, in the order of experts.
+  /// Of a tensor of all experts: its parameters; those of one expert lie one after another, in the order of
+  /// experts.
   std::vector<int> joined = {};
 };
 struct ExportFile {

@@ -94,22 +94,23 @@ const ConfigTable& table_of(Family family) {
       of_hub({silu(), attention_bias(), windows({.by_use_key = true}),
               experts({.own_width = true, .num_experts = 128, .top_k = 8}), rope({})},
              1e-6, 0, false),
-      of_hub({silu(), fixed("qkv_bias", "true"), windows({.by_use_key = true}),
+      of_hub({silu(), fixed("qkv_bias", "true"), windows({.by_use_key = true, .needs_types = true}),
               experts({.own_width = true, .num_experts = 60, .top_k = 4}), shared_expert(), rope({})},
              1e-6, 0, false),
       of_hub({silu(), qkv_bias(), qk_norm(), biased_experts(), rope({.rotary_fraction = 0.5})}, 1e-5, 0,
              false),
       of_hub({fixed("hidden_act", "\"silu\""), fixed("attention_bias", "true"),
-              fixed("swiglu_alpha", "1.702"), activation_limit(), windows({.period = 2}),
+              fixed("swiglu_alpha", "1.702"), activation_limit(), windows({.period = 2, .absent = 128}),
               experts({.num_experts = 128, .top_k = 4}), router_bias(), ignored("experts_per_token"),
-              ignored("initial_context_length"), rope({.theta = 150000})},
+              ignored("initial_context_length"), rope({.theta = 150000, .must_be_said = true})},
              1e-5, 64, false),
-      of_deepseek({silu(), fixed("attention_bias", "false"), fixed("scoring_func", "\"sigmoid\""),
-                   fixed("topk_method", "\"noaux_tc\""), fixed("moe_layer_freq", "1"), latent_attention(),
-                   required({"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
-                             "routed_scaling_factor", "n_group", "topk_group", "first_k_dense_replace"}),
-                   biased_experts(), ignored("aux_loss_alpha"), ignored("seq_aux"), ignored("ep_size"),
-                   ignored("auto_map"), rope({})}),
+      of_deepseek(
+          {silu(), fixed("attention_bias", "false"), fixed("scoring_func", "\"sigmoid\""),
+           fixed("topk_method", "\"noaux_tc\""), fixed("moe_layer_freq", "1"), latent_attention(),
+           required({"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
+                     "routed_scaling_factor", "n_group", "topk_group", "first_k_dense_replace"}),
+           biased_experts(), ignored("aux_loss_alpha"), ignored("seq_aux"), ignored("ep_size"),
+           ignored("auto_map"), rope({})}),
   };
   return kTables[size_t(family)];
 }
@@ -202,8 +203,8 @@ class ModelReader {
     std::string known;
     for (size_t i = 0; i < std::size(kFamilies); ++i) {
       const std::string_view mine = hugging_face(Family(i)).model_type;
-      if (type == std::string(mine) || type == std::string(hugging_face(Family(i)).other_type))
-        return Family(i);
+      const std::string_view other = hugging_face(Family(i)).other_type;
+      if (type == std::string(mine) || (!other.empty() && type == std::string(other))) return Family(i);
       known += fmt::format("{}{}", known.empty() ? "" : ", ", mine);
     }
     r_.refuse("its model_type is {}; trainctl knows {}", dump_json(type), known);
@@ -226,6 +227,8 @@ class ModelReader {
              std::find(table.dropouts.begin(), table.dropouts.end(), key) != table.dropouts.end() ||
              std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
     };
+    if (!is_nothing(r_.at("quantization_config")))
+      r_.refuse("its weights are quantised (quantization_config); trainctl reads copies in bf16 or f32");
     for (const auto& [key, value] : r_.all().items())
       if (!key.starts_with("_") && !known(key) && !is_nothing(value))
         r_.refuse(
@@ -267,6 +270,7 @@ std::string unsaid_field(const ModelSpec& model, const OrderedJson& config) {
   // How it began and what counts in training alone say nothing of what it computes.
   read.init = model.init;
   read.moe.z_loss_coefficient = model.moe.z_loss_coefficient;
+  read.moe.aux_loss_coefficient = model.moe.aux_loss_coefficient;
   read.moe.bias_update_rate = model.moe.bias_update_rate;
   if (read.max_seq_len == model.max_seq_len && compute_the_same(model_plan(read), model_plan(model))) return "";
   const std::vector<ModelDifference> differences = differing_fields(model, read);

@@ -14,8 +14,8 @@ using kernels::PackedWeight;
 template <typename Op, typename... Ops>
 inline constexpr bool is_one_of = (std::is_same_v<Op, Ops> || ...);
 
-/// Whether an op's result depends on which rows it has together: it adds over them, or a library chooses how to
-/// multiply by their number.
+/// Whether an op's result depends on which rows it has together: it adds over them, or a library chooses how
+/// to multiply by their number.
 template <typename Op>
 inline constexpr bool mixes_rows =
     is_one_of<Op, kernels::LinearForward, kernels::LinearBackwardInput, kernels::LinearGeluForward,

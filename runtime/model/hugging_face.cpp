@@ -76,8 +76,8 @@ std::string with_prefix(std::string_view prefix, const Param& param) {
   return (param.role == ParamRole::head ? "" : std::string(prefix)) + param.layout.name;
 }
 
-/// The place of an expert's parameter "...experts.7.up_proj.bias" in the tensor of all: [E, C, 2 F] of gates and
-/// inputs by turns, [E, F, C], and their biases [E, 2 F], [E, C]. Nullopt: of another parameter.
+/// The place of an expert's parameter "...experts.7.up_proj.bias" in the tensor of all: [E, C, 2 F] of gates
+/// and inputs by turns, [E, F, C], and their biases [E, 2 F], [E, C]. Nullopt: of another parameter.
 std::optional<StoredParam> joined_experts(const ParamTable& table, const Param& param) {
   constexpr std::string_view kExperts = ".experts.";
   const std::string& name = param.layout.name;
@@ -100,13 +100,15 @@ std::optional<StoredParam> joined_experts(const ParamTable& table, const Param& 
   return stored;
 }
 
-/// Whether it is "model.layers.47.eh_proj.weight" of a model of fewer layers.
-bool is_of_further_layer(const std::string& name, int64_t layers) {
+/// Whether it is a tensor of layer 47 of a model of fewer layers, of which the folder has
+/// "model.layers.47.eh_proj.weight".
+bool is_of_further_layer(const std::string& name, int64_t layers, ckpt::TensorFolder& folder) {
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return false;
   int64_t number = 0;
   const auto [end, error] = std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), number);
-  return error == std::errc() && *end == '.' && number >= layers;
+  return error == std::errc() && *end == '.' && number >= layers &&
+         folder.has(fmt::format("{}{}.eh_proj.weight", kLayers, number));
 }
 
 /// Whether the folder stores linear weights as [in, out]: the first that may be, and is not square, decides
@@ -211,7 +213,7 @@ StoredModel::Others StoredModel::others() const {
     else if (table_.tied && name == kHead)
       result.tied_head = name;
     else if (std::any_of(family.buffers.begin(), family.buffers.end(), is_end) ||
-             (family.predicts_further && is_of_further_layer(name, table_.params.back().layer)))
+             (family.predicts_further && is_of_further_layer(name, table_.params.back().layer, folder_)))
       result.buffers.push_back(name);
     else
       result.unknown.push_back(name);

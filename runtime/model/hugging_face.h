@@ -27,7 +27,7 @@ struct HuggingFaceFamily {
   bool joins_experts = false;
   /// Behind the last layer there may be others, which predict further tokens; they may be left out.
   bool predicts_further = false;
-  std::string_view other_type = "none";  ///< a model_type under which files have the same class
+  std::string_view other_type = "";  ///< a model_type under which files have the same class
 };
 const HuggingFaceFamily& hugging_face(Family family);
 
@@ -36,8 +36,8 @@ struct StoredParam {
   std::string name;
   std::vector<int64_t> shape;
   bool transposed = false;
-  /// Of a tensor [experts, ...] of several parameters: element (row, col) of this one is number
-  /// col * width + first + row * step of those of its expert. A file has a line of `width` numbers for each col.
+  /// Of a tensor [experts, ...] of several parameters: element (row, col) of this one is number col * width +
+  /// first + row * step of those of its expert. A file has a line of `width` numbers for each col.
   struct Part {
     int64_t expert = 0, lines = 0, width = 0, first = 0, step = 1;
   };

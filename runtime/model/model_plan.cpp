@@ -68,8 +68,8 @@ constexpr ExpertWords kExpertWords[] = {
     {"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj", "mlp.shared_experts"},
     {"mlp.router", "mlp.experts.", "gate_proj", "up_proj", "down_proj"}};
 
-/// Of the norms of latents: DeepSeek-V3's classes in transformers, and its released code, have this one whatever
-/// the model's norm_eps is.
+/// Of the norms of latents: DeepSeek-V3's classes in transformers, and its released code, have this one
+/// whatever the model's norm_eps is.
 constexpr float kLatentEps = 1e-6f;
 
 /// Makes a plan from the description of its layers.
@@ -343,8 +343,7 @@ class PlanBuilder {
   void expert_parameters(ParamList& list, const ExpertWords& words) const {
     std::vector<ParamList::Linear> up, down;
     for (int64_t e = 0; e < m_.moe.num_experts; ++e)
-      feed_forward(words.expert + std::to_string(e) + ".", words, m_.moe.expert_ffn_size, up, down,
-                   int(e));
+      feed_forward(words.expert + std::to_string(e) + ".", words, m_.moe.expert_ffn_size, up, down, int(e));
     for (const ParamList::Linear& product : up) list.weight(product, MoePlan::up_weight);
     for (const ParamList::Linear& product : down) list.weight(product, MoePlan::down_weight);
     if (!layer_.mlp_bias) return;
@@ -449,7 +448,7 @@ int64_t idle_parameters(const ModelPlan& model) {
       if (const auto* moe = std::get_if<MoePlan>(&sublayer)) {
         int64_t of_experts = 0;
         for (const ParamDeclaration& d : moe->parameters)
-          if (d.place == MoePlan::up_weight || d.place == MoePlan::down_weight) of_experts += d.rows * d.cols;
+          if (d.expert >= 0) of_experts += d.rows * d.cols;
         idle += of_experts / moe->experts * (moe->experts - moe->top_k);
       }
   return idle;

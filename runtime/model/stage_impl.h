@@ -363,8 +363,8 @@ struct StageModel::Impl {
     merge_lanes(part.begin, part.end, mb);
   }
 
-  /// The lanes of a micro-batch have all they get: one for each context block, of experts also those of the ranks
-  /// that share them.
+  /// The lanes of a micro-batch have all they get: one for each context block, of experts also those of the
+  /// ranks that share them.
   void merge_lanes(int begin, int end, const MicroBatch& mb) {
     const int time = mb.lane / shape.cut.blocks_here();
     for (int use = begin; mb.last_of_lane && use < end; ++use) {

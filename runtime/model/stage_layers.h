@@ -9,17 +9,18 @@
 
 namespace trainctl {
 
-/// The layers of each virtual stage, in the order of the model. In every cut each virtual stage has something to compute: the first the embedding, the last the head, others a
-/// layer. Where all layers cost the same, it is one of these cuts whose dearest pipeline stage costs
-/// least; the other stages are as even as that allows, and so are the virtual stages of each. Of two equal
-/// stages the later one takes the layer, because it holds fewer micro-batches. Where layers differ, the
-/// dearest stage is the cheapest possible with one virtual stage each; with several no shift of layers
-/// makes the stages more even. Takes layers + 2 >= virtual stages.
+/// The layers of each virtual stage, in the order of the model. In every cut each virtual stage has something
+/// to compute: the first the embedding, the last the head, others a layer. Where all layers cost the same, it
+/// is one of these cuts whose dearest pipeline stage costs least; the other stages are as even as that
+/// allows, and so are the virtual stages of each. Of two equal stages the later one takes the layer, because
+/// it holds fewer micro-batches. Where layers differ, the dearest stage is the cheapest possible with one
+/// virtual stage each; with several no shift of layers makes the stages more even. Takes layers + 2 >=
+/// virtual stages.
 std::vector<int64_t> balanced_layers(const PartFlops& costs, const parallel::VirtualStages& stages);
 
 /// The layers of each virtual stage of a job, in the order of the model: parallelism.stage_layers, or
-/// balanced by counted FLOPs. They are those without recomputation: so the layers stay where they are when the
-/// spec computes more of them again, and each such layer takes less memory.
+/// balanced by counted FLOPs. They are those without recomputation: so the layers stay where they are when
+/// the spec computes more of them again, and each such layer takes less memory.
 std::vector<int64_t> stage_layers(const ModelPlan& model, const ParallelSpec& parallelism, int64_t seq_len);
 
 /// What one pipeline stage computes.

@@ -100,8 +100,8 @@ class StageModel {
   void release_weights(int virtual_stage, int part);
 
   /// train = false: no loss gradient is taken. On the last virtual stage `*loss` (host memory, from
-  /// allocate_host or the call waits) gets the sums of the micro-batch's token losses (losses()) once the stream
-  /// has come that far. The head's gradients are made here.
+  /// allocate_host or the call waits) gets the sums of the micro-batch's token losses (losses()) once the
+  /// stream has come that far. The head's gradients are made here.
   void forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                int part = parallel::kAllParts);
   /// Runs both halves; with split_backward call the halves separately. The weight half merges the gradients

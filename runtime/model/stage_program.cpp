@@ -48,8 +48,8 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
 }
 
 bool splits_backward(const JobSpec& job) {
-  // With recomputation both halves run together: the recomputed activations are needed by both. So they do where
-  // a rank has several context blocks: a gradient that waits is of one.
+  // With recomputation both halves run together: the recomputed activations are needed by both. So they do
+  // where a rank has several context blocks: a gradient that waits is of one.
   return parallel::kind_of(job.parallelism.schedule).splits_backward && !job.recomputes_layers() &&
          job.parallelism.blocks_of_rank() == 1;
 }

@@ -122,11 +122,16 @@ std::string no_room_to_grow_note(const PlanReport& r) {
 
 std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
-  if (r.device.kind == DeviceKind::cuda && r.job.parallelism.context_blocks > 1)
+  const ParallelSpec& p = r.job.parallelism;
+  if (r.device.kind == DeviceKind::cuda && (p.context_blocks > 1 || p.expert > 1))
+    notes.push_back(fmt::format("GPUs do not {} yet: this is what they would take, and no launch on them",
+                                p.context_blocks > 1 ? "compute parts of sequences" : "share experts"));
+  if (p.expert > 1)
     notes.push_back(
-        "GPUs do not compute parts of sequences yet: this is what they would take, and no launch on them");
-  if (const ParallelSpec& p = r.job.parallelism; p.lanes % p.data != 0)
-    notes.push_back(uneven_width_note(r.job));
+        fmt::format("{} ranks share experts: each holds the gradients of its experts {} times, for "
+                    "the lanes of all of them",
+                    p.expert, p.expert * p.blocks_of_rank()));
+  if (p.lanes % p.data != 0) notes.push_back(uneven_width_note(r.job));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
   if (shards_weights(r.job)) notes.push_back(gathers_note(r));

@@ -23,7 +23,8 @@ size_t trace_spans(const JobSpec& job) {
   const double reductions = reduces_each_lane(job) ? micro_batches : 1;
   const double messages = p.pipeline > 1 ? 4 * p.virtual_stages : 0;
   const double keys = p.context > 1 ? 3 * rounds(p.context) + 1 : 0;  // of a layer, with recomputation
-  const double exchanges = micro_batches * (4 * parts * rounds(p.tensor) + parts * keys + messages) +
+  const double rows = p.expert > 1 ? 12 : 0;                          // likewise
+  const double exchanges = micro_batches * (4 * parts * rounds(p.tensor) + parts * (keys + rows) + messages) +
                            2 * parts * reductions * rounds(p.ranks_of_parameters());
   const double actions = micro_batches * 12 * p.virtual_stages + 8 * parts * reductions;
   return std::bit_ceil(size_t(std::clamp(kSteps * (actions + 2 * exchanges), kFewest, kMost)));
@@ -53,8 +54,9 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, con
                const parallel::ShardingBytes& sharding) {
   m.sharding = sharding;
   m.workspace = device.workspace_bytes(tables, job.parallelism, sharding);
-  // Of replicas, each saves its part.
-  const size_t replicas = job.parallelism.zero_stage == 0 ? size_t(job.parallelism.ranks_of_parameters()) : 1;
+  // Of replicas, each saves its part: of experts that ranks share there are fewest.
+  const ParallelSpec& p = job.parallelism;
+  const size_t replicas = p.zero_stage == 0 ? size_t(p.ranks_of_parameters() / p.expert) : 1;
   const size_t written = sharding.saved / replicas;
   if (job.checkpoint.memory != MemoryCopies::off)
     m.copies = ckpt::memory_for_pieces(written, size_t(sharding.saved_chunks) / replicas, 0, 0,

@@ -21,7 +21,8 @@ struct RankGroups {
       expert_data;          ///< parts of the data-parallel group; of one rank without experts
   bool tied_peer = false;   ///< another stage holds the other use of the tied embedding
   parallel::VirtualStages stages;
-  /// And gradients the other way. In a V this holds of the first virtual stage, and the reverse of the second.
+  /// And gradients the other way. In a V this holds of the first virtual stage, and the reverse of the
+  /// second.
   bool activations_come = false, activations_go = false;
 };
 RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const parallel::MeshPosition& at);

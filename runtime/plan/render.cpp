@@ -330,12 +330,12 @@ std::string render_plan(const PlanReport& r) {
   const auto also = [](bool has, const char* what, double bytes) {
     return has ? fmt::format(" · {} {}", what, memory_text(bytes)) : "";
   };
-  out += fmt::format("Traffic  a rank sends per step: tensor {}{}{} · pipeline {} · data {}{}\n",
-                     memory_text(r.plan.traffic.tensor),
-                     also(p.context > 1, "context", r.plan.traffic.context),
-                     also(p.expert > 1, "experts", r.plan.traffic.experts),
-                     memory_text(r.plan.traffic.pipeline), memory_text(r.plan.traffic.data),
-                     p.ranks_of_parameters() > 1 ? fmt::format(" ({})", exchange_text(r)) : "");
+  out +=
+      fmt::format("Traffic  a rank sends per step: tensor {}{}{} · pipeline {} · data {}{}\n",
+                  memory_text(r.plan.traffic.tensor), also(p.context > 1, "context", r.plan.traffic.context),
+                  also(p.expert > 1, "experts", r.plan.traffic.experts), memory_text(r.plan.traffic.pipeline),
+                  memory_text(r.plan.traffic.data),
+                  p.ranks_of_parameters() > 1 ? fmt::format(" ({})", exchange_text(r)) : "");
   out += time_lines(r);
   const size_t bytes_each = r.plan.checkpoint_bytes / size_t(r.plan.parameters);
   const bool are_alike = bytes_each * size_t(r.plan.parameters) == r.plan.checkpoint_bytes;
@@ -403,6 +403,15 @@ OrderedJson node_copies_json(const NodeCopies& c) {
           {"bytes", c.total()}};
 }
 
+OrderedJson mesh_json(const JobSpec& job) {
+  const parallel::MeshShape mesh = job.mesh();
+  OrderedJson j = {
+      {"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
+  if (mesh.cp > 1) j["context"] = mesh.cp;
+  if (job.parallelism.expert > 1) j["expert"] = job.parallelism.expert;
+  return j;
+}
+
 }  // namespace
 
 std::string plan_json(const PlanReport& r) {
@@ -413,9 +422,7 @@ std::string plan_json(const PlanReport& r) {
   j["device"] = name_of(plan.device);
   j["parameters"] = plan.parameters;
   if (plan.active_parameters < plan.parameters) j["active_parameters"] = plan.active_parameters;
-  j["mesh"] = {
-      {"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
-  if (mesh.cp > 1) j["mesh"]["context"] = mesh.cp;
+  j["mesh"] = mesh_json(r.job);
   j["tokens_per_step"] = plan.tokens_per_step;
   j["micro_batches"] = plan.micro_batches;
   j["bubble_fraction"] = plan.bubble_fraction;

@@ -98,7 +98,9 @@ class TableMaker {
     const ParsedJob parsed = job_of(schedule, virtual_stages);
     for (const Diagnostic& d : parsed.diagnostics)
       if (row.refused.empty() && d.is_error()) row.refused = fmt::format("{} {}", d.code, d.message);
-    times_.push_back(row.refused.empty() ? plan(row, parsed.job) : 0);
+    JobSpec job = parsed.job;
+    job.data = job_.data;  // what the sources decide was decided there
+    times_.push_back(row.refused.empty() ? plan(row, job) : 0);
     table_.rows.push_back(std::move(row));
   }
 
@@ -111,7 +113,9 @@ class TableMaker {
     const parallel::ScheduleKind& kind = parallel::kind_of(row.schedule);
     row.overlaps =
         kind.splits_backward && !splits_backward(job)
-            ? "messages alone: layers are computed again, so both halves of a backward run together"
+            ? job.recomputes_layers()
+                  ? "messages alone: layers are computed again, so both halves of a backward run together"
+                  : "messages alone: of several context blocks both halves of a backward run together"
             : kind.overlaps;
     const JobPlan plan = make_plan(job, device_);
     for (const RankMemory& stage : plan.stages)

@@ -17,8 +17,8 @@ struct ScheduleRow {
   std::vector<std::string> settings;  ///< arguments of `-s` with which the job has it
   std::string refused;                ///< why it cannot; "": it can, and only then the rest is known
   std::string overlaps;               ///< what runs while a stage would wait
-  /// Of the step's forward and backward passes, each computation as long as its counted FLOPs take at the assumed
-  /// share of the device's peak, each transfer as long as its bytes take on the device's link.
+  /// Of the step's forward and backward passes, each computation as long as its counted FLOPs take at the
+  /// assumed share of the device's peak, each transfer as long as its bytes take on the device's link.
   double bubble_fraction = 0;    ///< mean idle share of a stage
   std::optional<double> pass_s;  ///< nullopt: the device's speed is not known
   double relative_time = 1;      ///< as a multiple of the fastest row's
@@ -35,8 +35,8 @@ struct ScheduleTable {
   std::vector<ScheduleRow> rows;  ///< in the order of parallel::schedules()
 };
 
-/// `spec`: of the job. Each row is parsed, checked and planned as a job of its own. Those with several virtual
-/// stages have 2 of them, 4 where that can be, and what the job has.
+/// `spec`: of the job. Each row is parsed, checked and planned as a job of its own. Those with several
+/// virtual stages have 2 of them, 4 where that can be, and what the job has.
 ScheduleTable schedule_table(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                              std::optional<double> mfu);
 

@@ -74,7 +74,8 @@ void check_size(Resolution& r) {
     return;
   const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), layers = double(m.num_layers),
                vocabulary = double(m.vocab_size);
-  const double kv = double(m.is_latent() ? LatentSpec::tensor_parts(m.num_heads) : m.num_kv_heads), elements = matrix_elements(m, 2);
+  const double kv = double(m.is_latent() ? LatentSpec::tensor_parts(m.num_heads) : m.num_kv_heads),
+               elements = matrix_elements(m, 2);
   // Chunks are also cut wherever tensor parallelism may cut.
   const double chunks = elements / std::max(1.0, r.job.checkpoint.chunk_mib * kMebibyte / 4) +
                         layers * (12 + 3 * double(m.moe.num_experts)) * kv;

@@ -232,77 +232,6 @@ void check_lanes(Resolution& r) {
   }
 }
 
-void check_context(Resolution& r) {
-  const ParallelSpec& p = r.job.parallelism;
-  if (!r.sound({"parallelism.context", "parallelism.context_blocks"}) || p.context_blocks == 1) {
-    if (p.context > 1 && r.sound({"parallelism.context", "parallelism.context_blocks"}))
-      r.report("E0319", "a sequence of one block cannot be shared by several ranks",
-               {"parallelism.context", "parallelism.context_blocks"},
-               {fmt::format("use context_blocks = {} in a new run", p.context)});
-    return;
-  }
-  const std::vector<std::string> fields = {"parallelism.context", "parallelism.context_blocks"};
-  if (!power_of_two(p.context_blocks)) {
-    r.report("E0319", "the number of context blocks must be a power of two", {"parallelism.context_blocks"},
-             {fmt::format("use {} or {}", power_of_two_up_to(p.context_blocks),
-                          2 * power_of_two_up_to(p.context_blocks))});
-    return;
-  }
-  if (p.context_blocks % p.context != 0)
-    r.report("E0319", "the context parallel size must divide the number of context blocks",
-             {"parallelism.context", "parallelism.context_blocks"},
-             {fmt::format("use context = {}", std::min(power_of_two_up_to(p.context), p.context_blocks))},
-             fmt::format("{} blocks on {} ranks", p.context_blocks, p.context));
-  if (r.sound({"data.seq_len"}) && r.job.data.seq_len % (2 * p.context_blocks) != 0)
-    r.report("E0319",
-             fmt::format("sequences of {} tokens cannot be cut into 2 * context_blocks = {} chunks",
-                         r.job.data.seq_len, 2 * p.context_blocks),
-             {"data.seq_len", "parallelism.context_blocks"},
-             {fmt::format("use a seq_len that is a multiple of {}", 2 * p.context_blocks)});
-  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
-    r.report("E0319", "GPUs do not compute parts of sequences yet", {"parallelism.context_blocks", "device"},
-             {"use context_blocks = 1, or device = cpu"});
-  if (p.blocks_of_rank() > 1 && p.tensor > 1 && p.sequence_parallel &&
-      r.sound({"parallelism.tensor", "parallelism.sequence_parallel"}))
-    r.report("E0319",
-             "tensor ranks that cut the rows of a micro-batch cannot have several context blocks of it",
-             {"parallelism.context", "parallelism.context_blocks", "parallelism.tensor",
-              "parallelism.sequence_parallel"},
-             {fmt::format("use context = {}, or sequence_parallel = false", p.context_blocks)});
-}
-
-void check_expert_ranks(Resolution& r) {
-  const ParallelSpec& p = r.job.parallelism;
-  if (!r.sound("parallelism.expert") || p.expert == 1) return;
-  const int64_t experts = r.job.model.moe.num_experts;
-  if (r.sound("model.moe.num_experts") && (experts == 0 || experts % p.expert != 0)) {
-    r.report("E0320",
-             experts == 0 ? std::string("the model has no experts to share")
-                          : fmt::format("{} experts cannot be shared evenly by {} ranks", experts, p.expert),
-             {"parallelism.expert", "model.moe.num_experts"},
-             {experts == 0 ? "use expert = 1" : fmt::format("use a divisor of {}", experts)});
-    return;
-  }
-  if (r.sound({"parallelism.data", "parallelism.context"}) && p.ranks_of_parameters() % p.expert != 0)
-    r.report(
-        "E0320",
-        fmt::format("the experts are shared by ranks of a data-parallel group, and {} ranks are not cut into "
-                    "groups of {}",
-                    p.ranks_of_parameters(), p.expert),
-        {"parallelism.expert", "parallelism.data", "parallelism.context"},
-        {fmt::format("use a divisor of data * context = {}", p.ranks_of_parameters())});
-  if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.data <= p.lanes && p.lanes % p.data != 0)
-    r.report(
-        "E0320",
-        "ranks that share experts compute equally many micro-batches: the data parallel size must divide the "
-        "number of lanes",
-        {"parallelism.expert", "parallelism.data", "parallelism.lanes"},
-        {fmt::format("use data = {}", power_of_two_up_to(p.data))});
-  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
-    r.report("E0320", "GPUs do not share experts yet", {"parallelism.expert", "device"},
-             {"use expert = 1, or device \"cpu\""});
-}
-
 void check_world(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
   const int64_t product = int64_t{p.tensor} * p.context * p.pipeline * p.data;
@@ -361,8 +290,7 @@ void check_parallelism(Resolution& r) {
   check_tensor(r);
   check_pipeline(r);
   check_lanes(r);
-  check_context(r);
-  check_expert_ranks(r);
+  check_sharing(r);
   check_recompute(r);
 }
 

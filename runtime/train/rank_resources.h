@@ -1,5 +1,5 @@
-// RankResources holds what one rank trains with: its communicators, its memory and its part of the model, allocated
-// as its plan says.
+// RankResources holds what one rank trains with: its communicators, its memory and its part of the model,
+// allocated as its plan says.
 #pragma once
 #include <functional>
 #include <memory>
@@ -35,7 +35,8 @@ class RankResources {
   void rehearse(RankActivity& activity);
 
   RankState state(std::function<void(uint64_t done, uint64_t total)> progress = {});
-  /// Host memory: StageModel::losses() doubles for each micro-batch of this rank; valid when the stream has reached its end.
+  /// Host memory: StageModel::losses() doubles for each micro-batch of this rank; valid when the stream has
+  /// reached its end.
   double* loss_sums() const { return static_cast<double*>(losses->data()); }
   /// Whether this rank's losses count: one rank of each data-parallel position.
   bool owns_losses() const { return plan.batch.last && at.tp == 0; }

@@ -22,13 +22,12 @@ class TokenFeed {
   TokenFeed(const BatchRows& rows, int64_t sequences, const parallel::SequenceCut& cut,
             bool counts_boundaries, kernels::Backend& backend);
 
-  /// Uploads samples: at most `sequences` sequences of seq_len + 1 tokens; whole micro-batches where sequences are
-  /// cut. Work enqueued on `stream` from now
-  /// on sees them. They stay valid until the call after the next one; before that call, the work of `stream`
-  /// that uses them must be done.
+  /// Uploads samples: at most `sequences` sequences of seq_len + 1 tokens; whole micro-batches where
+  /// sequences are cut. Work enqueued on `stream` from now on sees them. They stay valid until the call after
+  /// the next one; before that call, the work of `stream` that uses them must be done.
   void upload(const data::SampleBatch& samples, kernels::Stream& stream);
-  /// Sum of the weights of this rank's targets of the newest upload, whether or not it reads targets: their number
-  /// without loss files.
+  /// Sum of the weights of this rank's targets of the newest upload, whether or not it reads targets: their
+  /// number without loss files.
   int64_t targets_weight() const { return targets_weight_; }
   /// The arrays of the newest upload from sequence `index` on, in device memory.
   PerField<const void*> arrays(int64_t index) const;

@@ -1,7 +1,7 @@
 // Goal: packed samples hold each target of each document once an epoch, cut no document that fits, and are a
-// function of (seed, index); what is free is padding without targets.
-// Method: small windows by hand; seeded random windows against a best fit that looks at every sample; epochs of
-// Megatron sets of several files and sources, counted target by target; sets without documents are refused.
+// function of (seed, index); what is free is padding without targets. Method: small windows by hand; seeded
+// random windows against a best fit that looks at every sample; epochs of Megatron sets of several files and
+// sources, counted target by target; sets without documents are refused.
 #include <map>
 #include <numeric>
 #include <random>

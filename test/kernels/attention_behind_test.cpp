@@ -1,7 +1,7 @@
 // Goal: queries behind other keys, as context parallelism and the cache of generation have them, have the
-// results and gradients of the same queries in whole attention. Method: the reference's chunks against its whole
-// attention; the CPU against the reference over masks, documents, sinks, caps, grouped heads, types and lengths
-// that fill no block; several threads bit for bit.
+// results and gradients of the same queries in whole attention. Method: the reference's chunks against its
+// whole attention; the CPU against the reference over masks, documents, sinks, caps, grouped heads, types and
+// lengths that fill no block; several threads bit for bit.
 #include "support.h"
 
 namespace trainctl::kernels::test {

@@ -1,7 +1,7 @@
-// Goal: keys and values of latent attention, and positions that turn the last channels of heads, agree with the
-// reference, whose formulas are checked by hand.
-// Method: numbers that name their place; ragged shapes, columns of wider matrices, heads of whole packs and others;
-// the gradient's sum against the forward pass by the rule of transposes; a turn back.
+// Goal: keys and values of latent attention, and positions that turn the last channels of heads, agree with
+// the reference, whose formulas are checked by hand. Method: numbers that name their place; ragged shapes,
+// columns of wider matrices, heads of whole packs and others; the gradient's sum against the forward pass by
+// the rule of transposes; a turn back.
 #include "support.h"
 
 namespace trainctl::kernels::test {

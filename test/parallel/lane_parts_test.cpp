@@ -1,8 +1,8 @@
 // Goal: lanes of which a rank computes several parts at one time (context blocks) are reduced as if each part
-// came from a rank of its own: the sums have the bits of the tree over all parts, whatever the number of ranks.
-// Method: gradients by values of their own on rank threads, over ZeRO stages, ways of reduction and one or two
-// micro-batches a lane; the tree is written down again, the place of a part against the gradient of its lane, and
-// the memory taken against the plan.
+// came from a rank of its own: the sums have the bits of the tree over all parts, whatever the number of
+// ranks. Method: gradients by values of their own on rank threads, over ZeRO stages, ways of reduction and
+// one or two micro-batches a lane; the tree is written down again, the place of a part against the gradient
+// of its lane, and the memory taken against the plan.
 #include <catch2/catch.hpp>
 
 #include "parallel/lanes.h"

@@ -179,8 +179,8 @@ TEST_CASE("virtual stages of a V go down the stages and back up") {
 }
 
 TEST_CASE("in zb-v no stage waits between its first and its last piece of work") {
-  // With forwards and halves of backwards that take equally long, from 2 micro-batches a stage on, and with no
-  // more memory than 1f1b has on its first stage.
+  // With forwards and halves of backwards that take equally long, from 2 micro-batches a stage on, and with
+  // no more memory than 1f1b has on its first stage.
   for (int p = 1; p <= 16; ++p)
     for (int m : {2 * p, 2 * p + 1, 3 * p, 5 * p + 2}) {
       const PipelineShape shape{Schedule::zb_v, p, 2, m};
@@ -242,8 +242,8 @@ Program in_pieces(const PipelineShape& shape, const Program& program, int stage)
 }
 
 TEST_CASE("dualpipev has the published bubble where a pair is one operation, and half of it as it runs") {
-  // (PP/2 - 1) (F&B + B - 3W) with PP = 2 p virtual stages, B a whole backward, W its weight half, F&B a pair:
-  // github.com/deepseek-ai/DualPipe. Here a pair takes as long as its parts one after another.
+  // (PP/2 - 1) (F&B + B - 3W) with PP = 2 p virtual stages, B a whole backward, W its weight half, F&B a
+  // pair: github.com/deepseek-ai/DualPipe. Here a pair takes as long as its parts one after another.
   for (int p = 1; p <= 8; ++p)
     for (int m = 2 * p; m <= 32; ++m)
       for (const PipelineCosts& costs : {PipelineCosts{1, 1, 1, 0}, PipelineCosts{2, 2, 1, 0}}) {

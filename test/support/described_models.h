@@ -96,6 +96,11 @@ inline void describe_biased_products(ModelSpec& m) {
   m.moe.router_bias = true;
   m.moe.layer_step = 2;
 }
+/// Balanced experts without the losses that balance them.
+inline void describe_lossless_experts(ModelSpec& m) {
+  describe_balanced_experts(m);
+  m.moe.aux_loss_coefficient = m.moe.z_loss_coefficient = 0;
+}
 /// An expert that every token meets, with a gate.
 inline void describe_shared_expert(ModelSpec& m) {
   describe_experts(m);
@@ -154,11 +159,7 @@ inline const std::vector<DescribedModel>& described_models() {
       {"latent attention and experts",
        [](ModelSpec& m) { describe_latent(m), describe_experts(m), m.moe.router = RouterKind::sigmoid; }},
       {"experts", describe_experts},
-      {"experts of a sigmoid router, some layers dense",
-       [](ModelSpec& m) {
-         describe_balanced_experts(m);
-         m.moe.aux_loss_coefficient = m.moe.z_loss_coefficient = 0;
-       }},
+      {"experts of a sigmoid router, some layers dense", describe_lossless_experts},
       {"all experts for each token, scores as they are",
        [](ModelSpec& m) {
          describe_experts(m);
@@ -168,11 +169,7 @@ inline const std::vector<DescribedModel>& described_models() {
       {"experts and routers with biases", describe_biased_products},
       {"a shared expert with a gate", describe_shared_expert},
       {"a shared expert without a gate",
-       [](ModelSpec& m) {
-         describe_balanced_experts(m);
-         m.moe.aux_loss_coefficient = m.moe.z_loss_coefficient = 0;
-         m.moe.shared_ffn_size = 16;
-       }},
+       [](ModelSpec& m) { describe_lossless_experts(m), m.moe.shared_ffn_size = 16; }},
       {"everything", describe_everything}};
   return all;
 }

@@ -40,7 +40,6 @@ constexpr CutAttention::Numbers kCutNumbers{kOwnKeys, kKeysOfRanks, kAllKeys, kK
 constexpr QkNorms::Numbers kQkNumbers{kQk, kQkSums, kQkDots, kQNormGradient, kKNormGradient};
 constexpr SharedHeads::Numbers kSharedNumbers{kKv, kKvGradient, kKvSent, kKvReceived};
 
-
 int64_t attention_cols(const kernels::AttentionShape& s) { return s.heads * s.head_dim; }
 /// Columns of K, and of V, that a rank computes: of whole heads, or some of a shared one's.
 int64_t key_cols(const AttentionPlan& plan, const LayerShape& s) {

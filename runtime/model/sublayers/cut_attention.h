@@ -1,5 +1,6 @@
-// Attention, also where sequences are cut over context ranks: then each chunk of queries against the keys and values of
-// whole sequences, which are gathered for it, forward and backward; their gradients go back to their ranks.
+// Attention, also where sequences are cut over context ranks: then each chunk of queries against the keys and
+// values of whole sequences, which are gathered for it, forward and backward; their gradients go back to
+// their ranks.
 #pragma once
 #include "runtime/model/sublayers/sublayer.h"
 
@@ -7,9 +8,9 @@ namespace trainctl {
 
 class CutAttention {
  public:
-  /// Numbers of its tensors. N tokens of whole sequences, K columns of keys: keys and values of own rows [M, 2 K]; in
-  /// the order of ranks and in that of tokens [N, 2 K]; gradients of each block here [blocks * N, 2 K], and of a
-  /// block's second chunk [N, 2 K].
+  /// Numbers of its tensors. N tokens of whole sequences, K columns of keys: keys and values of own rows [M,
+  /// 2 K]; in the order of ranks and in that of tokens [N, 2 K]; gradients of each block here [blocks * N, 2
+  /// K], and of a block's second chunk [N, 2 K].
   struct Numbers {
     int own, of_ranks, all, of_blocks, of_chunk;
   };

@@ -23,7 +23,7 @@ void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape&
   list.push_back({n.slots, Life::activation, DType::i32, 1, rows});
   list.push_back({n.rows, Life::activation, DType::i32, 1, rows});
   if (s.expert_ranks == 1) return;
-  const int64_t here = most_rows(s, top_k);
+  const int64_t here = most_rows(s, experts, top_k);
   list.push_back({n.offsets_of_sources, Life::activation, DType::i32, sources, experts + 1});
   list.push_back({n.offsets_here, Life::activation, DType::i32, sources, experts / s.expert_ranks + 1});
   list.push_back({n.places_here, Life::scratch, DType::i32, 1, here});
@@ -179,15 +179,14 @@ void ExpertRows::scale_backward(const LayerContext& c, Tensors& t, Matrix weight
   for (const Source& s : sources_here(c, t)) {
     const Weights w = weights_of(c, t, source, s, weights, n_.weights_here);
     const Matrix rows = dy.row_range(s.first, s.count);
-    c.backend.run(
-        c.stream,
-        kernels::ScaleRowsBackward{
-            .x = x.row_range(s.first, s.count),
-            .weights = w.of,
-            .slots = w.slots,
-            .dy = rows,
-            .dweights = weights_of(c, t, source++, s, dweights, n_.weight_gradients_here).of,
-            .dx = rows});
+    c.backend.run(c.stream,
+                  kernels::ScaleRowsBackward{
+                      .x = x.row_range(s.first, s.count),
+                      .weights = w.of,
+                      .slots = w.slots,
+                      .dy = rows,
+                      .dweights = weights_of(c, t, source++, s, dweights, n_.weight_gradients_here).of,
+                      .dx = rows});
   }
 }
 
@@ -197,10 +196,9 @@ void ExpertRows::give_weights_back(const LayerContext& c, Tensors& t, Matrix dwe
   const int64_t rows = t[size_t(n_.rows)].cols / blocks_, tokens = dweights.rows / blocks_;
   give_back(c, t, here(c, t, t[size_t(n_.weight_gradients_here)]), home);
   for (int block = 0; block < blocks_; ++block)
-    c.backend.run(c.stream,
-                  kernels::GatherRows{.x = home.row_range(block * rows, rows),
-                                      .slots = t[size_t(n_.rows)].columns(block * rows, rows),
-                                      .out = column(dweights.row_range(block * tokens, tokens))});
+    c.backend.run(c.stream, kernels::GatherRows{.x = home.row_range(block * rows, rows),
+                                                .slots = t[size_t(n_.rows)].columns(block * rows, rows),
+                                                .out = column(dweights.row_range(block * tokens, tokens))});
 }
 
 void ExpertRows::add_bias(const LayerContext& c, Tensors& t, Matrix x, int bias, Matrix weights) const {
@@ -223,13 +221,13 @@ void ExpertRows::bias_weights(const LayerContext& c, Tensors& t, Matrix dy, int 
   int source = 0;
   for (const Source& s : sources_here(c, t)) {
     const Weights w = weights_of(c, t, source++, s, dweights, n_.weight_gradients_here);
-    c.backend.run(c.stream, kernels::ExpertBiasWeights{
-                                .dy = dy.row_range(s.first, s.count),
-                                .bias = kernels::matrix(c.params.weight(bias).data, DType::f32,
-                                                        experts_here(), dy.cols),
-                                .offsets = s.offsets,
-                                .slots = w.slots,
-                                .dweights = w.of});
+    c.backend.run(c.stream,
+                  kernels::ExpertBiasWeights{.dy = dy.row_range(s.first, s.count),
+                                             .bias = kernels::matrix(c.params.weight(bias).data, DType::f32,
+                                                                     experts_here(), dy.cols),
+                                             .offsets = s.offsets,
+                                             .slots = w.slots,
+                                             .dweights = w.of});
   }
 }
 

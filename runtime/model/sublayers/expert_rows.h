@@ -1,12 +1,13 @@
-// ExpertRows: the way of tokens' rows to their experts and back. Experts are shared out over neighbouring ranks of
-// the data-parallel group (parallelism.expert), and rows travel to the ranks of their experts. The rows of one rank
-// and context block are a source: they are multiplied apart from others, in the order of experts and of slots, their
-// gradients of weights belong to the source's own lane, and each row comes back to be added at home. So nothing
-// depends on how many ranks share the experts.
+// ExpertRows: the way of tokens' rows to their experts and back. Experts are shared out over neighbouring
+// ranks of the data-parallel group (parallelism.expert), and rows travel to the ranks of their experts. The
+// rows of one rank and context block are a source: they are multiplied apart from others, in the order of
+// experts and of slots, their gradients of weights belong to the source's own lane, and each row comes back
+// to be added at home. So nothing depends on how many ranks share the experts.
 //
-// Letters (sublayer.h, kernels/moe_ops.h): R = M k rows of own tokens; N the rows at the experts here, at most R of
-// each of the ranks that share them.
+// Letters (sublayer.h, kernels/moe_ops.h): R = M k rows of own tokens; N the rows at the experts here, of each of the
+// ranks that share them at most M times k, or times the experts here if they are fewer.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "kernels/moe_ops.h"
@@ -23,9 +24,9 @@ struct ExpertRanks {
 
 class ExpertRows {
  public:
-  /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1], slots and
-  /// rows [R]; that of all sources [sources, E + 1], and of their rows here [sources, E here + 1]. In the order of own
-  /// rows, and of rows here: weights and their gradients in f32.
+  /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1],
+  /// slots and rows [R]; that of all sources [sources, E + 1], and of their rows here [sources, E here + 1].
+  /// In the order of own rows, and of rows here: weights and their gradients in f32.
   struct Numbers {
     int ids, offsets, slots, rows, offsets_of_sources, offsets_here, places_here;
     int row_weights, weights_here, weight_gradients_here;
@@ -33,15 +34,17 @@ class ExpertRows {
   static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
                       int64_t experts, int64_t top_k);
   /// N at most.
-  static int64_t most_rows(const LayerShape& s, int64_t top_k) { return s.expert_ranks * s.rows * top_k; }
+  static int64_t most_rows(const LayerShape& s, int64_t experts, int64_t top_k) {
+    return s.expert_ranks * s.rows * std::min(top_k, experts / s.expert_ranks);
+  }
 
   ExpertRows(const LayerContext& c, const Numbers& n, int64_t experts, int64_t top_k);
   int64_t experts_here() const { return experts_ / ranks_.size(); }
 
   /// Orders the rows of the tokens that the router has sent (ids), and tells the ranks of their experts.
   void arrange(const LayerContext& c, Tensors& t) const;
-  /// Rows of `of_tokens` [M, C] to their experts. home [R, C]: room for own rows in order. Returns the rows here: of
-  /// `here` [N, C], which without other ranks is `home`.
+  /// Rows of `of_tokens` [M, C] to their experts. home [R, C]: room for own rows in order. Returns the rows
+  /// here: of `here` [N, C], which without other ranks is `home`.
   kernels::Matrix send(const LayerContext& c, Tensors& t, kernels::Matrix of_tokens, kernels::Matrix home,
                        kernels::Matrix here) const;
   /// Rows here back to where their tokens are: home [R, C].
@@ -55,20 +58,20 @@ class ExpertRows {
   void send_weights(const LayerContext& c, Tensors& t, kernels::Matrix weights) const;
   void scale(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
              kernels::Matrix y) const;
-  /// The gradient of `scale`: dy becomes that of x. Those of weights are complete after give_weights_back, dweights
-  /// [M, k].
+  /// The gradient of `scale`: dy becomes that of x. Those of weights are complete after give_weights_back,
+  /// dweights [M, k].
   void scale_backward(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
                       kernels::Matrix dy, kernels::Matrix dweights) const;
   void give_weights_back(const LayerContext& c, Tensors& t, kernels::Matrix dweights) const;
 
-  // The experts' biases, of use `bias` and those behind it; see AddExpertBias and its gradients. Without weights:
-  // not multiplied by them.
+  // The experts' biases, of use `bias` and those behind it; see AddExpertBias and its gradients. Without
+  // weights: not multiplied by them.
   void add_bias(const LayerContext& c, Tensors& t, kernels::Matrix x, int bias,
                 kernels::Matrix weights) const;
   void bias_weights(const LayerContext& c, Tensors& t, kernels::Matrix dy, int bias,
                     kernels::Matrix dweights) const;
-  void bias_gradient(const LayerContext& c, Tensors& t, kernels::Matrix dy, int bias,
-                     kernels::Matrix weights, LanePlace at) const;
+  void bias_gradient(const LayerContext& c, Tensors& t, kernels::Matrix dy, int bias, kernels::Matrix weights,
+                     LanePlace at) const;
 
   // Products of the rows here with the experts' weights; see GroupedForward and its gradients.
   void multiply(const LayerContext& c, Tensors& t, kernels::Matrix x, const Linear& w,

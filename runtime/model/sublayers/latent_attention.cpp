@@ -277,13 +277,14 @@ class LatentAttention : public Sublayer {
     c.backend.run(c.stream, op);
   }
 
-  /// Attention computes values as wide as keys: those of fewer channels have zeros behind, and so has its output.
+  /// Attention computes values as wide as keys: those of fewer channels have zeros behind, and so has its
+  /// output.
   bool is_wide() const { return plan_.value_dim < plan_.head_dim(); }
   Matrix wide(const Tensors& t, int number, int narrow) const {
     return t[size_t(is_wide() ? number : narrow)];
   }
-  /// The values of all heads between a row of heads of D channels and one of heads of W. widens: from W to D, and
-  /// zeros behind.
+  /// The values of all heads between a row of heads of D channels and one of heads of W. widens: from W to D,
+  /// and zeros behind.
   void copy_values(const LayerContext& c, const Matrix& from, const Matrix& to, bool widens) const {
     if (widens) c.backend.run(c.stream, kernels::FillZero{to.data, size_t(to.count()) * size_of(to.dtype)});
     c.backend.run(c.stream, kernels::Copy{.src = values_of(from), .dst = values_of(to)});

@@ -1,13 +1,14 @@
 // Multi-head latent attention:  x -> norm -> down: [query latent | key latent | rope key] -> norm of each latent ->
-// up: queries; keys and values of each head -> rope -> attention -> proj -> norm, of which the outer norms may be
-// missing, and the query latent, too: then queries are one product of x. Keys and values come from few numbers a
-// token; the part of keys that turns is one for all heads. Source: arXiv:2405.04434, section 2.1.
+// up: queries; keys and values of each head -> rope -> attention -> proj -> norm, of which the outer norms
+// may be missing, and the query latent, too: then queries are one product of x. Keys and values come from few
+// numbers a token; the part of keys that turns is one for all heads. Source: arXiv:2405.04434, section 2.1.
 //
-// Letters as in sublayer.h, and: D = N + R channels of a query and of a key, of which the last R turn; W channels
-// of a value; Lq, Lk the widths of the latents; A = H D, P = H W.
+// Letters as in sublayer.h, and: D = N + R channels of a query and of a key, of which the last R turn; W
+// channels of a value; Lq, Lk the widths of the latents; A = H D, P = H W.
 //
-// Tensor parallelism cuts what has heads. The down product, its weights and the norms of the latents are whole on
-// each rank; a rank's gradients of them are those through its own heads, parts of one sum over the ranks.
+// Tensor parallelism cuts what has heads. The down product, its weights and the norms of the latents are
+// whole on each rank; a rank's gradients of them are those through its own heads, parts of one sum over the
+// ranks.
 #pragma once
 #include <optional>
 
@@ -17,8 +18,8 @@ namespace trainctl {
 
 /// Sizes of the whole model.
 struct LatentAttentionPlan {
-  /// down_weight: that of the query latent, if there is one, then that of keys, one taller matrix. query_weight: of
-  /// the query latent, or of x. key_value_weight: of each head its key, then its value.
+  /// down_weight: that of the query latent, if there is one, then that of keys, one taller matrix.
+  /// query_weight: of the query latent, or of x. key_value_weight: of each head its key, then its value.
   enum Place {
     norm_weight,
     norm_bias,

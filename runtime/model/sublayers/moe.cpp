@@ -51,7 +51,7 @@ struct MoeSizes {
 MoeSizes sizes_of(const MoePlan& plan, const LayerShape& s) {
   const int64_t ffn = plan.ffn / s.tensor;
   return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn, s.rows * plan.top_k,
-          ExpertRows::most_rows(s, plan.top_k)};
+          ExpertRows::most_rows(s, plan.experts, plan.top_k)};
 }
 
 class Moe : public Sublayer {
@@ -147,10 +147,10 @@ class Moe : public Sublayer {
   void add_counts(const LayerContext& c, Matrix counts, LanePlace at) const {
     const int64_t blocks = c.shape.cut.blocks_here(), rows = counts.rows / blocks;
     for (int block = 0; block < blocks; ++block)
-      c.backend.run(c.stream, kernels::AddCounts{.counts = counts.row_range(block * rows, rows),
-                                                 .sums = vector_gradient(c.params, selection_bias_,
-                                                                         at.lane + block),
-                                                 .accumulate = !at.first});
+      c.backend.run(c.stream,
+                    kernels::AddCounts{.counts = counts.row_range(block * rows, rows),
+                                       .sums = vector_gradient(c.params, selection_bias_, at.lane + block),
+                                       .accumulate = !at.first});
   }
 
   /// As far as the input of the last product.

@@ -1,10 +1,10 @@
 // The feed-forward part of a layer as a mixture of experts:  x -> norm -> router, and the k experts of each token
-// (up and gate -> activation -> down) -> the sum of theirs by the router's weights, and of a shared expert -> norm,
-// of which the norms and the shared expert may be missing. No token is dropped. Experts are shared out over ranks
-// (expert_rows.h); tensor parallelism cuts each one as it cuts an Mlp.
+// (up and gate -> activation -> down) -> the sum of theirs by the router's weights, and of a shared expert ->
+// norm, of which the norms and the shared expert may be missing. No token is dropped. Experts are shared out
+// over ranks (expert_rows.h); tensor parallelism cuts each one as it cuts an Mlp.
 //
-// Letters: E experts, R = M k rows in the order of experts (kernels/moe_ops.h), N rows of the experts here, F the
-// width of one expert / tp.
+// Letters: E experts, R = M k rows in the order of experts (kernels/moe_ops.h), N rows of the experts here, F
+// the width of one expert / tp.
 #pragma once
 #include <optional>
 
@@ -13,8 +13,8 @@
 
 namespace trainctl {
 
-/// The tokens whose use of experts the auxiliary loss evens out: those of a sequence, or of a chunk where sequences
-/// are cut, so that each is on one rank.
+/// The tokens whose use of experts the auxiliary loss evens out: those of a sequence, or of a chunk where
+/// sequences are cut, so that each is on one rank.
 inline int64_t route_tokens(const LayerShape& s) { return s.cut.exists() ? s.cut.chunk_tokens() : s.seq_len; }
 
 /// Sizes of the whole model.

@@ -1,4 +1,5 @@
-// The product of a router, or of another part that gives each token a few numbers: in f32, whatever activations are.
+// The product of a router, or of another part that gives each token a few numbers: in f32, whatever
+// activations are.
 #pragma once
 #include <memory>
 
@@ -15,7 +16,8 @@ class RouterProduct {
   void pack(const LayerContext& c);
   /// x f32 [M, C] -> logits f32 [M, outputs]
   void forward(const LayerContext& c, kernels::Matrix x, kernels::Matrix logits) const;
-  /// dx [M, C] of activations += dlogits w. own, copy: scratch, f32 [M, C]; copy only where activations are not f32.
+  /// dx [M, C] of activations += dlogits w. own, copy: scratch, f32 [M, C]; copy only where activations are
+  /// not f32.
   void backward_input(const LayerContext& c, kernels::Matrix dlogits, kernels::Matrix own,
                       kernels::Matrix copy, kernels::Matrix dx) const;
   void backward_weight(const LayerContext& c, kernels::Matrix dlogits, kernels::Matrix x, LanePlace at) const;

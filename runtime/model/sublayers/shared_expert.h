@@ -1,6 +1,6 @@
-// The expert of a mixture that every token meets: a feed-forward part beside the routed ones, which reads what they
-// read and adds to their sum. A gate of each token may scale it: sigmoid(x w_g) f(x). Source of the gate:
-// Qwen2-MoE, arXiv:2407.10671, section 2.2.
+// The expert of a mixture that every token meets: a feed-forward part beside the routed ones, which reads
+// what they read and adds to their sum. A gate of each token may scale it: sigmoid(x w_g) f(x). Source of the
+// gate: Qwen2-MoE, arXiv:2407.10671, section 2.2.
 #pragma once
 #include <optional>
 

@@ -65,8 +65,10 @@ void declare_model(std::vector<Field>& table, std::vector<Section>& sections) {
           "all "
           "queries and keys. `gemma2`, `gemma3`: norms before and behind, weights as 1 + w, GeGLU, a scaled "
           "embedding. `mixtral`, `qwen2_moe`, `qwen3_moe`: llama, qwen2 and qwen3 with the names of experts. "
-          "`glm4_moe` (GLM-4.5): qwen2 with the experts of DeepSeek-V3. `gpt_oss`: biases everywhere, sinks, a "
-          "clamped SwiGLU. `deepseek_v3`, also Kimi K2: experts of the same names, positions of neighbours, for "
+          "`glm4_moe` (GLM-4.5): qwen2 with the experts of DeepSeek-V3. `gpt_oss`: biases everywhere, sinks, "
+          "a "
+          "clamped SwiGLU. `deepseek_v3`, also Kimi K2: experts of the same names, positions of neighbours, "
+          "for "
           "`model.latent`. Each field of "
           "`model.layer` that is given replaces the family's.")
       .to(IN_JOB(model.family))

@@ -61,7 +61,7 @@ void declare_context(DeclareSection& parallel) {
                "limits how many context ranks can share a sequence with the same bits. A sequence is "
                "2 * context_blocks chunks; block i has chunks i and 2 * context_blocks - 1 - i, so that all "
                "have equally much causal attention. A rank with several blocks holds a sum of gradients "
-               "(f32) for each.")
+               "(f32) for each. Losses that balance experts then look at the tokens of a chunk.")
       .to(IN_JOB(parallelism.context_blocks))
       .from(1)
       .upto(1024)
@@ -69,6 +69,22 @@ void declare_context(DeclareSection& parallel) {
       .fallback_text("parallelism.context")
       .left_out_as_default()
       .on_change(Change::branch)
+      .example("4");
+}
+
+void declare_experts(DeclareSection& parallel) {
+  parallel
+      .integer(
+          "expert",
+          "Expert parallel size: ranks of a data-parallel group (context ranks count) that share the experts "
+          "of each layer; each token's rows travel to the ranks of its experts and back. On CPU cores. The "
+          "same bits at every width.")
+      .to(IN_JOB(parallelism.expert))
+      .from(1)
+      .upto(65536)
+      .fallback(int64_t{1})
+      .left_out_as_default()
+      .also({"ep", "expert_parallel", "expert_parallel_size", "expert_model_parallel_size"})
       .example("4");
 }
 
@@ -97,20 +113,7 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .also({"tp", "tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size"})
       .example("2");
   declare_context(parallel);
-  parallel
-      .integer(
-          "expert",
-          "Expert parallel size: ranks of a data-parallel group (context ranks count) that share the experts "
-          "of "
-          "each layer; each token's rows travel to the ranks of its experts and back. The same bits at every "
-          "width.")
-      .to(IN_JOB(parallelism.expert))
-      .from(1)
-      .upto(65536)
-      .fallback(int64_t{1})
-      .left_out_as_default()
-      .also({"ep", "expert_parallel", "expert_parallel_size", "expert_model_parallel_size"})
-      .example("4");
+  declare_experts(parallel);
   parallel
       .integer("widest_tensor",
                "For a run whose `tensor` is, or will be, more than its KV heads: the largest one. Chunks "

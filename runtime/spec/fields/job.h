@@ -100,7 +100,7 @@ struct ParallelSpec {
   int world_size = 1, tensor = 1, context = 1, pipeline = 1, data = 1;
   int expert = 1;              // ranks of the data-parallel group that share experts
   int64_t context_blocks = 1;  // parts of a sequence; fixed at birth
-  int widest_tensor = 0;  // of the run, where it is more than the KV heads; else 0
+  int widest_tensor = 0;       // of the run, where it is more than the KV heads; else 0
   bool sequence_parallel = true;
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
   int virtual_stages = 1;

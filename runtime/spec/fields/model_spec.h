@@ -110,8 +110,8 @@ struct LatentSpec {
   int64_t q_lora_rank = 0;   // 0: queries are one product
   int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
   int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
-  /// Tensor ranks over which heads may be cut: the divisors of this. Checkpoints are cut wherever ranks may be, so
-  /// that each head would be a piece of each expert.
+  /// Tensor ranks over which heads may be cut: the divisors of this. Checkpoints are cut wherever ranks may
+  /// be, so that each head would be a piece of each expert.
   static int64_t tensor_parts(int64_t heads) { return std::gcd(heads, int64_t{16}); }
   bool operator==(const LatentSpec&) const = default;
 };
@@ -167,10 +167,9 @@ enum class Family {
 };
 template <>
 struct Words<Family> {
-  static constexpr std::string_view list[] = {"gpt2",    "llama",     "qwen2",     "qwen3",    "olmo2",
-                                              "olmo3",   "gemma2",    "gemma3",    "mistral",  "smollm3",
-                                              "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
-                                              "deepseek_v3"};
+  static constexpr std::string_view list[] = {
+      "gpt2",    "llama",   "qwen2",   "qwen3",     "olmo2",     "olmo3",    "gemma2",  "gemma3",
+      "mistral", "smollm3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "deepseek_v3"};
 };
 /// What a family presets.
 struct FamilyKind {
@@ -283,8 +282,8 @@ struct ModelSpec {
   double mup_ratio() const {
     return mup.base_hidden_size > 0 ? double(mup.base_hidden_size) / double(hidden_size) : 1;
   }
-  /// Factor of the product of a query and a key: by muP 1 / head_dim, and as without it at the base head_dim. In
-  /// latent attention YaRN's growth multiplies it twice, for queries and for keys (DeepSeek-V2).
+  /// Factor of the product of a query and a key: by muP 1 / head_dim, and as without it at the base head_dim.
+  /// In latent attention YaRN's growth multiplies it twice, for queries and for keys (DeepSeek-V2).
   double attention_scale() const {
     if (layer.score_scale > 0) return layer.score_scale;
     const int64_t base = mup.base_head_dim > 0 ? mup.base_head_dim : head_dim();

@@ -265,7 +265,8 @@ const std::vector<CodePage> kParallelism = {
      "Use a context that divides context_blocks, and a seq_len that is a multiple of 2 * context_blocks."},
     {"E0320", "Experts that cannot be shared out",
      "Expert parallelism gives each of `expert` neighbouring ranks of a data-parallel group equally many "
-     "experts of each layer, and sends the rows of tokens to them. All of these ranks must come to each layer "
+     "experts of each layer, and sends the rows of tokens to them. All of these ranks must come to each "
+     "layer "
      "equally often. It is computed on CPU cores.",
      R"("expert": 3 with 8 experts)", "Use an expert that divides both num_experts and data * context."},
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "runtime/base/ensure.h"
@@ -10,9 +11,14 @@
 namespace trainctl {
 
 std::vector<std::string> overrides_of(const ParsedJob& job, const Width& width) {
-  if (width.data == job.job.parallelism.data) return {};
-  return {fmt::format("parallelism.data={}", width.data),
-          fmt::format("parallelism.world_size={}", width.ranks)};
+  const ParallelSpec& p = job.job.parallelism;
+  if (width.data == p.data) return {};
+  std::vector<std::string> overrides = {fmt::format("parallelism.data={}", width.data),
+                                        fmt::format("parallelism.world_size={}", width.ranks)};
+  // Fewer ranks may have to share experts.
+  if (const int expert = std::gcd(p.expert, width.data * p.context); expert != p.expert)
+    overrides.push_back(fmt::format("parallelism.expert={}", expert));
+  return overrides;
 }
 
 ParsedJob at_width(const ParsedJob& job, const Width& width) {

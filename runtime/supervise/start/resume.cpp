@@ -58,6 +58,8 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
   axis("tensor", before.parallelism.tensor, now.parallelism.tensor);
   if (before.parallelism.context > 1 || now.parallelism.context > 1)
     axis("context", before.parallelism.context, now.parallelism.context);
+  if (before.parallelism.expert > 1 || now.parallelism.expert > 1)
+    axis("expert", before.parallelism.expert, now.parallelism.expert);
   axis("pipeline", before.parallelism.pipeline, now.parallelism.pipeline);
   axis("data", before.parallelism.data, now.parallelism.data);
   std::string text;

@@ -122,8 +122,9 @@ void print_header(Console& console, const std::string& id, const RunDirectory& r
                   short_number(double(ready.preflight.train_tokens)), ready.seconds,
                   short_number(ready.peak_flops_per_s), ready.numerics));
   if (job.data.packing == PackingKind::best_fit)
-    console.note(fmt::format("  data.packing = best_fit: {} samples an epoch, {:.1f} % of their tokens are padding",
-                             ready.preflight.train_samples, 100 * ready.preflight.padding));
+    console.note(
+        fmt::format("  data.packing = best_fit: {} samples an epoch, {:.1f} % of their tokens are padding",
+                    ready.preflight.train_samples, 100 * ready.preflight.padding));
   if (ready.nodes.slurm) print_slurm(console, *ready.nodes.slurm, ready.slurm);
   if (!ready.preflight.copies_note.empty()) console.note("  note: " + ready.preflight.copies_note);
   const int ranks = job.mesh().world_size(), cores = int(::sysconf(_SC_NPROCESSORS_ONLN));

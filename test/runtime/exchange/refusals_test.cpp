@@ -64,7 +64,7 @@ TEST_CASE("a config.json that trainctl does not compute is refused by the name o
        "rope_parameters.stretch is 0.7; trainctl does not compute it"},
       {R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", "partial_rotary_factor is 0.5"},
       {R"({"rope_theta": 7.0})", "rope_theta is 7 but rope_parameters.rope_theta is 5000.0"},
-      {R"({"quantization_config": {"bits": 4}})", "trainctl does not know its key quantization_config"},
+      {R"({"quantization_config": {"bits": 4}})", "its weights are quantised (quantization_config)"},
       {R"({"sliding_window": 128})", "trainctl does not know its key sliding_window (it is 128)"},
       {R"({"vocab_size": null})", "it has no vocab_size"},
       {R"({"hidden_size": "32"})", "hidden_size is \"32\", not a whole number"},

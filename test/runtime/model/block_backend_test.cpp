@@ -1,8 +1,8 @@
-// Goal: on a rank with several context blocks, an op that adds over rows or multiplies them has the bits of one
-// run for each block, and its gradients are those of each block's lane; ops that compute each row apart run once.
-// Method: each such op on the CPU with random operands, through the BlockBackend and by hand block by block;
-// the outputs and the gradients of all blocks are compared bit for bit. The table of positions has as many rows as a
-// micro-batch, which must not be taken for rows.
+// Goal: on a rank with several context blocks, an op that adds over rows or multiplies them has the bits of
+// one run for each block, and its gradients are those of each block's lane; ops that compute each row apart
+// run once. Method: each such op on the CPU with random operands, through the BlockBackend and by hand block
+// by block; the outputs and the gradients of all blocks are compared bit for bit. The table of positions has
+// as many rows as a micro-batch, which must not be taken for rows.
 #include "runtime/model/block_backend.h"
 
 #include <catch2/catch.hpp>

@@ -181,11 +181,12 @@ TEST_CASE("the FLOPs of a token are 6 for each weight that it meets in a product
         parse_job({.text = starter_job(name), .file = "starter", .overrides = {}, .environment = {}});
     REQUIRE(parsed.ok());
     const ModelSpec& model = parsed.job.model;
-    double weights = -double(idle_parameters(model_plan(model)));
+    double weights = 0;
     for (const Param& p : parameter_table(model, {}).params)
       if (p.role == ParamRole::matrix || p.role == ParamRole::router || p.role == ParamRole::head ||
           (p.role == ParamRole::embedding && model.tie_embeddings))
-        weights += double(p.count());
+        weights += double(p.count()) *
+                   (p.expert >= 0 ? double(model.moe.top_k) / double(model.moe.num_experts) : 1);
     for (const int64_t seq_len : {parsed.job.data.seq_len, int64_t{1000}}) {
       // A causal layer computes half of all pairs, a windowed one those that it sees.
       double pairs = 0;

@@ -1,5 +1,5 @@
-// Goal: a plan says what context parallelism takes, sends and saves. Method: one job with whole sequences, with
-// their blocks on one rank, and on four.
+// Goal: a plan says what context parallelism takes, sends and saves. Method: one job with whole sequences,
+// with their blocks on one rank, and on four.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Goal: the table of schedules has what a plan of each would say, and a reason where the job cannot have it.
-// Method: tables of small jobs; each row is compared with the plan, the pipeline and the picture of the job that
-// its settings make, and refusals with their sentences. Bounds on what the schedules are known for.
+// Method: tables of small jobs; each row is compared with the plan, the pipeline and the picture of the job
+// that its settings make, and refusals with their sentences. Bounds on what the schedules are known for.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -63,7 +63,7 @@ const std::vector<Broken> kOverrides = {
       "parallelism.sequence_parallel=false"}, {}},
     {{"parallelism.context=0"}, {"E0202 `parallelism.context` = 0 is out of range"}},
     {{"parallelism.context=3", "parallelism.world_size=24", "device=cpu", "parallelism.sequence_parallel=false"},
-     {"E0319 the number of context blocks must be a power of two"}},
+     {"E0319 the context parallel size must be a power of two"}},
     {{"parallelism.context_blocks=6", "device=cpu"}, {"E0319 the number of context blocks must be a power of two"}},
     {{"parallelism.context=4", "parallelism.context_blocks=2", "parallelism.world_size=32", "device=cpu"},
      {"E0319 the context parallel size must divide the number of context blocks"}},

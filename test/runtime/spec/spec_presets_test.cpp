@@ -27,17 +27,18 @@ TEST_CASE("a default that is given against a preset stays when the resolved spec
 }
 
 TEST_CASE("of a model with experts a token meets the published number of parameters", "[spec]") {
-  // DeepSeek-V3's report, arXiv:2412.19437, says 37B of 671B, Kimi K2's 32B of 1T, V2 Lite's 2.4B of 15.7B (without the
-  // embedding, of 0.2B).
+  // DeepSeek-V3's report, arXiv:2412.19437, says 37B of 671B, Kimi K2's 32B of 1T, V2 Lite's 2.4B of 15.7B
+  // (without the embedding, of 0.2B).
   for (const auto& [name, met] : {std::pair{"deepseek-v3", int64_t(37'552'297'472)},
                                   {"kimi-k2", int64_t(32'861'500'928)},
                                   {"deepseek-v2-lite", int64_t(2'661'150'208)}}) {
     CAPTURE(name);
-    const ParsedJob job = parse_job({.text = R"({"version": 1, "data": {"train": [{"path": "t.idx"}]}, "schedule":
+    const ParsedJob job =
+        parse_job({.text = R"({"version": 1, "data": {"train": [{"path": "t.idx"}]}, "schedule":
                                                 {"total_steps": 5}})",
-                                     .file = "job.json",
-                                     .overrides = {std::string("model.preset=") + name},
-                                     .environment = {}});
+                   .file = "job.json",
+                   .overrides = {std::string("model.preset=") + name},
+                   .environment = {}});
     REQUIRE(job.ok());
     CHECK(spec::find_preset(name)->parameters - idle_parameters(model_plan(job.job.model)) == met);
   }

@@ -1,6 +1,6 @@
-// Goal: biases that balance experts follow from counts, and change by nothing else.
-// Method: a tiny model on thread ranks; biases in checkpoints against the number of steps, behind steps that are
-// skipped, and where they are to stay; gradient norms with and without. That they balance: test/kernels/moe_test.cpp.
+// Goal: biases that balance experts follow from counts, and change by nothing else. Method: a tiny model on
+// thread ranks; biases in checkpoints against the number of steps, behind steps that are skipped, and where
+// they are to stay; gradient norms with and without. That they balance: test/kernels/moe_test.cpp.
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -1,9 +1,9 @@
-// Goal: the bits of a run do not depend on how many ranks share experts, nor on how many share sequences of a model with
-// experts.
-// Method: tiny models with 8 experts, of which tokens choose 2 or 3, documents on and off, thread ranks, against one
-// rank that has them all: losses, gradient norms, validation losses and root hash, over expert 2, 4 and 8, data,
-// context, tensor, pipeline, schedules, ZeRO stages, recomputation and optimizers. An expert that gets all rows and
-// experts that get none are among them: a router of large weights chooses alike for all tokens.
+// Goal: the bits of a run do not depend on how many ranks share experts, nor on how many share sequences of a
+// model with experts. Method: tiny models with 8 experts, of which tokens choose 2 or 3, documents on and
+// off, thread ranks, against one rank that has them all: losses, gradient norms, validation losses and root
+// hash, over expert 2, 4 and 8, data, context, tensor, pipeline, schedules, ZeRO stages, recomputation and
+// optimizers. An expert that gets all rows and experts that get none are among them: a router of large
+// weights chooses alike for all tokens.
 #include <catch2/catch.hpp>
 
 #include "runtime/base/file_system.h"
@@ -43,6 +43,7 @@ JobSpec on_shared(JobSpec job, const SharedMesh& v) {
   job.parallelism.context = v.context;
   job.parallelism.zero_stage = v.zero;
   job.parallelism.schedule = v.schedule;
+  job.parallelism.virtual_stages = v.schedule == Schedule::zb_v ? 2 : 1;
   job.recompute = v.recompute;
   return job;
 }
@@ -106,6 +107,22 @@ TEST_CASE("expert ranks: a sequence cut over ranks, which share experts or not",
                      {.expert = 2, .data = 2},
                      {.expert = 4, .data = 2, .context = 2, .zero = 2},
                      {.expert = 2, .data = 2, .pipeline = 2, .context = 2, .recompute = Recompute::full}});
+}
+
+TEST_CASE("expert ranks: biases, groups, an expert for all tokens", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  for (const auto describe : {describe_grouped_experts, describe_biased_products, describe_shared_expert}) {
+    JobSpec job = tiny_job(Family::llama, dir.path());
+    describe(job.model);
+    job.model.moe.num_experts = 8;
+    job.parallelism.lanes = 4;
+    job.parallelism.context_blocks = 2;
+    job.batch.micro_sequences = 2;
+    job.batch.global_sequences = 16;
+    meshes.check(job, {{.expert = 2, .data = 2, .zero = 3, .recompute = Recompute::selective},
+                       {.expert = 4, .data = 2, .pipeline = 2, .context = 2, .schedule = Schedule::zb_v}});
+  }
 }
 
 TEST_CASE("expert ranks: a router that sends all tokens to the same experts", "[bits]") {

@@ -1,8 +1,8 @@
-// Goal: latent attention keeps the same bits on every mesh, with documents, with Muon and through a stop and a resume
-// on another mesh, and takes the memory that its plan says.
-// Method: two described models on thread ranks, 6 steps with 4 lanes: losses, gradient norms and root hash against one
-// plain rank, for tensor widths 1 and 2 each, and between widths within rounding; memory against that of heads with
-// keys and values of their own on the same mesh.
+// Goal: latent attention keeps the same bits on every mesh, with documents, with Muon and through a stop and
+// a resume on another mesh, and takes the memory that its plan says. Method: two described models on thread
+// ranks, 6 steps with 4 lanes: losses, gradient norms and root hash against one plain rank, for tensor widths
+// 1 and 2 each, and between widths within rounding; memory against that of heads with keys and values of
+// their own on the same mesh.
 #include <catch2/catch.hpp>
 #include <cmath>
 

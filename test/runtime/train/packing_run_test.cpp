@@ -1,7 +1,7 @@
-// Goal: a run of packed documents trains each of them as if it were alone, has the same bits on every mesh, and
-// goes on from a checkpoint on another one without losing or repeating a sample.
-// Method: the same documents packed best-fit and each in a sequence of its own: losses and gradient norms of an
-// epoch in one step agree; thread ranks over dp, pp, tp and ZeRO stages, stopped and resumed, bit for bit.
+// Goal: a run of packed documents trains each of them as if it were alone, has the same bits on every mesh,
+// and goes on from a checkpoint on another one without losing or repeating a sample. Method: the same
+// documents packed best-fit and each in a sequence of its own: losses and gradient norms of an epoch in one
+// step agree; thread ranks over dp, pp, tp and ZeRO stages, stopped and resumed, bit for bit.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>

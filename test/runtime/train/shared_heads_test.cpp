@@ -1,9 +1,10 @@
-// Goal: with more tensor ranks than KV heads a run computes what one rank computes, has the same bits on every
-// mesh of that width, takes the memory that its plan says, and goes on from its checkpoints at any width.
-// Method: tiny models of 4 heads with norms of heads (as Qwen3, with biases, sinks, windows and a gate) and of
-// projections (as OLMo 2), of 2 KV heads on 4 tensor ranks and of one (as Gemma 3) on 2 and 4: losses and the
-// gradients of step 0 against one rank; thread ranks over dp, pp, schedules, ZeRO stages, recomputation, rules
-// and moments; checkpoints compared by their chunks. The families themselves: golden_blocks_test.cpp.
+// Goal: with more tensor ranks than KV heads a run computes what one rank computes, has the same bits on
+// every mesh of that width, takes the memory that its plan says, and goes on from its checkpoints at any
+// width. Method: tiny models of 4 heads with norms of heads (as Qwen3, with biases, sinks, windows and a
+// gate) and of projections (as OLMo 2), of 2 KV heads on 4 tensor ranks and of one (as Gemma 3) on 2 and 4:
+// losses and the gradients of step 0 against one rank; thread ranks over dp, pp, schedules, ZeRO stages,
+// recomputation, rules and moments; checkpoints compared by their chunks. The families themselves:
+// golden_blocks_test.cpp.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

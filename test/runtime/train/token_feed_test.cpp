@@ -1,6 +1,6 @@
-// Goal: where sequences are cut, a rank gets the rows of its tokens and no others, in their order, and counts the
-// weights of its own targets. Method: random samples of documents with weights, through a feed of whole sequences
-// and through one of each rank; positions without documents are places in the sequence.
+// Goal: where sequences are cut, a rank gets the rows of its tokens and no others, in their order, and counts
+// the weights of its own targets. Method: random samples of documents with weights, through a feed of whole
+// sequences and through one of each rank; positions without documents are places in the sequence.
 #include "runtime/train/token_feed.h"
 
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
-// Goal: the schedules whose layers go down the stages and back up give the bits of one plain rank, although the
-// first stage holds both ends of the model and passes tensors to itself at the turn on the last.
-// Method: runs of a model of 8 layers on thread ranks with 2, 3 and 4 stages, with tied and untied embeddings,
-// every ZeRO stage, every recomputation, tensor parallelism and evaluation; each is compared exactly in losses,
+// Goal: the schedules whose layers go down the stages and back up give the bits of one plain rank, although
+// the first stage holds both ends of the model and passes tensors to itself at the turn on the last. Method:
+// runs of a model of 8 layers on thread ranks with 2, 3 and 4 stages, with tied and untied embeddings, every
+// ZeRO stage, every recomputation, tensor parallelism and evaluation; each is compared exactly in losses,
 // gradient norms, validation losses and root hash. A run under 1F1B is continued under each of them and back.
 #include <catch2/catch.hpp>
 
