@@ -13,6 +13,7 @@
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 #include "runtime/train/generate/sample.h"
 
 namespace trainctl::cmd {
@@ -76,7 +77,7 @@ int run(SampleOptions options, const Context& context) {
   std::fflush(stdout);  // the line below goes behind the text, also where both go into one pipe
   if (!context.json && !context.quiet() && all.seconds > 0)
     fmt::print(stderr, "-- {} tokens in {:.1f} s from step {} · next: trainctl inspect-ckpt {}\n", all.tokens,
-               all.seconds, all.step, options.request.checkpoint);
+               all.seconds, all.step, shell_quoted(options.request.checkpoint));
   return kExitDone;
 }
 
