@@ -1,7 +1,8 @@
 // Goal: whatever combination of settings that must not change the result is chosen, it does not: widths,
-// pipeline and its cut, schedule, ZeRO stage, recomputation, size of buckets, threads. Method: short runs of
-// a few tiny jobs with combinations by seed, each compared with the plain run of its job: losses, gradient
-// norms, validation loss and root hash. A few in CI, 500 under the label soak.
+// pipeline and its cut, schedule, ZeRO stage, recomputation, size of buckets, threads, ranks that share
+// sequences and experts. Method: short runs of a few tiny jobs with combinations by seed, each compared with
+// the plain run of its job: losses, gradient norms, validation loss and root hash; every third goes on after
+// half of its steps with another combination. A few in CI, 500 under the label soak.
 #include <fmt/format.h>
 
 #include <array>
@@ -10,9 +11,11 @@
 #include <random>
 
 #include "runtime/base/file_system.h"
+#include "test/support/described_models.h"
 #include "test/support/seed.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
+#include "test/support/token_sets.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -30,20 +33,66 @@ struct Base {
   int64_t lanes, sequences;
   DType reduction = DType::f32;
   int64_t context_blocks = 1;
+  void (*describe)(ModelSpec&) = nullptr;
+  bool documents = false;
+  OptimizerType optimizer = OptimizerType::adamw;
 };
+void latent_with_groups(ModelSpec& m) {
+  describe_latent(m);
+  describe_grouped_experts(m);
+}
+void eight_experts(ModelSpec& m) {
+  describe_balanced_experts(m);
+  m.moe.num_experts = 8;
+}
 constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                            {Family::llama, DType::bf16, 1, 16, 16},
                            {Family::llama, DType::f32, 2, 8, 8},
                            {Family::gpt2, DType::bf16, 1, 8, 16, DType::bf16},
-                           {Family::llama, DType::f32, 1, 4, 8, DType::f32, 4}};
+                           {Family::llama, DType::f32, 1, 4, 8, DType::f32, 4},
+                           {.family = Family::llama,
+                            .compute = DType::f32,
+                            .tensor = 1,
+                            .lanes = 8,
+                            .sequences = 16,
+                            .context_blocks = 2,
+                            .describe = eight_experts,
+                            .documents = true},
+                           {.family = Family::llama,
+                            .compute = DType::bf16,
+                            .tensor = 1,
+                            .lanes = 8,
+                            .sequences = 16,
+                            .describe = latent_with_groups,
+                            .documents = true,
+                            .optimizer = OptimizerType::muon},
+                           {.family = Family::llama,
+                            .compute = DType::bf16,
+                            .tensor = 2,
+                            .lanes = 4,
+                            .sequences = 8,
+                            .context_blocks = 4,
+                            .describe = describe_everything,
+                            .documents = true},
+                           {.family = Family::llama,
+                            .compute = DType::bf16,
+                            .tensor = 2,
+                            .lanes = 8,
+                            .sequences = 8,
+                            .describe = eight_experts,
+                            .optimizer = OptimizerType::lion}};
 
 JobSpec job_of(const Base& base, const std::string& dir) {
   JobSpec job = tiny_job(base.family, dir);
+  if (base.describe) base.describe(job.model);
+  if (base.documents) train_on(job, dir, many_documents(12));
+  job.optimizer.type = base.optimizer;
   job.compute = base.compute;
   job.parallelism.tensor = base.tensor;
   job.parallelism.lanes = base.lanes;
   job.parallelism.reduction_dtype = base.reduction;
   job.parallelism.context_blocks = base.context_blocks;
+  job.parallelism.sequence_parallel = base.context_blocks == 1;
   job.batch.global_sequences = base.sequences;
   job.data.val = job.data.train;
   job.eval = {.every_steps = 2, .max_sequences = base.sequences};
@@ -56,11 +105,15 @@ class Combination {
 
   JobSpec of(JobSpec job) {
     ParallelSpec& p = job.parallelism;
+    const int64_t experts = job.model.moe.num_experts;
+    const bool whole_lanes = p.context_blocks > 1 || experts > 0;
     do {
       p.data = 1 + draw(8);
       p.pipeline = 1 + draw(4);
       if (p.context_blocks > 1) p.context = 1 << draw(3);
-    } while (p.mesh().world_size() > 8 || (p.context_blocks > 1 && p.lanes % p.data != 0));
+      if (experts > 0) p.expert = 1 << draw(4);
+    } while (p.mesh().world_size() > 8 || p.context > p.context_blocks ||
+             p.ranks_of_parameters() % p.expert != 0 || (whole_lanes && p.lanes % p.data != 0));
     const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1};
     p.schedule = schedules[draw(3)];
     // The interleaved schedule goes in rounds of `pipeline` micro-batches, whatever lanes a rank has.
@@ -107,12 +160,13 @@ std::string text_of(const JobSpec& job) {
   std::string layers;
   for (const int64_t n : p.stage_layers) layers += " " + std::to_string(n);
   return fmt::format(
-      "tp {} cp {} dp {} pp {} x {} {}, ZeRO-{}{} in {} ({}), layers{}, recompute {} {}, buckets {} MiB, {} "
+      "tp {} cp {} dp {} ep {} pp {} x {} {}, ZeRO-{}{} in {} ({}), layers{}, recompute {} {}, buckets {} "
+      "MiB, {} "
       "threads",
-      p.tensor, p.context, p.data, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule), p.zero_stage,
-      p.reshard_after_forward ? "" : " kept", name_of(p.reduction_dtype), word_of(p.reduction_algorithm),
-      layers.empty() ? " by cost" : layers, int(job.recompute), job.recompute_layers, p.bucket_mib,
-      p.threads_per_rank);
+      p.tensor, p.context, p.data, p.expert, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule),
+      p.zero_stage, p.reshard_after_forward ? "" : " kept", name_of(p.reduction_dtype),
+      word_of(p.reduction_algorithm), layers.empty() ? " by cost" : layers, int(job.recompute),
+      job.recompute_layers, p.bucket_mib, p.threads_per_rank);
 }
 
 void check_combinations(uint64_t count) {
@@ -124,15 +178,28 @@ void check_combinations(uint64_t count) {
     if (!plain.contains(which))
       plain[which] =
           run_on_threads(base, {.dir = dir.path() + "/plain" + std::to_string(which), .max_steps = kSteps});
-    const JobSpec job = Combination(seed).of(base);
-    INFO("TRAINCTL_TEST_SEED=" << seed << ": " << text_of(job));
+    Combination chance(seed);
+    JobSpec job = chance.of(base);
     const std::string folder = dir.path() + "/" + std::to_string(seed);
-    const ThreadRun run = run_on_threads(job, {.dir = folder, .max_steps = kSteps});
+    const ThreadRun& whole = plain[which];
+    INFO("TRAINCTL_TEST_SEED=" << seed << ": " << text_of(job));
+    ThreadRun run;
+    if (seed % 3 == 0) {
+      const ThreadRun begun = run_on_threads(job, {.dir = folder + "/begun", .max_steps = kSteps / 2});
+      job = chance.of(base);
+      run = run_on_threads(job, {.dir = folder, .resume_from = begun.checkpoint, .max_steps = kSteps});
+      run.losses.insert(run.losses.begin(), begun.losses.begin(), begun.losses.end());
+      run.grad_norms.insert(run.grad_norms.begin(), begun.grad_norms.begin(), begun.grad_norms.end());
+      run.val_losses.insert(run.val_losses.begin(), begun.val_losses.begin(), begun.val_losses.end());
+    } else {
+      run = run_on_threads(job, {.dir = folder, .max_steps = kSteps});
+    }
+    INFO("ends as " << text_of(job));
     CHECK(run.losses.size() == size_t(kSteps));
-    CHECK(run.losses == plain[which].losses);
-    CHECK(run.grad_norms == plain[which].grad_norms);
-    CHECK(run.val_losses == plain[which].val_losses);
-    CHECK(run.root_hash == plain[which].root_hash);
+    CHECK(run.losses == whole.losses);
+    CHECK(run.grad_norms == whole.grad_norms);
+    CHECK(run.val_losses == whole.val_losses);
+    CHECK(run.root_hash == whole.root_hash);
     real_file_system().remove_tree(folder);
   }
 }
