@@ -108,6 +108,11 @@ int ShardedParams::lanes_together(int use) const {
   return layout.line_of(impl_->memory.group_of(use)).sharing * layout.plan.parts_of_lane;
 }
 
+bool ShardedParams::merges_each(int use) const {
+  const Layout& layout = impl_->memory.layout;
+  return layout.line_of(impl_->memory.group_of(use)).sharing > 1 && !layout.options.accumulates;
+}
+
 void* ShardedParams::gradient_of_part(void* place, int part) const {
   return impl_->memory.gradient_of_part(place, part);
 }

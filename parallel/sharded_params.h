@@ -74,7 +74,7 @@ struct ShardingOptions {
   bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
   bool shares_weights = false;    ///< ZeRO-3: two parts at a time have memory for compute copies
   int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many
-  bool accumulates = false;  ///< a lane has several micro-batches, so lanes of one time are summed together
+  bool accumulates = false;  ///< a lane has several micro-batches, so lanes of one time grow together
   /// A rank computes the parts of a lane at one time, so many, each of which counts as a lane here; of all
   /// ranks those of a lane are neighbours. Their gradients are added as soon as they are complete, as from
   /// ZeRO-2 on.
@@ -142,6 +142,9 @@ class ShardedParams {
   kernels::Matrix gradient(int use, int lane) const;
   /// How many lanes come to the line of the use at one time.
   int lanes_together(int use) const;
+  /// Whether lanes that come at one time have the gradients of the use one after another: each is merged before those
+  /// of the next are made, so that few of them are held.
+  bool merges_each(int use) const;
   /// The place in the gradient of part `part` of the same lane, of a place in that of its first part; null:
   /// it is no place in a gradient.
   void* gradient_of_part(void* place, int part) const;

@@ -106,12 +106,13 @@ LaneRun lanes_here(const LaneLine& line, const Plan& plan, int rank) {
 }
 
 /// Of the gradients of all lanes that a rank adds before a reduction. From ZeRO-2 on these are the lanes of
-/// one time, which have the levels of the first time's: neighbours from a multiple of their number on.
+/// one time, which have the levels of the first time's: neighbours from a multiple of their number on. Parts
+/// of a lane grow together, but where several ranks share a place (merges_each).
 LaneLevels gradient_levels(const LaneLine& line, const Plan& plan, const ShardingOptions& options, int rank) {
   const int dp = plan.lanes_at_once();
   return levels_of_lanes(
       lanes_in_time(plan.reduces_lanes ? dp : line.lanes, dp, plan.reduces_lanes, line.ranks, rank),
-      options.accumulates || plan.parts_of_lane > 1);
+      options.accumulates || (line.sharing == 1 && plan.parts_of_lane > 1));
 }
 /// LaneLevels::count of these.
 int gradient_level_count(const LaneLine& line, const Plan& plan, const ShardingOptions& options, int rank) {

@@ -368,6 +368,7 @@ struct StageModel::Impl {
   void merge_lanes(int begin, int end, const MicroBatch& mb) {
     const int time = mb.lane / shape.cut.blocks_here();
     for (int use = begin; mb.last_of_lane && use < end; ++use) {
+      if (params.merges_each(use)) continue;
       const int together = params.lanes_together(use);
       for (int i = 0; i < together; ++i) params.merge_lane(use, use + 1, time * together + i);
     }

@@ -226,7 +226,7 @@ parallel::ShardingOptions sharding_options(const JobSpec& job) {
           .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
           .shares_weights = shards_weights(job) && job.parallelism.reshard_after_forward,
           .lanes = int(job.parallelism.lanes * job.parallelism.context_blocks),
-          .accumulates = job.micro_batches_per_lane() > 1 || job.parallelism.expert > 1,
+          .accumulates = job.micro_batches_per_lane() > 1,
           .parts_of_lane = job.parallelism.blocks_of_rank(),
           .has_parts = job.parallelism.context_blocks > 1,
           .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),

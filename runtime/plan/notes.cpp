@@ -118,6 +118,25 @@ std::string no_room_to_grow_note(const PlanReport& r) {
       p.lanes, twice.parallelism.lanes, cost);
 }
 
+/// What ranks that share experts hold of their gradients: those of the lanes that come at one time.
+std::string shared_gradients_note(const JobSpec& job) {
+  const ParallelSpec& p = job.parallelism;
+  const int at_once = p.expert * p.blocks_of_rank(), in_tree = std::bit_width(unsigned(at_once));
+  const bool adds = reduces_each_lane(job), merges = job.micro_batches_per_lane() == 1;
+  std::string hint;
+  if (in_tree < at_once && !(adds && merges))
+    hint = fmt::format("; with{}{}{} it would be {}", adds ? "" : " zero_stage = 2",
+                       adds || merges ? "" : " and",
+                       merges ? ""
+                              : fmt::format(" one micro-batch a lane (a run of parallelism.lanes = {})",
+                                            job.batch.global_sequences / job.batch.micro_sequences),
+                       in_tree);
+  return fmt::format(
+      "{} ranks share experts: each holds the gradients of its experts {} times, for the lanes of all "
+      "of them{}",
+      p.expert, adds && merges ? in_tree : at_once, hint);
+}
+
 }  // namespace
 
 std::vector<std::string> plan_notes(const PlanReport& r) {
@@ -126,11 +145,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   if (r.device.kind == DeviceKind::cuda && (p.context_blocks > 1 || p.expert > 1))
     notes.push_back(fmt::format("GPUs do not {} yet: this is what they would take, and no launch on them",
                                 p.context_blocks > 1 ? "compute parts of sequences" : "share experts"));
-  if (p.expert > 1)
-    notes.push_back(
-        fmt::format("{} ranks share experts: each holds the gradients of its experts {} times, for "
-                    "the lanes of all of them",
-                    p.expert, p.expert * p.blocks_of_rank()));
+  if (p.expert > 1) notes.push_back(shared_gradients_note(r.job));
   if (p.lanes % p.data != 0) notes.push_back(uneven_width_note(r.job));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));

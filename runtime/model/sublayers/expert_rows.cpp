@@ -245,6 +245,7 @@ void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int
     op.accumulate = !at.first;
     ++source;
     c.backend.run(c.stream, op);
+    complete_gradient(c, bias, op.dbias.count(), lane);
   }
 }
 
@@ -276,6 +277,7 @@ void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, M
                                                            .offsets = s.offsets,
                                                            .dw = w.gradient(c, lane),
                                                            .accumulate = !at.first});
+    w.complete_gradient(c, lane.lane);
   }
 }
 

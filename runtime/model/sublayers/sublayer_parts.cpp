@@ -37,6 +37,15 @@ Matrix vector_gradient(const parallel::ShardedParams& params, int use, int lane)
   return kernels::vector(m.data, m.dtype, m.count());
 }
 
+void complete_gradient(const LayerContext& c, int use, int64_t elements, int lane) {
+  if (!c.params.merges_each(use)) return;
+  for (; elements > 0; ++use) {
+    elements -= c.params.gradient(use, lane).count();
+    c.params.merge_lane(use, use + 1, lane);
+  }
+  ENSURE(elements == 0);
+}
+
 void accumulate(const LayerContext& c, Matrix src, Matrix dst, bool overwrite) {
   if (!src || !dst) return;
   if (overwrite)
@@ -226,6 +235,10 @@ Matrix Linear::bias_once(const LayerContext& c) const { return c.tp.rank() == 0 
 
 Matrix Linear::gradient(const LayerContext& c, LanePlace at) const {
   return joined(c.params.gradient(weight_, at.lane), rows_);
+}
+
+void Linear::complete_gradient(const LayerContext& c, int lane) const {
+  trainctl::complete_gradient(c, weight_, rows_ * c.params.gradient(weight_, lane).cols, lane);
 }
 
 void Linear::backward_weight(const LayerContext& c, Matrix dy, Matrix x, LanePlace at) const {

@@ -10,6 +10,9 @@ namespace trainctl {
 /// A vector parameter's compute copy or gradient as [1, n]; empty when use < 0.
 kernels::Matrix vector_weight(const parallel::ShardedParams&, int use);
 kernels::Matrix vector_gradient(const parallel::ShardedParams&, int use, int lane);
+/// The lane has its whole gradient of so many elements, of a use and those joined to it: it is merged where
+/// lanes come one after another (ShardedParams::merges_each).
+void complete_gradient(const LayerContext& c, int use, int64_t elements, int lane);
 /// dst += src, or dst = src when `overwrite`; nothing when either is empty.
 void accumulate(const LayerContext&, kernels::Matrix src, kernels::Matrix dst, bool overwrite);
 
@@ -131,6 +134,7 @@ class Linear {
   void backward_weight(const LayerContext& c, kernels::Matrix dy, kernels::Matrix x, LanePlace at) const;
   /// The gradient of all its weights [rows, cols].
   kernels::Matrix gradient(const LayerContext& c, LanePlace at) const;
+  void complete_gradient(const LayerContext& c, int lane) const;
 
  private:
   kernels::Matrix joined_bias(const LayerContext& c) const;

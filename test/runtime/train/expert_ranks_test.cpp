@@ -8,6 +8,7 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/plan/rank_plan.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
@@ -123,6 +124,40 @@ TEST_CASE("expert ranks: biases, groups, an expert for all tokens", "[bits]") {
     meshes.check(job, {{.expert = 2, .data = 2, .zero = 3, .recompute = Recompute::selective},
                        {.expert = 4, .data = 2, .pipeline = 2, .context = 2, .schedule = Schedule::zb_v}});
   }
+}
+
+TEST_CASE("expert ranks: lanes of one micro-batch are added as they come, and few are held", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  describe_biased_products(job.model);
+  job.model.moe.num_experts = 8;
+  job.parallelism.lanes = job.batch.global_sequences = 16;
+  meshes.check(job, {{.expert = 8, .data = 8, .zero = 2},
+                     {.expert = 4, .data = 8, .zero = 3, .recompute = Recompute::full},
+                     {.expert = 4, .data = 4, .pipeline = 2, .zero = 2, .schedule = Schedule::zb_h1},
+                     {.expert = 4, .data = 4, .zero = 1},
+                     {.expert = 2, .data = 2, .pipeline = 2, .zero = 0, .schedule = Schedule::zb_v}});
+  JobSpec blocks = job;
+  blocks.parallelism.context_blocks = 2;
+  meshes.check(blocks,
+               {{.expert = 4, .data = 4, .zero = 2},
+                {.expert = 8, .data = 4, .context = 2, .zero = 3},
+                {.expert = 2, .data = 2, .context = 2, .zero = 1, .recompute = Recompute::selective}});
+  const auto gradient_bytes = [](const JobSpec& j) {
+    const DeviceModel device = device_of_kind(j, DeviceKind::cpu);
+    const RankPlan plan = make_rank_plan(j, device, model_tables(j), parallel::position_of(j.mesh(), 0));
+    return double(plan.memory.sharding.gradients);
+  };
+  // Of 8 lanes that come at one time a tree of 4 levels holds 4 sums; where lanes grow together, all 8.
+  const SharedMesh wide{.expert = 8, .data = 8, .zero = 2};
+  JobSpec grow_together = job;
+  grow_together.parallelism.lanes = 8;
+  const JobSpec alone = on_shared(job, {.data = 8, .zero = 2});
+  CAPTURE(gradient_bytes(on_shared(job, wide)), gradient_bytes(on_shared(grow_together, wide)),
+          gradient_bytes(alone));
+  CHECK(gradient_bytes(on_shared(job, wide)) < 0.75 * gradient_bytes(on_shared(grow_together, wide)));
+  CHECK(gradient_bytes(on_shared(job, wide)) < 0.75 * gradient_bytes(alone));
 }
 
 TEST_CASE("expert ranks: a router that sends all tokens to the same experts", "[bits]") {
