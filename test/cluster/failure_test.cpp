@@ -4,7 +4,10 @@
 //         steps are running, which the restart's event proves.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <string>
+#include <vector>
 
 #include "test/cluster/cluster_run.h"
 
@@ -21,6 +24,16 @@ void check_healed(ClusterRun& run, double seconds = 600) {
   CHECK_FALSE(run.events("restart").empty());
   run.check_bits();
   run.check_nothing_left();
+}
+
+/// The node is the first that is lost, and is lost once. A busy machine may silence another one.
+void check_lost(ClusterRun& run, const std::string& host) {
+  std::vector<std::string> lost;
+  for (const auto& event : run.events("node_lost")) lost.push_back(event.at("node").get<std::string>());
+  INFO(run.story());
+  REQUIRE_FALSE(lost.empty());
+  CHECK(lost.front() == host);
+  CHECK(std::count(lost.begin(), lost.end(), host) == 1);
 }
 
 }  // namespace
@@ -49,8 +62,7 @@ TEST_CASE("a node crashes", "[fault][cluster_run]") {
   const int node = run.members()[0];
   nodes.crash(node);
   check_healed(run);
-  REQUIRE(run.events("node_lost").size() == 1);
-  CHECK(run.events("node_lost")[0].at("node") == nodes.host(node));
+  check_lost(run, nodes.host(node));
 }
 
 TEST_CASE("a node loses its power", "[fault][cluster_run]") {
@@ -63,8 +75,7 @@ TEST_CASE("a node loses its power", "[fault][cluster_run]") {
   const int node = run.members()[1];
   nodes.poweroff(node);
   check_healed(run);
-  REQUIRE(run.events("node_lost").size() == 1);
-  CHECK(run.events("node_lost")[0].at("node") == nodes.host(node));
+  check_lost(run, nodes.host(node));
 }
 
 TEST_CASE("a node is cut off for longer than the grace, and heals", "[fault][cluster_run]") {
