@@ -13,6 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/units.h"
+#include "runtime/exchange/import.h"
 #include "runtime/exchange/model_config.h"
 #include "runtime/exchange/tokenizer_files.h"
 #include "runtime/spec/pages/pages.h"
@@ -221,7 +222,9 @@ StarterChoice choice_from(const RunArguments& from) {
   if (fs.exists(config)) {
     const Json fields = try_parse_json(fs.read_text(config));
     if (fields.is_discarded()) throw Error(ErrorCode::kData, fmt::format("{} is not JSON", config));
-    const ReadConfig read = read_model_config(fields, config);
+    ReadConfig read = read_model_config(fields, config);
+    if (read.model.mtp.num_layers > 0)
+      leave_out_missing_modules(read, *ckpt::TensorFolder::open(fs, from.name));
     const std::string folder = std::filesystem::path(absolute_path(from.name)).filename().string();
     StarterChoice choice{.model = starter_model_of(read.model, folder), .begins_with = from.name};
     choice.tokenizer = tokenizer_in(fs, from.name, read.model.vocab_size).text();

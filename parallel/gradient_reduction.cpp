@@ -210,12 +210,15 @@ void GradientReduction::finish() {
   }
 }
 
-/// The sums of later uses of a parameter that are here go to those of the first one.
+/// The sums of later uses of a parameter that are here go to those of the first one, from the last one on: so
+/// do those of other stages, whichever stage has which use.
 void GradientReduction::add_uses() {
-  for (int g = 0; g < memory_.groups(); ++g) {
+  for (int g = memory_.groups(); g-- > 0;) {
     const int first = memory_.group(g).state_of;
     if (first == g || memory_.own(g) == 0) continue;
-    float* const sums = memory_.own_sums(first);
+    int before = g - 1;
+    while (memory_.group(before).state_of != first) --before;
+    float* const sums = memory_.own_sums(before);
     const void* inputs[2] = {sums, memory_.own_sums(g)};
     backend_.run(stream_, kernels::TreeSum{.inputs = inputs, .out = sums, .dtype = DType::f32,
                                            .count = memory_.own(g)});

@@ -43,7 +43,7 @@ GroupKey key_of(const ParamUse& use) {
 }
 
 std::string name_of(const GroupKey& key) {
-  if (key.replicated & axes::uses) return key.use == 0 ? "the tied embedding" : "the tied head";
+  if (key.replicated & axes::uses) return key.use == 0 ? "the shared embedding" : "its other uses";
   if (key.replicated & axes::expert_data) return "experts";
   if (key.partial & axes::tensor) return "parameters with partial sums";
   if (key.form == Form::whole) return "whole parameters";

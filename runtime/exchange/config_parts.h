@@ -72,7 +72,7 @@ ConfigPart experts(ExpertKeys keys);
 /// One that every token meets, with a gate (Qwen2-MoE).
 ConfigPart shared_expert();
 /// Experts chosen by biased sigmoids in groups, with shared ones; the first layers are dense (DeepSeek-V3,
-/// GLM-4.5). Of num_nextn_predict_layers, which predict further tokens, trainctl has none.
+/// GLM-4.5), and the modules of multi-token prediction.
 ConfigPart biased_experts();
 /// attention_bias of q, k and v alone; use_qk_norm (GLM-4.5).
 ConfigPart qkv_bias();

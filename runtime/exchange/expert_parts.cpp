@@ -76,6 +76,21 @@ ConfigPart shared_expert() {
           [](const ModelSpec& m, OrderedJson& config) { config[kKey] = m.moe.shared_ffn_size; }};
 }
 
+namespace {
+
+/// Layers behind the model that predict further tokens.
+int64_t modules_of(const ConfigReader& r) {
+  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"})
+    if (r.has(key) && r.at(key) != 0) {
+      const int64_t modules = r.size(key);
+      if (modules > kMostMtpLayers) r.refuse("{} is {}, more than {}", key, modules, kMostMtpLayers);
+      return modules;
+    }
+  return 0;
+}
+
+}  // namespace
+
 ConfigPart biased_experts() {
   const auto read = [](const ConfigReader& r, ModelSpec& m) {
     MoeSpec& moe = m.moe;
@@ -90,6 +105,7 @@ ConfigPart biased_experts() {
     moe.top_groups = r.size("topk_group", 1);
     const bool all = r.number("first_k_dense_replace", 1) == 0;
     moe.first_dense_layers = all ? 0 : r.size("first_k_dense_replace", 1);
+    m.mtp.num_layers = modules_of(r);
     moe.selection_bias = true;
     moe.aux_loss_coefficient = 0;
     if (moe.num_experts % moe.groups != 0 || moe.top_groups > moe.groups ||
@@ -108,7 +124,7 @@ ConfigPart biased_experts() {
     config["n_group"] = moe.groups;
     config["topk_group"] = moe.top_groups;
     config["first_k_dense_replace"] = moe.first_dense_layers;
-    config["num_nextn_predict_layers"] = 0;
+    config["num_nextn_predict_layers"] = m.mtp.num_layers;
     config["output_router_logits"] = false;
   };
   return {{"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ckpt/folders.h"
 #include "ckpt/view.h"
@@ -45,6 +46,16 @@ void refuse_other_tokenizer(FileSystem& fs, const JobSpec& job, const data::Toke
 
 std::vector<ExportFile> export_files(const ParamTable& table, DType dtype, uint64_t most_bytes) {
   std::vector<ExportFile> files(1);
+  const auto bytes_of = [&](const StoredParam& stored) {
+    uint64_t bytes = size_of(dtype);
+    for (const int64_t size : stored.shape) bytes *= uint64_t(size);
+    return bytes;
+  };
+  const auto put = [&](ExportTensor tensor) {
+    if (!files.back().tensors.empty() && files.back().bytes + tensor.bytes > most_bytes) files.emplace_back();
+    files.back().bytes += tensor.bytes;
+    files.back().tensors.push_back(std::move(tensor));
+  };
   for (size_t i = 0; i < table.params.size(); ++i) {
     const StoredParam stored = stored_param(table, table.params[i]);
     std::vector<ExportTensor>& before = files.back().tensors;
@@ -52,12 +63,13 @@ std::vector<ExportFile> export_files(const ParamTable& table, DType dtype, uint6
       before.back().joined.push_back(int(i));
       continue;
     }
-    uint64_t bytes = size_of(dtype);
-    for (const int64_t size : stored.shape) bytes *= uint64_t(size);
-    if (!files.back().tensors.empty() && files.back().bytes + bytes > most_bytes) files.emplace_back();
-    files.back().tensors.push_back({int(i), stored, bytes});
+    put({int(i), stored, bytes_of(stored)});
     if (stored.part) files.back().tensors.back().joined.push_back(int(i));
-    files.back().bytes += bytes;
+  }
+  for (const auto& [param, name] : module_copies(table)) {
+    StoredParam copy = stored_param(table, table.params[size_t(param)]);
+    copy.name = name;
+    put({param, copy, bytes_of(copy)});
   }
   for (size_t i = 0; i < files.size(); ++i)
     files[i].name = files.size() == 1 ? "model.safetensors"
@@ -78,7 +90,9 @@ std::string export_index_json(const std::vector<ExportFile>& files) {
 ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
   auto checkpoint = ckpt::Checkpoint::open(fs, request.checkpoint);
   if (request.averages) checkpoint = ckpt::averages_of(std::move(checkpoint));
-  const JobSpec job = job_of(*checkpoint);
+  JobSpec job = job_of(*checkpoint);
+  const bool has_place = hugging_face(job.model.family).predicts_further;
+  const int64_t modules = has_place ? 0 : std::exchange(job.model.mtp.num_layers, 0);
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const std::vector<ExportFile> files = export_files(table, request.dtype, request.shard_bytes);
   const data::TokenizerChoice choice =
@@ -96,6 +110,7 @@ ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
                       .dtype = request.dtype,
                       .tensors = table.params.size(),
                       .shards = files.size(),
+                      .modules_left_out = modules,
                       .tokenizer = tokenizer.description};
   for (const ExportFile& file : files) report.bytes += file.bytes;
   make_new_folder(fs, request.out, [&](const std::string& partial) {
@@ -123,6 +138,9 @@ std::string ExportReport::text() const {
                   hugging_face(family).architecture, count_of(int64_t(tensors), "tensor"),
                   count_of(int64_t(shards), "file"), size_text(bytes), name_of(dtype));
   if (dtype == DType::bf16) text += fmt::format("rounding    at most {:.3g} of a weight\n", largest_rounding);
+  if (modules_left_out > 0)
+    text += fmt::format("left out    {} of multi-token prediction: files of {} have none\n",
+                        count_of(modules_left_out, "module"), hugging_face(family).architecture);
   text += fmt::format("tokenizer   {}\n", tokenizer.empty()
                                               ? "none: the run names none; --tokenizer FILE adds one"
                                               : tokenizer + " · read back, a probe text has the same ids");

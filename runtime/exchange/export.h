@@ -63,6 +63,7 @@ struct ExportReport {
   DType dtype = DType::bf16;
   std::vector<std::string> files;  ///< all of the folder, sorted
   uint64_t tensors = 0, shards = 0, bytes = 0;
+  int64_t modules_left_out = 0;  ///< of multi-token prediction, which the family's files do not have
   double largest_rounding = 0;  ///< the largest absolute difference of a weight to its float32 value
   std::string tokenizer;        ///< "": none is known
   std::optional<ForwardCheck> forward;

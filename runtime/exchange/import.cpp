@@ -107,6 +107,13 @@ std::vector<std::string> check_others(const StoredModel& stored, ckpt::TensorFol
         "{} holds {} that trainctl does not know, the first is `{}`; the model is not the one that "
         "its config.json describes",
         where, count_of(int64_t(others.unknown.size()), "tensor"), others.unknown[0]));
+  for (const auto& [tensor, copy] : others.copies) {
+    const Param& param = *std::find_if(table.params.begin(), table.params.end(),
+                                       [&](const Param& p) { return stored.find(p).name == tensor; });
+    if (!are_equal(folder, tensor, copy, param.layout))
+      refuse(fmt::format("{}: `{}` is to be a copy of `{}`, which the module shares, and holds other numbers",
+                         where, copy, tensor));
+  }
   if (!others.tied_head.empty()) {
     const Param& embedding = table.params.front();
     if (!are_equal(folder, stored.find(embedding).name, others.tied_head, embedding.layout))
@@ -212,15 +219,27 @@ ckpt::StateInfo state_of(const ParsedJob& job, const std::string& from) {
 
 }  // namespace
 
+void leave_out_missing_modules(ReadConfig& config, ckpt::TensorFolder& folder) {
+  MtpSpec& mtp = config.model.mtp;
+  if (mtp.num_layers == 0 ||
+      folder.has(fmt::format("model.layers.{}.eh_proj.weight", config.model.num_layers)))
+    return;
+  config.notes.push_back(fmt::format(
+      "num_nextn_predict_layers is {}, and the folder has no such layers: the model is without them",
+      mtp.num_layers));
+  mtp = {};
+}
+
 ImportReport import_folder(FileSystem& fs, const ImportRequest& request) {
   const std::string from = folder_name(request.from), file = from + "/config.json";
-  const ReadConfig config = read_model_config(config_of(fs, from), file);
+  ReadConfig config = read_model_config(config_of(fs, from), file);
+  const auto folder = ckpt::TensorFolder::open(fs, from);
+  leave_out_missing_modules(config, *folder);
   const data::TokenizerChoice tokenizer =
       request.takes_tokenizer ? tokenizer_in(fs, from, config.model.vocab_size) : data::TokenizerChoice();
   const ParsedJob job = job_of_model(config.model, tokenizer, from);
   const ParamTable table =
       parameter_table(job.job.model, job.job.optimizer, job.job.parallelism.cut_for_tensor());
-  const auto folder = ckpt::TensorFolder::open(fs, from);
   StoredModel stored(table, *folder, from);
   for (const Param& param : table.params) stored.find(param);
   ImportReport report{.from = from,

@@ -9,10 +9,23 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/spec/fields/model_spec.h"
 
 namespace trainctl {
 
-enum class BatchField : uint8_t { tokens, targets, document_start, positions, weights };
+/// mtp_*: of the modules of multi-token prediction, kMostMtpLayers of each one after another.
+enum class BatchField : uint8_t {
+  tokens,
+  targets,
+  document_start,
+  positions,
+  weights,
+  mtp_tokens,
+  mtp_targets = mtp_tokens + kMostMtpLayers,
+  mtp_weights = mtp_targets + kMostMtpLayers
+};
+/// That of module `i`, from 0. first: mtp_tokens, mtp_targets or mtp_weights.
+constexpr BatchField mtp_field(BatchField first, size_t i) { return BatchField(size_t(first) + i); }
 /// Who reads a row: the stage with the embedding, the one with the head, or all stages, of jobs that mask
 /// documents only, of jobs that do or cut sequences; the one with the head, of jobs that weigh targets only.
 enum class ReadBy : uint8_t { first, last, all_of_documents, all_of_positions, last_of_weights };
@@ -30,6 +43,16 @@ struct SampleTokens {
         document_start.empty() || counts_boundaries || document_start[t + 1] != int32_t(t + 1);
     return !inside ? 0 : weights.empty() ? 1 : weights[t + 1];
   }
+  /// How much the target of module d = 1.. counts at token t, which is token t + d + 1; 0 where the sequence or
+  /// the document of token t ends before. Where the boundaries of documents count, what the module has seen,
+  /// up to token t + d, must be of the document, and the target need not.
+  int weight(size_t t, size_t d) const {
+    const size_t target = t + d + 1;
+    if (target >= tokens.size()) return 0;
+    const size_t last = counts_boundaries ? t + d : target;
+    if (!document_start.empty() && document_start[last] > int32_t(t)) return 0;
+    return weights.empty() ? 1 : weights[target];
+  }
 };
 
 /// One array, with an element for each token.
@@ -39,10 +62,43 @@ struct BatchRow {
   ReadBy read_by;
   /// Writes its elements of one sample.
   void (*fill)(const SampleTokens& sample, int32_t* out);
+  int mtp = 0;  ///< of module 1.. of multi-token prediction; 0: of none
 };
+
+/// The rows of module d. A token ahead that the sequence does not have is the last one: no target depends on it.
+template <size_t d>
+void fill_mtp_tokens(const SampleTokens& sample, int32_t* out) {
+  const size_t last = sample.tokens.size() - 1;
+  for (size_t t = 0; t < last; ++t) out[t] = sample.tokens[std::min(t + d, last)];
+}
+template <size_t d>
+void fill_mtp_targets(const SampleTokens& sample, int32_t* out) {
+  for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
+    out[t] = sample.weight(t, d) > 0 ? sample.tokens[t + d + 1] : -1;
+}
+template <size_t d>
+void fill_mtp_weights(const SampleTokens& sample, int32_t* out) {
+  for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
+    out[t] = std::bit_cast<int32_t>(float(sample.weight(t, d)));
+}
+inline constexpr BatchRow kMtpRows[] = {
+    {BatchField::mtp_tokens, DType::i32, ReadBy::last, fill_mtp_tokens<1>, 1},
+    {mtp_field(BatchField::mtp_tokens, 1), DType::i32, ReadBy::last, fill_mtp_tokens<2>, 2},
+    {mtp_field(BatchField::mtp_tokens, 2), DType::i32, ReadBy::last, fill_mtp_tokens<3>, 3},
+    {mtp_field(BatchField::mtp_tokens, 3), DType::i32, ReadBy::last, fill_mtp_tokens<4>, 4},
+    {BatchField::mtp_targets, DType::i32, ReadBy::last, fill_mtp_targets<1>, 1},
+    {mtp_field(BatchField::mtp_targets, 1), DType::i32, ReadBy::last, fill_mtp_targets<2>, 2},
+    {mtp_field(BatchField::mtp_targets, 2), DType::i32, ReadBy::last, fill_mtp_targets<3>, 3},
+    {mtp_field(BatchField::mtp_targets, 3), DType::i32, ReadBy::last, fill_mtp_targets<4>, 4},
+    {BatchField::mtp_weights, DType::f32, ReadBy::last_of_weights, fill_mtp_weights<1>, 1},
+    {mtp_field(BatchField::mtp_weights, 1), DType::f32, ReadBy::last_of_weights, fill_mtp_weights<2>, 2},
+    {mtp_field(BatchField::mtp_weights, 2), DType::f32, ReadBy::last_of_weights, fill_mtp_weights<3>, 3},
+    {mtp_field(BatchField::mtp_weights, 3), DType::f32, ReadBy::last_of_weights, fill_mtp_weights<4>, 4}};
+static_assert(std::size(kMtpRows) == 3 * kMostMtpLayers);
+
 /// A target below 0 has no loss; weights multiply the loss of a target. document_start and positions: of each
 /// token the first one of the sequence that is of its document, and how many are between.
-inline constexpr BatchRow kBatchRows[] = {
+inline constexpr BatchRow kModelRows[] = {
     {BatchField::tokens, DType::i32, ReadBy::first,
      [](const SampleTokens& sample, int32_t* out) {
        std::copy(sample.tokens.begin(), sample.tokens.end() - 1, out);
@@ -65,6 +121,12 @@ inline constexpr BatchRow kBatchRows[] = {
        for (size_t t = 0; t + 1 < sample.tokens.size(); ++t)
          out[t] = std::bit_cast<int32_t>(float(sample.weight(t)));
      }}};
+inline constexpr auto kBatchRows = [] {
+  std::array<BatchRow, std::size(kModelRows) + std::size(kMtpRows)> rows{};
+  std::copy(std::begin(kModelRows), std::end(kModelRows), rows.begin());
+  std::copy(std::begin(kMtpRows), std::end(kMtpRows), rows.begin() + std::size(kModelRows));
+  return rows;
+}();
 
 /// A value for each field.
 template <typename T>
@@ -83,7 +145,9 @@ struct BatchRows {
   bool documents = false;            ///< the job masks documents
   bool cuts = false;                 ///< it cuts sequences (parallelism.context_blocks)
   bool weights = false;              ///< the job weighs targets
+  int mtp = 0;                       ///< modules of multi-token prediction
   bool has(const BatchRow& row) const {
+    if (row.mtp > mtp) return false;
     switch (row.read_by) {
       case ReadBy::first: return first;
       case ReadBy::last: return last;
@@ -108,6 +172,8 @@ struct MicroBatch {
   bool first_of_lane = true, last_of_lane = true;
   /// Device [M], of the rows that the rank reads; unchanged until backward is done.
   PerField<const void*> arrays = {};
+  /// Of the loss of each module's target in its gradients; see TargetCounts.
+  std::array<float, kMostMtpLayers> mtp_scale = {};
   const int32_t* ids(BatchField field) const { return static_cast<const int32_t*>(arrays[field]); }
   /// Of the loss of each target; null: each counts once.
   const float* weights() const { return static_cast<const float*>(arrays[BatchField::weights]); }
@@ -134,7 +200,8 @@ inline PerField<std::vector<int32_t>> padded_rows(std::span<const int32_t> token
 /// Sets all rows to one array of i32, which is so long: for passes whose values do not matter.
 /// documents, weights: also those of jobs that mask documents, that weigh targets.
 inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids, bool documents = false, bool weights = false) {
-  const BatchRows rows{.first = true, .last = true, .documents = documents, .weights = weights};
+  const BatchRows rows{
+      .first = true, .last = true, .documents = documents, .weights = weights, .mtp = kMostMtpLayers};
   for (const BatchRow& row : kBatchRows)
     if (rows.has(row)) mb.arrays[row.field] = ids;
   return mb;

@@ -144,7 +144,7 @@ void Executor::compute(const Action& a, const std::vector<MicroBatch>& micro_bat
   switch (a.act) {
     case Act::forward:
       if (a.part <= 0 && input(a) >= 0) model_.use_input(a.virtual_stage, slot(a), input(a));
-      model_.forward(a.virtual_stage, slot(a), mb, true, losses + a.micro_batch * model_.losses(), a.part);
+      model_.forward(a.virtual_stage, slot(a), mb, true, losses + a.micro_batch * model_.loss_sums(), a.part);
       break;
     case Act::backward: model_.backward(a.virtual_stage, slot(a), mb, a.part); break;
     case Act::backward_input: model_.backward_input(a.virtual_stage, slot(a), mb, a.part); break;

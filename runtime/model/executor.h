@@ -57,7 +57,7 @@ class Executor {
            const PipelineEdges& edges, ExecutorHooks hooks);
 
   /// Runs one step. Call ShardedParams::publish before the first one. On the last stage, losses (host
-  /// memory, from allocate_host) has StageModel::losses() sums of each micro-batch's token losses when the
+  /// memory, from allocate_host) has StageModel::loss_sums() sums of each micro-batch's token losses when the
   /// model's stream has reached the end.
   void run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times);
   /// Runs the forward pass of one micro-batch through the pipeline (evaluation), in slot 0 of each virtual

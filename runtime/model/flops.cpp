@@ -77,6 +77,8 @@ PartFlops part_flops(const ModelPlan& model, int64_t seq_len) {
       case StagePart::embedding: flops.embedding += counted; break;
       case StagePart::layer: of_layer[unlike.layers[size_t(of.index)]] += counted; break;
       case StagePart::final_norm:
+      case StagePart::mtp_embedding:
+      case StagePart::mtp_module:
       case StagePart::head: flops.head += counted; break;
     }
   };

@@ -19,7 +19,7 @@ FlopsPerToken flops_per_token(const ModelPlan& model, int64_t seq_len);
 struct PartFlops {
   double embedding = 0;
   std::vector<double> layers;  ///< each layer's
-  double head = 0;
+  double head = 0;             ///< with the modules of multi-token prediction
 };
 PartFlops part_flops(const ModelPlan& model, int64_t seq_len);
 

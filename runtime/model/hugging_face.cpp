@@ -133,6 +133,21 @@ StoredParam stored_param(const ParamTable& table, const Param& param) {
           .transposed = param.may_be_transposed};
 }
 
+std::vector<std::pair<int, std::string>> module_copies(const ParamTable& table) {
+  std::vector<std::pair<int, std::string>> copies;
+  int head = 0;  // tied: the embedding
+  for (size_t i = 0; i < table.params.size(); ++i)
+    if (table.params[i].role == ParamRole::head) head = int(i);
+  constexpr std::string_view kJoin = "eh_proj.weight";
+  for (const Param& p : table.params) {
+    if (p.mtp == 0 || !p.layout.name.ends_with(kJoin)) continue;
+    const std::string module = p.layout.name.substr(0, p.layout.name.size() - kJoin.size());
+    copies.emplace_back(0, module + "embed_tokens.weight");
+    copies.emplace_back(head, module + "shared_head.head.weight");
+  }
+  return copies;
+}
+
 StoredModel::StoredModel(const ParamTable& table, ckpt::TensorFolder& folder, std::string what)
     : table_(table), folder_(folder), what_(std::move(what)) {
   const Param& first = table.params.front();
@@ -204,16 +219,22 @@ StoredModel::Others StoredModel::others() const {
     known.insert(name);
     if (const std::string second = with_prefix(other_prefix, p); second != name) second_names[second] = name;
   }
+  std::map<std::string, std::string> copies;
+  for (const auto& [param, name] : module_copies(table_))
+    copies[name] = with_prefix(prefix_, table_.params[size_t(param)]);
   Others result;
   for (const std::string& name : folder_.names()) {
     if (known.count(name)) continue;
     const auto is_end = [&](std::string_view end) { return std::string_view(name).ends_with(end); };
     if (const auto second = second_names.find(name); second != second_names.end())
       result.twice.emplace_back(second->second, name);
+    else if (const auto copy = copies.find(name); copy != copies.end())
+      result.copies.emplace_back(copy->second, name);
     else if (table_.tied && name == kHead)
       result.tied_head = name;
     else if (std::any_of(family.buffers.begin(), family.buffers.end(), is_end) ||
-             (family.predicts_further && is_of_further_layer(name, table_.params.back().layer, folder_)))
+             (family.predicts_further && module_copies(table_).empty() &&
+              is_of_further_layer(name, table_.params.back().layer, folder_)))
       result.buffers.push_back(name);
     else
       result.unknown.push_back(name);

@@ -25,7 +25,8 @@ struct HuggingFaceFamily {
   std::span<const std::string_view> buffers;
   /// The weights of all experts of a layer are one tensor, and so are their biases (gpt-oss).
   bool joins_experts = false;
-  /// Behind the last layer there may be others, which predict further tokens; they may be left out.
+  /// Behind the last layer there may be others, which predict further tokens: modules of multi-token
+  /// prediction, with copies of the embedding and the head.
   bool predicts_further = false;
   std::string_view other_type = "";  ///< a model_type under which files have the same class
 };
@@ -47,6 +48,9 @@ struct StoredParam {
 /// As transformers save it (save_pretrained), which every version loads.
 StoredParam stored_param(const ParamTable& table, const Param& param);
 
+/// The copies of the embedding and the head that files have of a module: a parameter each, and its other name.
+std::vector<std::pair<int, std::string>> module_copies(const ParamTable& table);
+
 /// Finds the parameters of a model in a folder that transformers, or an export, have written.
 class StoredModel {
  public:
@@ -61,6 +65,8 @@ class StoredModel {
     std::vector<std::string> buffers;  ///< that may be left out
     std::vector<std::string> unknown;
     std::string tied_head;  ///< a head of its own, though the head is the embedding; "" without
+    /// module_copies: the tensor and its copy.
+    std::vector<std::pair<std::string, std::string>> copies;
     /// Parameters under two names.
     std::vector<std::pair<std::string, std::string>> twice;
   };

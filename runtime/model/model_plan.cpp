@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "runtime/model/mtp_plan.h"
+
 namespace trainctl {
 namespace {
 
@@ -96,6 +98,7 @@ class PlanBuilder {
     plan_.ends = {float(m_.embedding_scale),
                   {float(m_.logit_scale * m_.mup_ratio()), float(m_.logit_cap)},
                   float(m_.z_loss)};
+    plan_.mtp = mtp_plans(m_, plan_);
   }
 
  private:
@@ -443,7 +446,9 @@ std::vector<Rotary> ModelPlan::rotaries() const {
 
 int64_t idle_parameters(const ModelPlan& model) {
   int64_t idle = 0;
-  for (const LayerRef& layer : model.layers)
+  std::vector<LayerRef> layers = model.layers;
+  for (const MtpPlan& module : model.mtp) layers.push_back(module.layer);
+  for (const LayerRef& layer : layers)
     for (const SublayerPlan& sublayer : layer->sublayers)
       if (const auto* moe = std::get_if<MoePlan>(&sublayer)) {
         int64_t of_experts = 0;
@@ -485,6 +490,10 @@ LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t s
 Widest widest_of(const ModelPlan& model, const LayerShape& shape) {
   Widest widest;
   for (const LayerRef& layer : model.unlike_layers()) widen(widest, *layer, shape);
+  if (!model.mtp.empty()) {
+    widest.columns = std::max(widest.columns, 2 * model.hidden);
+    widest.depth = std::max(widest.depth, 2 * model.hidden);
+  }
   return widest;
 }
 

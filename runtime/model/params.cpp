@@ -20,11 +20,13 @@ class TableBuilder {
 
   ParamTable build() {
     table_.tied = model_.tied();
+    table_.shares_embedding = model_.shares_embedding();
     table_.family = model_.family;
     add(model_.embedding.tokens);
     if (model_.embedding.positions) add(*model_.embedding.positions);
     layers();
     for (const ParamDeclaration& d : model_.head.norm_parameters) add(d);
+    modules();
     if (model_.head.weight) add(*model_.head.weight);
     std::vector<parallel::ParamLayout> layouts;
     for (const Param& p : table_.params) layouts.push_back(p.layout);
@@ -44,6 +46,7 @@ class TableBuilder {
     p.joined = d.joined;
     p.partial = d.partial;
     p.expert = d.expert;
+    p.mtp = mtp_;
     p.may_be_transposed = d.role == ParamRole::matrix && hugging_face(model_.family).transposed;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
@@ -60,27 +63,41 @@ class TableBuilder {
 
   /// The parameters of all layers, as their sublayers declare them.
   void layers() {
-    for (layer_ = 0; layer_ < int(model_.layers.size()); ++layer_) {
-      const std::vector<SublayerPlan>& sublayers = model_.layers[size_t(layer_)]->sublayers;
-      for (sublayer_ = 0; sublayer_ < int(sublayers.size()); ++sublayer_) {
-        const SublayerPlan& sublayer = sublayers[size_t(sublayer_)];
-        if (const auto* attention = std::get_if<AttentionPlan>(&sublayer)) {
-          kv_heads_ = std::gcd(kv_heads_, attention->kv_heads);
-          attentions_.push_back({attention->heads, attention->kv_heads});
-        }
-        if (const auto* latent = std::get_if<LatentAttentionPlan>(&sublayer)) {
-          const int64_t parts = LatentSpec::tensor_parts(latent->heads);
-          kv_heads_ = std::gcd(kv_heads_, parts);
-          attentions_.push_back({parts, parts});
-        }
-        if (const auto* moe = std::get_if<MoePlan>(&sublayer)) table_.experts = moe->experts;
-        for (ParamDeclaration d : parameters_of(sublayer)) {
-          d.name = fmt::format("{}{}.{}", model_.layer_prefix, layer_, d.name);
-          add(std::move(d));
-        }
+    for (layer_ = 0; layer_ < int(model_.layers.size()); ++layer_)
+      layer(*model_.layers[size_t(layer_)], layer_);
+  }
+  void layer(const LayerPlan& plan, int number) {
+    for (sublayer_ = 0; sublayer_ < int(plan.sublayers.size()); ++sublayer_) {
+      const SublayerPlan& sublayer = plan.sublayers[size_t(sublayer_)];
+      if (const auto* attention = std::get_if<AttentionPlan>(&sublayer)) {
+        kv_heads_ = std::gcd(kv_heads_, attention->kv_heads);
+        attentions_.push_back({attention->heads, attention->kv_heads});
       }
+      if (const auto* latent = std::get_if<LatentAttentionPlan>(&sublayer)) {
+        const int64_t parts = LatentSpec::tensor_parts(latent->heads);
+        kv_heads_ = std::gcd(kv_heads_, parts);
+        attentions_.push_back({parts, parts});
+      }
+      if (const auto* moe = std::get_if<MoePlan>(&sublayer)) table_.experts = moe->experts;
+      add_numbered(parameters_of(sublayer), number);
     }
     sublayer_ = -1;
+  }
+  /// Modules have the numbers behind the layers', as in the files of DeepSeek-V3.
+  void modules() {
+    for (const MtpPlan& module : model_.mtp) {
+      const int number = layer_ + mtp_++;
+      add_numbered(module.before, number);
+      layer(*module.layer, number);
+      add_numbered(module.after, number);
+    }
+    mtp_ = 0;
+  }
+  void add_numbered(const std::vector<ParamDeclaration>& parameters, int number) {
+    for (ParamDeclaration d : parameters) {
+      d.name = fmt::format("{}{}.{}", model_.layer_prefix, number, d.name);
+      add(std::move(d));
+    }
   }
 
   const ModelPlan& model_;
@@ -88,7 +105,7 @@ class TableBuilder {
   const RoleRows rows_;
   const int widest_tensor_;
   ParamTable table_;
-  int layer_ = -1, sublayer_ = -1;
+  int layer_ = -1, sublayer_ = -1, mtp_ = 0;
   int64_t kv_heads_ = 0;  // that each rank of a tensor group has as many of, in every layer
   std::vector<parallel::HeadCounts> attentions_;
 };

@@ -17,13 +17,14 @@ namespace trainctl {
 struct Param {
   ParamRole role = ParamRole::matrix;
   parallel::ParamLayout layout;  ///< name, rows, cols and how tensor parallelism cuts it; a vector is [n, 1]
-  int layer = 0;                 ///< -1 before the first layer, 0.. the layer, num_layers after the last
+  int layer = 0;                 ///< -1 before the first layer, 0.. the layer, num_layers after the last, also of MTP
   ParamInit init;
   RoleRow row;                      ///< of its role
   bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]
   int sublayer = -1, place = -1; ///< of a layer's parameter: which sublayer, and its place there
   bool joined = false, partial = false;  ///< as in ParamDeclaration
   int expert = -1;
+  int mtp = 0;  ///< of module 1..; 0: of none. Those of its layer have a sublayer, others a place of MtpPlan
   parallel::StateRows states = parallel::kAdamW;  ///< of the row's rule
   int64_t blocks = 0;    ///< of its moments: as of one chunk, until its grid is known (model_tables)
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
@@ -42,6 +43,7 @@ struct ParamTable {
   size_t state_bytes() const;           ///< of all that the optimizer keeps
   size_t checkpoint_bytes() const;      ///< of what is saved of it
   bool tied = false;                    ///< the head multiplies by the embedding
+  bool shares_embedding = false;        ///< ModelPlan::shares_embedding
   Family family = Family::gpt2;
   int64_t experts = 0;  ///< of each layer that has some
 };

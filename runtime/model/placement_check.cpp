@@ -106,6 +106,8 @@ class TwinStage {
       case StagePart::layer:
         return fmt::format("layer {}", uses_.virtual_stages[size_t(c)].first_layer + of.index);
       case StagePart::final_norm: return "the final norm";
+      case StagePart::mtp_embedding: return "the embedding of tokens ahead";
+      case StagePart::mtp_module: return fmt::format("module {} of multi-token prediction", of.index + 1);
       case StagePart::head: return "the head";
     }
     return "";
@@ -222,10 +224,10 @@ Problem count_problem(const ParamTable& table, const std::vector<StageUses>& ran
       return Problem(
           fmt::format("{} ranks of the tensor group count {} in the gradient norm and save it, and {} should",
                       counted, use.layout.name, wanted));
-    const bool is_tied = table.tied && table.params[size_t(use.param)].role == ParamRole::embedding;
+    const bool is_tied = table.shares_embedding && table.params[size_t(use.param)].role == ParamRole::embedding;
     const bool shared = use.replicated & axes::uses, summed = use.partial & axes::uses;
     if (is_tied && !(shared && summed))
-      return Problem(fmt::format("the gradients of the two uses of {} are not added", use.layout.name));
+      return Problem(fmt::format("the gradients of the uses of {} are not added", use.layout.name));
     if (!is_tied && (shared || summed))
       return Problem(fmt::format("{} has one use, and the gradients of two are added", use.layout.name));
   }

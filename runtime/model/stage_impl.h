@@ -31,6 +31,8 @@ struct StageModel::Impl {
   Memory memory;
   LayerContext context;
   std::vector<std::vector<Layer>> layers;  // [virtual_stage][layer]
+  std::vector<Layer> mtp_layers;           // [module]
+  std::vector<std::unique_ptr<kernels::PackedWeight>> mtp_joins;
   std::vector<std::vector<bool>> stale;    // [virtual_stage][part]: its weights changed since they were taken
   Matrix mid, delta;                       // forward under way: the stream is mid + delta
   Matrix d, embedding_gradient;            // backward under way
@@ -82,6 +84,11 @@ struct StageModel::Impl {
       stale.emplace_back(virtual_stage.parts.size(), true);
       if (virtual_stage.last)
         head = backend.make_packed(params.weight(virtual_stage.head).rows, shape.hidden, shape.compute);
+      for (const MtpUses& module : virtual_stage.mtp) {
+        mtp_layers.emplace_back(*module.layer.plan, module.layer.sublayers, context,
+                                memory.of_modules[mtp_layers.size()]);
+        mtp_joins.push_back(backend.make_packed(shape.hidden, 2 * shape.hidden, shape.compute));
+      }
     }
   }
 
@@ -122,6 +129,7 @@ struct StageModel::Impl {
     if (p.kind == StagePart::layer) layers[size_t(c)][size_t(p.index)].pack(context);
     if (p.kind == StagePart::head)
       backend.run(stream, kernels::Pack{.w = params.weight(p.begin), .packed = head.get()});
+    if (p.kind == StagePart::mtp_module) pack_module(uses_of(c).mtp[size_t(p.index)], size_t(p.index));
   }
 
   /// Calls each(part) for `part`, or for all parts in the order of the pass.
@@ -157,21 +165,31 @@ struct StageModel::Impl {
           layer_forward(c, size_t(part.index), s,
                         train ? counts_of(c, size_t(part.index), mb.index) : nullptr);
           break;
-        case StagePart::final_norm: final_norm(virtual_stage, s); break;
-        case StagePart::head: head_forward(virtual_stage, s, mb, train, loss); break;
+        case StagePart::final_norm: final_norm(virtual_stage, s, train); break;
+        case StagePart::mtp_embedding:
+          if (train) embed_ahead(virtual_stage, s, mb);
+          break;
+        case StagePart::mtp_module:
+          if (train) module_forward(virtual_stage, s, size_t(part.index));
+          break;
+        case StagePart::head: heads_forward(virtual_stage, s, mb, train, loss); break;
       }
     });
   }
 
-  void embed(const VirtualStageUses& virtual_stage, Slot& s, const int32_t* tokens) {
-    const Matrix x = s.input();
+  /// x [Ml, C] = the tokens' embedding. use: of the embedding.
+  void look_up(const VirtualStageUses& virtual_stage, int use, const int32_t* tokens, const Matrix& x) {
     const Matrix partial = tp.cuts_rows() ? memory.shared.scratch.partial : x;
     backend.run(stream, kernels::EmbeddingForward{.ids = tokens,
-                                                  .table = params.weight(virtual_stage.embedding),
+                                                  .table = params.weight(use),
                                                   .vocab_begin = vocab_begin(virtual_stage),
                                                   .out = partial,
                                                   .scale = uses.ends.embedding_scale});
     tp.leave(partial, x);
+  }
+  void embed(const VirtualStageUses& virtual_stage, Slot& s, const int32_t* tokens) {
+    const Matrix x = s.input();
+    look_up(virtual_stage, virtual_stage.embedding, tokens, x);
     if (virtual_stage.position >= 0)
       backend.run(stream, kernels::AddPosition{.table = params.weight(virtual_stage.position),
                                                .first_row = tp.first_local_row(shape.rows),
@@ -214,14 +232,15 @@ struct StageModel::Impl {
     }
   }
 
-  void final_norm(const VirtualStageUses& virtual_stage, Slot& s) {
+  void final_norm(const VirtualStageUses& virtual_stage, Slot& s, bool train) {
     Shared& m = memory.shared;
     if (s.layers.empty()) {
       mid = s.final_x;
       delta = Matrix{};
       backend.run(stream, kernels::Copy{.src = s.input(), .dst = mid});
     }
-    const Matrix y = tp.cuts_rows() ? m.scratch.normed : m.head_input;
+    const bool is_kept = train && !s.mtp.empty();
+    const Matrix y = is_kept ? s.final_out : tp.cuts_rows() ? m.scratch.normed : m.head_input;
     backend.run(stream, kernels::NormForward{.kind = uses.final_norm.kind,
                                              .x = mid,
                                              .delta = delta,
@@ -232,57 +251,37 @@ struct StageModel::Impl {
                                              .y = y,
                                              .stats = s.final_stats,
                                              .weight_offset = uses.final_norm.weight_offset});
-    tp.enter(y, m.head_input);
+    if (!is_kept) tp.enter(y, m.head_input);
   }
 
-  void head_forward(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb, bool train,
-                    double* loss) {
-    Shared& m = memory.shared;
-    const int64_t v = params.weight(virtual_stage.head).rows, begin = vocab_begin(virtual_stage);
-    const Matrix logits = m.logits.columns(0, v);
-    const int32_t* targets = mb.ids(BatchField::targets);
-    backend.run(stream, kernels::LinearForward{.x = m.head_input, .w = head.get(), .y = logits});
-    backend.run(stream, kernels::CrossEntropyStats{.logits = logits,
-                                                   .targets = targets,
-                                                   .vocab_begin = begin,
-                                                   .stats = m.stats,
-                                                   .form = uses.ends.logits});
-    const float* stats = m.stats;
-    if (tp.size() > 1) {
-      tp.gather(kernels::matrix(m.stats, DType::f32, shape.rows, 3),
-                kernels::matrix(m.all_stats, DType::f32, shape.rows * tp.size(), 3));
-      stats = m.all_stats;
-    }
-    const float z_loss = train ? uses.ends.z_loss : 0;
-    backend.run(stream, kernels::CrossEntropyCombine{.stats = stats,
-                                                     .parts = tp.size(),
-                                                     .m = shape.rows,
-                                                     .lse = m.lse,
-                                                     .loss = m.loss,
-                                                     .targets = options.masks_targets ? targets : nullptr,
-                                                     .weights = mb.weights(),
-                                                     .z_loss = z_loss});
-    backend.run(stream, kernels::Sum{.x = m.loss, .n = shape.rows, .out = loss});
-    if (!train) return;
-    backend.run(stream, kernels::CrossEntropyBackward{.logits = logits,
-                                                      .targets = targets,
-                                                      .vocab_begin = begin,
-                                                      .lse = m.lse,
-                                                      .scale = options.loss_scale,
-                                                      .form = uses.ends.logits,
-                                                      .weights = mb.weights(),
-                                                      .z_loss = z_loss});
-    backend.run(stream,
-                kernels::LinearBackwardInput{.dy = logits, .w = head.get(), .dx = m.head_input_gradient});
-    const Matrix dy = tp.leave(m.head_input_gradient, s.final_gradient);
-    if (dy.data != s.final_gradient.data)
-      backend.run(stream, kernels::Copy{.src = dy, .dst = s.final_gradient});
-    backend.run(stream, kernels::LinearBackwardWeight{.dy = logits,
-                                                      .x = m.head_input,
-                                                      .dw = params.gradient(virtual_stage.head, mb.lane),
-                                                      .accumulate = !mb.first_of_lane});
-    merge_lanes(virtual_stage.head, virtual_stage.head + 1, mb);
-  }
+  /// A product with the head and its loss.
+  struct HeadPass {
+    Matrix input;                      ///< [M, C]
+    Matrix gradient = {};              ///< [Ml, C] of what `input` was made of
+    const int32_t* targets = nullptr;  ///< below 0: of no loss, where `masks`
+    bool masks = false;
+    const float* weights = nullptr;
+    float scale = 1;                   ///< of the loss, in its gradients
+    bool train = false;
+    bool first_of_head = true;         ///< of the products of a micro-batch
+    double* loss = nullptr;
+  };
+  /// Those of a micro-batch. In training they make the head's gradients, too (stage_head.cpp).
+  void heads_forward(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb, bool train,
+                     double* loss);
+  void head_forward(const VirtualStageUses& virtual_stage, const MicroBatch& mb, const HeadPass& pass);
+
+  // ---- multi-token prediction (stage_mtp.cpp) -----------------------------------------------------------
+
+  /// Sums of the losses of a micro-batch: of the head, then of each module, of each context block.
+  int loss_sums() const { return shape.cut.blocks_here() * (1 + int(mtp_layers.size())); }
+  void pack_module(const MtpUses& module, size_t i);
+  void embed_ahead(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb);
+  void module_forward(const VirtualStageUses& virtual_stage, Slot& s, size_t i);
+  HeadPass module_pass(Slot& s, const MicroBatch& mb, size_t i, double* loss);
+  /// Both halves of backward at once: splits_backward is false with modules.
+  void module_backward(const VirtualStageUses& virtual_stage, Slot& s, size_t i, const MicroBatch& mb);
+  void ahead_weight(const VirtualStageUses& virtual_stage, const MicroBatch& mb);
 
   /// The pass of StageModel::logits_behind. ids: the tokens on the device, then their positions.
   void forward_behind(KeyValueCache& cache, const int32_t* ids, int64_t count) {
@@ -301,7 +300,9 @@ struct StageModel::Impl {
       switch (part.kind) {
         case StagePart::embedding: embed(virtual_stage, s, ids); break;
         case StagePart::layer: layer_forward(0, size_t(part.index), s, nullptr); break;
-        case StagePart::final_norm: final_norm(virtual_stage, s); break;
+        case StagePart::final_norm: final_norm(virtual_stage, s, false); break;
+        case StagePart::mtp_embedding:
+        case StagePart::mtp_module: break;
         case StagePart::head:
           backend.run(stream,
                       kernels::LinearForward{.x = memory.shared.head_input.row_range(count - 1, 1),
@@ -341,6 +342,8 @@ struct StageModel::Impl {
     const VirtualStageUses& virtual_stage = uses_of(c);
     switch (part.kind) {
       case StagePart::head: break;  // the forward half has made it
+      case StagePart::mtp_module: module_backward(virtual_stage, s, size_t(part.index), mb); break;
+      case StagePart::mtp_embedding: break;
       case StagePart::final_norm: final_norm_backward(virtual_stage, s, mb); break;
       case StagePart::layer: layer_backward(c, size_t(part.index), s, mb); break;
       case StagePart::embedding: embedding_backward(s); break;
@@ -351,6 +354,8 @@ struct StageModel::Impl {
     const VirtualStageUses& virtual_stage = uses_of(c);
     switch (part.kind) {
       case StagePart::head: return;
+      case StagePart::mtp_module: break;  // the input half has made it
+      case StagePart::mtp_embedding: ahead_weight(virtual_stage, mb); break;
       case StagePart::final_norm: final_weight(virtual_stage, s, mb); break;
       case StagePart::layer: {
         const size_t l = size_t(part.index);

@@ -36,8 +36,10 @@ struct Layout {
   std::map<const LayerPlan*, Kept> least_kept = {};  ///< of the layer of this kind that keeps least
 
   Layout(const StageUses& stage, bool split_backward) : uses(stage), split(split_backward) {
-    for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
+    for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
       for (const LayerUses& layer : virtual_stage.layers) add(*layer.plan, layer.kept);
+      for (const MtpUses& module : virtual_stage.mtp) add(*module.layer.plan, module.layer.kept);
+    }
   }
 
   /// The tensors of one layer that `holder` holds; others stay as they are. has_input: the layer's input is
@@ -68,9 +70,25 @@ struct Layout {
   }
 };
 
+using SharedLayers = std::map<const LayerPlan*, LayerRecord>;
+
+/// shared: as of take_slot.
+void take_module(Arena& arena, const Layout& layout, const LayerUses& layer, const SharedLayers& shared,
+                 MtpRecord& record) {
+  const LayerShape& s = layout.s;
+  const auto stats = [&] { return arena.take(DType::f32, s.local_rows, 2).as<float>(); };
+  if (const auto elsewhere = shared.find(layer.plan.get()); elsewhere != shared.end())
+    record.layer = elsewhere->second;
+  layout.take(arena, Holder::slot, layer.plan.get(), layer.kept, record.layer);
+  record.pair = arena.take(s.compute, s.local_rows, 2 * s.hidden);
+  for (Matrix* of : {&record.embedded, &record.sum, &record.out, &record.gradient})
+    *of = arena.take(s.compute, s.local_rows, s.hidden);
+  record.embedded_stats = stats(), record.hidden_stats = stats(), record.stats = stats();
+}
+
 /// shared: where the tensors lie that the slot does not hold.
 void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
-               const std::map<const LayerPlan*, LayerRecord>& shared, Slot& slot) {
+               const SharedLayers& shared, Slot& slot) {
   const LayerShape& s = layout.s;
   const bool split = layout.split;
   for (const LayerUses& layer : uses.layers) {
@@ -93,6 +111,9 @@ void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
       slot.final_norm_bias = arena.take(DType::f32, 1, s.hidden);
     }
     slot.final_stats = arena.take(DType::f32, s.local_rows, 2).as<float>();
+    if (!uses.mtp.empty()) slot.final_out = edge();
+    for (const MtpUses& module : uses.mtp)
+      take_module(arena, layout, module.layer, shared, slot.mtp.emplace_back());
   }
 }
 
@@ -123,6 +144,10 @@ void take_shared(Arena& arena, const Layout& layout, const StageUses& uses, Shar
     m.all_stats = arena.take(DType::f32, s.rows * tp, 3).as<float>();
     m.lse = arena.take(DType::f32, 1, s.rows).as<float>();
     m.loss = arena.take(DType::f32, 1, s.rows).as<float>();
+    if (virtual_stage.mtp.empty()) continue;
+    m.pair_gradient = arena.take(s.compute, s.local_rows, 2 * s.hidden);
+    for (size_t i = 0; i < virtual_stage.mtp.size(); ++i)
+      m.embedded_gradients.push_back(arena.take(s.compute, s.local_rows, s.hidden));
   }
 }
 
@@ -132,6 +157,8 @@ void take_once(Arena& arena, const Layout& layout, const StageUses& uses, Memory
     m.of_layers.emplace_back(virtual_stage.layers.size());
     for (size_t l = 0; l < virtual_stage.layers.size(); ++l)
       layout.take(arena, Holder::layer, virtual_stage.layers[l].plan.get(), Kept::all, m.of_layers.back()[l]);
+    for (const MtpUses& module : virtual_stage.mtp)
+      layout.take(arena, Holder::layer, module.layer.plan.get(), Kept::all, m.of_modules.emplace_back());
   }
   take_shared(arena, layout, uses, m.shared);
 }

@@ -13,6 +13,17 @@ using kernels::Matrix;
 /// The tensors of one layer for one micro-batch, of each of its sublayers.
 using LayerRecord = std::vector<Tensors>;
 
+/// A module of multi-token prediction for one micro-batch.
+struct MtpRecord {
+  LayerRecord layer;
+  Matrix embedded;  // [Ml, C] of the tokens ahead
+  Matrix pair;      // [Ml, 2 C] norm of these; norm of what comes in
+  Matrix sum;       // [Ml, C] behind the layer
+  Matrix out;       // [Ml, C] its norm, which the head and the next module read
+  Matrix gradient;  // [Ml, C] of out
+  float *embedded_stats = nullptr, *hidden_stats = nullptr, *stats = nullptr;
+};
+
 /// Memory of one micro-batch in flight through one virtual stage.
 struct Slot {
   std::vector<LayerRecord> layers;         // what is not kept for each micro-batch lies in Shared::layer
@@ -22,6 +33,8 @@ struct Slot {
   Matrix final_x, final_gradient;
   Matrix final_norm_weight, final_norm_bias;   // gradients, with split backward
   float* final_stats = nullptr;
+  Matrix final_out;                        // [Ml, C] the final norm, where modules read it
+  std::vector<MtpRecord> mtp;
   /// What enters the virtual stage: the first layer's input.
   Matrix& input() { return layers.empty() ? entry : layers.front().front()[kInput]; }
 };
@@ -35,11 +48,14 @@ struct Shared {
   Matrix ping, pong;                       // gradient between layers
   Matrix logits, head_input, head_input_gradient, embedding_gradient;
   float *stats = nullptr, *all_stats = nullptr, *lse = nullptr, *loss = nullptr;
+  Matrix pair_gradient;                    // [Ml, 2 C] of MtpRecord::pair
+  std::vector<Matrix> embedded_gradients;  // [module] of MtpRecord::embedded
 };
 
 struct Memory {
   std::vector<std::vector<Slot>> slots;    // [virtual_stage][slot]
   std::vector<std::vector<LayerRecord>> of_layers;   // [virtual_stage][layer]: Life::layer
+  std::vector<LayerRecord> of_modules;               // [module]: likewise
   std::vector<std::vector<Matrix>>
       inputs;   // [virtual_stage][input]: of virtual stages that receive theirs, one more than slots
   Shared shared;

@@ -16,6 +16,8 @@ void StageModel::weights_changed() {
 }
 
 int StageModel::losses() const { return impl_->shape.cut.blocks_here(); }
+int StageModel::loss_sums() const { return impl_->loss_sums(); }
+int StageModel::mtp_modules() const { return int(impl_->mtp_layers.size()); }
 kernels::Stream& StageModel::stream() { return impl_->stream; }
 Matrix StageModel::input(int virtual_stage, int input) {
   return impl_->memory.inputs[size_t(virtual_stage)][size_t(input)];

@@ -65,8 +65,12 @@ class StageModel {
   /// that far.
   void watch_experts(int32_t* host);
 
-  /// How many losses forward gives of a micro-batch: one of each context block here.
+  /// How many sums of the head's losses forward gives of a micro-batch: one of each context block here.
   int losses() const;
+  /// All sums that training gives of a micro-batch: those, then as many of each module of multi-token
+  /// prediction.
+  int loss_sums() const;
+  int mtp_modules() const;
 
   /// The stream on which its work is enqueued.
   kernels::Stream& stream();
@@ -100,7 +104,7 @@ class StageModel {
   void release_weights(int virtual_stage, int part);
 
   /// train = false: no loss gradient is taken. On the last virtual stage `*loss` (host memory, from
-  /// allocate_host or the call waits) gets the sums of the micro-batch's token losses (losses()) once the
+  /// allocate_host or the call waits) gets the sums of the micro-batch's token losses (losses(), with `train` loss_sums()) once the
   /// stream has come that far. The head's gradients are made here.
   void forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                int part = parallel::kAllParts);

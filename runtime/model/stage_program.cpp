@@ -49,9 +49,10 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
 
 bool splits_backward(const JobSpec& job) {
   // With recomputation both halves run together: the recomputed activations are needed by both. So they do
-  // where a rank has several context blocks: a gradient that waits is of one.
+  // where a rank has several context blocks: a gradient that waits is of one. Modules of multi-token
+  // prediction keep no gradient that waits.
   return parallel::kind_of(job.parallelism.schedule).splits_backward && !job.recomputes_layers() &&
-         job.parallelism.blocks_of_rank() == 1;
+         job.parallelism.blocks_of_rank() == 1 && job.model.mtp.num_layers == 0;
 }
 
 }  // namespace trainctl

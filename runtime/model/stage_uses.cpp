@@ -42,8 +42,10 @@ class UseBuilder {
     use.param = param;
     use.layout = p.layout;
     const bool matrix = p.role == ParamRole::matrix || p.role == ParamRole::embedding || p.role == ParamRole::head;
-    const Precision& precision =
-        p.sublayer < 0 ? model_.precision : model_.layers[size_t(p.layer)]->precision;
+    const bool of_layer = p.sublayer >= 0;
+    const Precision& precision = !of_layer   ? model_.precision
+                                 : p.mtp > 0 ? model_.mtp[size_t(p.mtp) - 1].layer->precision
+                                             : model_.layers[size_t(p.layer)]->precision;
     use.dtype = matrix ? precision.matrices : precision.vectors;
     use.states = p.states;
     use.rule = p.row.rule;
@@ -54,10 +56,12 @@ class UseBuilder {
     if (p.expert >= 0 && job_.parallelism.expert > 1)
       use.replicated = use.partial = parallel::axes::expert_data;
     if (p.layout.cut == Cut::none) use.replicated |= parallel::axes::tensor;
-    const bool of_rows = norm && job_.parallelism.sequence_parallel;  // of the stream, which is cut then
+    // What joins the halves of a module's input multiplies the rows of the stream, too.
+    const bool joins = p.mtp > 0 && !of_layer;
+    const bool of_rows = (norm || joins) && job_.parallelism.sequence_parallel;  // of the stream, which is cut then
     if (p.layout.cut == Cut::none && (p.partial || of_rows) && job_.parallelism.tensor > 1)
       use.partial |= parallel::axes::tensor;
-    if (table_.tied && p.role == ParamRole::embedding) {
+    if (table_.shares_embedding && p.role == ParamRole::embedding) {
       use.replicated |= parallel::axes::uses;
       use.partial |= parallel::axes::uses;
     }
@@ -85,7 +89,7 @@ class UseBuilder {
       else
         add_to_layer(i, int(p.layer - layers.first), virtual_stage);
     }
-    if (last && table_.tied) virtual_stage.head = add(embedding_param(), false, 1);
+    if (last && table_.tied) virtual_stage.head = add(embedding_param(), false, model_.mtp.empty() ? 1 : 2);
     virtual_stage.end = int(result_.uses.size());
     list_parts(virtual_stage);
     for (const StagePart& part : virtual_stage.parts) {
@@ -104,6 +108,10 @@ class UseBuilder {
     if (!c.last) return;
     c.parts.push_back(
         {StagePart::final_norm, c.final_norm_weight, std::max(c.final_norm_weight, c.final_norm_bias) + 1});
+    if (c.mtp_embedding >= 0)
+      c.parts.push_back({StagePart::mtp_embedding, c.mtp_embedding, c.mtp_embedding + 1});
+    for (size_t m = 0; m < c.mtp.size(); ++m)
+      c.parts.push_back({StagePart::mtp_module, c.mtp[m].layer.begin, c.mtp[m].layer.end, int(m)});
     c.parts.push_back({StagePart::head, c.head, c.head + 1});
   }
 
@@ -123,12 +131,34 @@ class UseBuilder {
     else
       virtual_stage.embedding = add(i);
   }
+  /// A module comes before the head; its parameters follow the final norm's.
   void add_after(int i, VirtualStageUses& virtual_stage) {
+    if (table_.params[size_t(i)].mtp > 0) return add_to_module(i, virtual_stage);
     switch (table_.params[size_t(i)].role) {
       case ParamRole::norm_weight: virtual_stage.final_norm_weight = add(i); break;
       case ParamRole::norm_bias: virtual_stage.final_norm_bias = add(i); break;
       default: virtual_stage.head = add(i);
     }
+  }
+
+  void add_to_module(int i, VirtualStageUses& virtual_stage) {
+    const Param& p = table_.params[size_t(i)];
+    if (virtual_stage.mtp_embedding < 0) virtual_stage.mtp_embedding = add(embedding_param(), false, 1);
+    if (virtual_stage.mtp.size() < size_t(p.mtp)) {
+      const LayerRef& plan = model_.mtp[size_t(p.mtp) - 1].layer;
+      const Kept kept = job_.recompute == Recompute::full        ? Kept::input
+                        : job_.recompute == Recompute::selective ? Kept::all_but_cheap
+                                                                 : Kept::all;
+      virtual_stage.mtp.push_back({.layer = {.plan = plan, .kept = kept}, .own = {}});
+      virtual_stage.mtp.back().layer.sublayers.resize(plan->sublayers.size());
+      virtual_stage.mtp.back().own.at.resize(MtpPlan::kPlaces, -1);
+    }
+    MtpUses& module = virtual_stage.mtp.back();
+    if (p.sublayer >= 0) return add_to(i, module.layer);
+    const int use = add(i);
+    module.own.at[size_t(p.place)] = use;
+    if (module.layer.end == 0) module.layer.begin = use;
+    module.layer.end = use + 1;
   }
 
   void add_layers(std::pair<int64_t, int64_t> layers, VirtualStageUses& virtual_stage) const {
@@ -142,7 +172,9 @@ class UseBuilder {
     }
   }
   void add_to_layer(int i, int layer_index, VirtualStageUses& virtual_stage) {
-    LayerUses& layer = virtual_stage.layers[size_t(layer_index)];
+    add_to(i, virtual_stage.layers[size_t(layer_index)]);
+  }
+  void add_to(int i, LayerUses& layer) {
     const Param& p = table_.params[size_t(i)];
     if (!is_here(p)) return;
     std::vector<int>& at = layer.sublayers[size_t(p.sublayer)].at;

@@ -22,11 +22,17 @@ struct LayerUses {
   std::vector<SublayerUses> sublayers;
 };
 
+/// A module of multi-token prediction; `at` by the places of MtpPlan.
+struct MtpUses {
+  LayerUses layer;  ///< begin, end: of the whole module
+  SublayerUses own;
+};
+
 /// A part of a virtual stage and its uses. Parts are computed in forward order.
 struct StagePart {
-  enum Kind { embedding, layer, final_norm, head } kind = layer;
+  enum Kind { embedding, layer, final_norm, mtp_embedding, mtp_module, head } kind = layer;
   int begin = 0, end = 0;             ///< uses
-  int index = 0;                      ///< of a layer: which one of the virtual stage
+  int index = 0;                      ///< of a layer: which one of the virtual stage; likewise of a module
 };
 
 struct VirtualStageUses {
@@ -36,6 +42,8 @@ struct VirtualStageUses {
   std::vector<LayerUses> layers;
   int64_t first_layer = 0;
   int final_norm_weight = -1, final_norm_bias = -1, head = -1;
+  int mtp_embedding = -1;            ///< of the tokens ahead
+  std::vector<MtpUses> mtp;          ///< on the last one
   std::vector<StagePart> parts;
   parallel::VirtualStageParts part_count() const { return {int(parts.size()), last}; }
 };

@@ -156,6 +156,8 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   plan.parameters_without_embedding = plan.parameters;
   plan.active_parameters = plan.parameters - idle_parameters(model);
   for (const Param& p : table.params)
+    if (p.mtp > 0) plan.mtp_parameters += p.count();
+  for (const Param& p : table.params)
     if (p.role == ParamRole::embedding || p.role == ParamRole::position)
       plan.parameters_without_embedding -= p.count();
   plan.tokens_per_step = job.tokens_per_step();

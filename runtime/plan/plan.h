@@ -26,6 +26,7 @@ struct JobPlan {
   DeviceKind device = DeviceKind::cpu;
   int64_t parameters = 0, parameters_without_embedding = 0;
   int64_t active_parameters = 0;  ///< that a token meets: fewer than all where there are experts
+  int64_t mtp_parameters = 0;     ///< of all: of modules of multi-token prediction
   int64_t tokens_per_step = 0, micro_batches = 0;
   double flops_per_step_causal = 0, flops_per_step_full = 0;
   std::vector<RankMemory> stages;  ///< worst rank of each stage

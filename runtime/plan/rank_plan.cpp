@@ -8,7 +8,7 @@ namespace trainctl {
 
 using parallel::Axis;
 
-RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const parallel::MeshPosition& at) {
+RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding, const parallel::MeshPosition& at) {
   const parallel::MeshShape mesh = parallelism.mesh();
   const parallel::VirtualStages stages = parallelism.stage_order();
   const bool first = at.pp == 0, last = at.pp == mesh.pp - 1;
@@ -16,7 +16,7 @@ RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const paralle
   RankGroups groups{.axes = {},
                     .experts = {},
                     .expert_data = {},
-                    .tied_peer = tied && stages.last_stage() > 0 && (first || last),
+                    .tied_peer = shares_embedding && stages.last_stage() > 0 && (first || last),
                     .stages = stages,
                     .activations_come = !first || ring,
                     .activations_go = !last || ring};
@@ -44,14 +44,15 @@ parallel::AxisLines lines_of(const RankGroups& groups) {
 RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                      const parallel::MeshPosition& at) {
   RankParts parts{.at = at,
-                  .groups = rank_groups(job.parallelism, tables.params.tied, at),
+                  .groups = rank_groups(job.parallelism, tables.params.shares_embedding, at),
                   .uses = stage_uses(tables, job, at),
                   .sharding = sharding_options(job),
                   .batch = {.first = at.pp == 0,
                             .last = at.pp == job.parallelism.stage_order().last_stage(),
                             .documents = job.data.masks_documents(),
                             .cuts = job.parallelism.context_blocks > 1,
-                            .weights = job.data.weighs_targets()},
+                            .weights = job.data.weighs_targets(),
+                            .mtp = int(job.model.mtp.num_layers)},
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
   parts.lines = lines_of(parts.groups);
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.ranks_of_parameters() > 1;

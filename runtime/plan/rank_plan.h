@@ -19,13 +19,13 @@ struct RankGroups {
   parallel::PerAxis<parallel::MeshGroup> axes;
   parallel::MeshGroup experts,
       expert_data;          ///< parts of the data-parallel group; of one rank without experts
-  bool tied_peer = false;   ///< another stage holds the other use of the tied embedding
+  bool tied_peer = false;   ///< another stage holds other uses of the embedding
   parallel::VirtualStages stages;
   /// And gradients the other way. In a V this holds of the first virtual stage, and the reverse of the
   /// second.
   bool activations_come = false, activations_go = false;
 };
-RankGroups rank_groups(const ParallelSpec& parallelism, bool tied, const parallel::MeshPosition& at);
+RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding, const parallel::MeshPosition& at);
 
 /// The part of a plan that needs no program: it may have a billion micro-batches.
 struct RankParts {

@@ -70,9 +70,13 @@ std::string header_lines(const PlanReport& r) {
   std::string out;
   const bool has_experts = r.plan.active_parameters < r.plan.parameters;
   out += fmt::format(
-      "Job      {} · {} {} params{} ({} without embeddings) · {} compute, f32 master weights\n", job.name,
+      "Job      {} · {} {} params{}{} ({} without embeddings) · {} compute, f32 master weights\n", job.name,
       word_of(job.model.family), count_text(double(r.plan.parameters)),
       has_experts ? fmt::format(", {} of them active", count_text(double(r.plan.active_parameters))) : "",
+      r.plan.mtp_parameters > 0 ? fmt::format(", {} in {} of multi-token prediction",
+                                              count_text(double(r.plan.mtp_parameters)),
+                                              count_of(job.model.mtp.num_layers, "module"))
+                                : "",
       count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
   out += fmt::format(
       "Layout   {} = tensor {}{} x pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}{}\n",
@@ -422,6 +426,7 @@ std::string plan_json(const PlanReport& r) {
   j["device"] = name_of(plan.device);
   j["parameters"] = plan.parameters;
   if (plan.active_parameters < plan.parameters) j["active_parameters"] = plan.active_parameters;
+  if (plan.mtp_parameters > 0) j["mtp_parameters"] = plan.mtp_parameters;
   j["mesh"] = mesh_json(r.job);
   j["tokens_per_step"] = plan.tokens_per_step;
   j["micro_batches"] = plan.micro_batches;

@@ -115,6 +115,8 @@ class TableMaker {
         kind.splits_backward && !splits_backward(job)
             ? job.recomputes_layers()
                   ? "messages alone: layers are computed again, so both halves of a backward run together"
+              : job.model.mtp.num_layers > 0
+                  ? "messages alone: with multi-token prediction both halves of a backward run together"
                   : "messages alone: of several context blocks both halves of a backward run together"
             : kind.overlaps;
     const JobPlan plan = make_plan(job, device_);

@@ -112,7 +112,7 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   params.finish_gathers();
   tally.work.ops.clear();
   tally.traffic.clear();
-  std::vector<double> losses(size_t(job.micro_batches_of(at.dp)) * size_t(model.losses()));
+  std::vector<double> losses(size_t(job.micro_batches_of(at.dp)) * size_t(model.loss_sums()));
   ExecutorTimes times;
   executor.run(micro_batches(job, at.dp), losses.data(), times);
   // What the next step would do with this one's parameters.
@@ -170,7 +170,7 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
   std::vector<MicroBatchWork> result;
   for (int c = 0; c < int(parts.uses.virtual_stages.size()); ++c) {
     for (int part = 0; part < model.parts(c); ++part) model.take_weights(c, part);
-    std::vector<double> losses(size_t(model.losses()));
+    std::vector<double> losses(size_t(model.loss_sums()));
     MicroBatchWork work;
     work.forward = counted([&] { model.forward(c, 0, {}, true, losses.data()); });
     work.backward_input = counted([&] { model.backward_input(c, 0, {}); });

@@ -260,6 +260,7 @@ void check_layer(Resolution& r) {
   check_pattern(r);
   check_experts(r);
   check_latent(r);
+  check_mtp(r);
   check_positions(r);
   check_parametrisation(r);
 }

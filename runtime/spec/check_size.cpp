@@ -56,13 +56,18 @@ double attention_elements(const ModelSpec& m) {
 double matrix_elements(const ModelSpec& m, int tables) {
   const double hidden = double(m.hidden_size), ffn = double(m.ffn_size);
   const double in_attention = attention_elements(m) / hidden;
+  const double modules = double(m.mtp.num_layers);
   double widths = 0;
-  for (int64_t layer = 0; layer < m.num_layers; ++layer)
-    widths += m.has_experts(layer)
-                  ? double(m.moe.num_experts) * double(m.moe.expert_ffn_size) + double(m.moe.shared_ffn_size)
-                  : ffn;
-  return hidden * (double(m.num_layers) * in_attention + (is_gated(m.layer.activation) ? 3 : 2) * widths) +
-         tables * double(m.vocab_size) * hidden;
+  const auto width = [&](int64_t layer) {
+    return m.has_experts(layer)
+               ? double(m.moe.num_experts) * double(m.moe.expert_ffn_size) + double(m.moe.shared_ffn_size)
+               : ffn;
+  };
+  for (int64_t layer = 0; layer < m.num_layers; ++layer) widths += width(layer);
+  widths += modules * width(m.num_layers - 1);
+  return hidden * ((double(m.num_layers) + modules) * in_attention +
+                   (is_gated(m.layer.activation) ? 3 : 2) * widths) +
+         modules * 2 * hidden * hidden + tables * double(m.vocab_size) * hidden;
 }
 
 void check_size(Resolution& r) {
@@ -72,8 +77,8 @@ void check_size(Resolution& r) {
                 "model.ffn_size", "model.vocab_size", "data.seq_len", "batch.micro_sequences",
                 "batch.global_sequences", "checkpoint.chunk_mib"}))
     return;
-  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size), layers = double(m.num_layers),
-               vocabulary = double(m.vocab_size);
+  const double hidden = double(m.hidden_size), ffn = double(m.ffn_size),
+               layers = double(m.num_layers + m.mtp.num_layers), vocabulary = double(m.vocab_size);
   const double kv = double(m.is_latent() ? LatentSpec::tensor_parts(m.num_heads) : m.num_kv_heads),
                elements = matrix_elements(m, 2);
   // Chunks are also cut wherever tensor parallelism may cut.

@@ -94,6 +94,7 @@ void check_model(Resolution& resolution);
 void check_heads(Resolution& resolution);
 void check_layer(Resolution& resolution);
 void check_latent(Resolution& resolution);
+void check_mtp(Resolution& resolution);
 void check_sharing(Resolution& resolution);
 void check_parallelism(Resolution& resolution);
 void check_training(Resolution& resolution);

@@ -39,7 +39,7 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
       mesh(job.mesh()),
       at(parallel::position_of(mesh, world.rank())),
       tables(model_tables(job)),
-      comms(make_mesh_communicators(rank_groups(job.parallelism, tables.params.tied, at), world)),
+      comms(make_mesh_communicators(rank_groups(job.parallelism, tables.params.shares_embedding, at), world)),
       plan(make_rank_plan(job, device_of_rank(job, backend, *comms.axes[Axis::dp], nodes), tables, at)),
       numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
       stream(backend.create_stream()) {}
@@ -59,7 +59,7 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream, comms.peers());
   activity.progress(2, 3, false);
   losses =
-      backend.allocate_host(std::max<size_t>(size_t(micro_batches * model->losses()), 1) * sizeof(double));
+      backend.allocate_host(std::max<size_t>(size_t(micro_batches * model->loss_sums()), 1) * sizeof(double));
   const StageModel::ExpertCounts counts = StageModel::expert_counts(plan.uses);
   if (counts.layers > 0 && at.tp == 0) {
     const size_t bytes = size_t(counts.of_micro_batch()) * size_t(micro_batches) * sizeof(int32_t);

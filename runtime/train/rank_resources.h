@@ -35,7 +35,7 @@ class RankResources {
   void rehearse(RankActivity& activity);
 
   RankState state(std::function<void(uint64_t done, uint64_t total)> progress = {});
-  /// Host memory: StageModel::losses() doubles for each micro-batch of this rank; valid when the stream has
+  /// Host memory: StageModel::loss_sums() doubles for each micro-batch of this rank; valid when the stream has
   /// reached its end.
   double* loss_sums() const { return static_cast<double*>(losses->data()); }
   /// Whether this rank's losses count: one rank of each data-parallel position.

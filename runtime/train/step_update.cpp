@@ -68,19 +68,36 @@ StepEnd::StepEnd(const JobSpec& job, RankResources& rank, Control& control, Save
       optimizer_(job.optimizer),
       schedule_(job.schedule) {}
 
-StepScalars StepEnd::exchange(const OwnScalars& own) {
+std::vector<double> StepEnd::mtp_losses(const TargetCounts& targets) const {
+  const int modules = int(rank_.plan.batch.mtp);
+  if (modules == 0) return {};
+  MtpSums sums;
+  const StageModel& model = *rank_.model;
+  for (int mb = 0; rank_.owns_losses() && mb < rank_.plan.program.shape.pipeline.micro_batches; ++mb)
+    for (int i = 0; i < modules * model.losses(); ++i)
+      sums.losses[size_t(i / model.losses())].add(
+          rank_.loss_sums()[mb * model.loss_sums() + model.losses() + i]);
+  rank_.comms.sum(sums);
+  std::vector<double> losses;
+  for (int i = 0; i < modules; ++i)  // without a target: 0
+    losses.push_back(sums.losses[size_t(i)].value() /
+                     double(std::max<int64_t>(1, targets.modules[size_t(i)])));
+  return losses;
+}
+
+StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets) {
   StepSums sums;
   rank_.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
-  if (rank_.owns_losses())
-    for (int i = 0; i < rank_.plan.program.shape.pipeline.micro_batches * rank_.model->losses(); ++i)
-      sums.loss.add(rank_.loss_sums()[i]);
+  const int micro_batches = rank_.plan.program.shape.pipeline.micro_batches;
+  for (int mb = 0; rank_.owns_losses() && mb < micro_batches; ++mb)
+    for (int i = 0; i < rank_.model->losses(); ++i)
+      sums.loss.add(rank_.loss_sums()[mb * rank_.model->loss_sums() + i]);
   if (rank_.owns_losses()) sums.targets = rank_.tokens->targets_weight();
   if (rank_.expert_counts) {
     const StageModel::ExpertCounts of = StageModel::expert_counts(rank_.plan.uses);
     sums.experts.count(static_cast<const int32_t*>(rank_.expert_counts->data()),
-                       of.layers * of.sequences * rank_.plan.program.shape.pipeline.micro_batches,
-                       of.experts);
+                       of.layers * of.sequences * micro_batches, of.experts);
   }
   rank_.comms.check();
   sums.stop = control_.stop_level() != StopLevel::none;
@@ -100,6 +117,7 @@ StepScalars StepEnd::exchange(const OwnScalars& own) {
   s.line.grad_norm = std::sqrt(sums.squares.value()) * s.of_tokens;
   if (sums.experts.slots > 0)
     s.line.expert_load = sums.experts.load(), s.line.idle_experts = sums.experts.idle_share();
+  s.line.mtp_losses = mtp_losses(targets);
   s.stop = sums.stop;
   s.saves = sums.saves;
   s.due = sums.due;

@@ -11,6 +11,7 @@
 #include "runtime/train/save/save_calendar.h"
 #include "runtime/train/save/saver.h"
 #include "runtime/train/state_info.h"
+#include "runtime/train/target_counts.h"
 
 namespace trainctl {
 
@@ -70,6 +71,14 @@ struct StepSums {
   }
 };
 
+/// The same of the losses of modules of multi-token prediction.
+struct MtpSums {
+  std::array<ExactSum, kMostMtpLayers> losses;
+  void add(const MtpSums& other) {
+    for (size_t i = 0; i < losses.size(); ++i) losses[i].add(other.losses[i]);
+  }
+};
+
 /// Ends the steps of a rank.
 class StepEnd {
  public:
@@ -79,13 +88,16 @@ class StepEnd {
   /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some
   /// 600 bytes in a number of messages that grows with the logarithm of the number of ranks. Waits for the
   /// end of the backward pass. Collective.
-  StepScalars exchange(const OwnScalars& own);
+  ///   targets  of the whole step
+  StepScalars exchange(const OwnScalars& own, const TargetCounts& targets);
   /// Updates the parameters, or skips a step whose loss or gradient norm is not finite, or that has no target
   /// that counts; counts it in `state`. Throws Error(kDiverged) after too many. The same on every rank; rank
   /// 0 sends the event "step_skipped".
   StepFate apply_or_skip(const StepScalars& scalars, TrainingState& state);
 
  private:
+  /// Collective, where there are modules.
+  std::vector<double> mtp_losses(const TargetCounts& targets) const;
   void report_skip(const BadSteps& bad_steps, int64_t step, int64_t targets, const std::string& why);
 
   RankResources& rank_;

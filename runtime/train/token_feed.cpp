@@ -41,18 +41,23 @@ SampleTokens TokenFeed::sample(const data::SampleBatch& samples, size_t i) const
   return of;
 }
 
-int64_t TokenFeed::weight_of(const data::SampleBatch& samples, size_t sequences) const {
-  int64_t sum = 0;
+void TokenFeed::count(const SampleTokens& sample, size_t token, TargetCounts& counts) const {
+  counts.head += sample.weight(token);
+  for (int i = 0; i < rows_.mtp; ++i) counts.modules[size_t(i)] += sample.weight(token, size_t(i) + 1);
+}
+
+TargetCounts TokenFeed::targets_of(const data::SampleBatch& samples, size_t sequences) const {
+  TargetCounts counts;
   const size_t t = size_t(cut_.seq_len);
   if (tokens_.empty())
     for (size_t i = 0; i < sequences; ++i) {
       const SampleTokens all = sample(samples, i);
-      for (size_t token = 0; token < t; ++token) sum += all.weight(token);
+      for (size_t token = 0; token < t; ++token) count(all, token, counts);
     }
   for (size_t first = 0; !tokens_.empty() && first < sequences; first += size_t(cut_.sequences))
     for (const int32_t token : tokens_)
-      sum += sample(samples, first + size_t(token) / t).weight(size_t(token) % t);
-  return sum;
+      count(sample(samples, first + size_t(token) / t), size_t(token) % t, counts);
+  return counts;
 }
 
 void TokenFeed::fill(const BatchRow& row, const data::SampleBatch& samples, size_t sequences,
@@ -80,7 +85,7 @@ void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream
          samples.document_starts.size(), tokens);
   ENSURE(samples.weights.size() == tokens || (samples.weights.empty() && !rows_.weights),
          "weights of {} tokens of {}", samples.weights.size(), tokens);
-  targets_weight_ = weight_of(samples, n);
+  targets_ = targets_of(samples, n);
   newest_ = 1 - newest_;
   Half& half = halves_[newest_];
   half.copied->synchronize();   // the host memory is being read until then

@@ -10,6 +10,7 @@
 #include "parallel/sequence_cut.h"
 #include "runtime/model/batch.h"
 #include "runtime/plan/rank_sizes.h"
+#include "runtime/train/target_counts.h"
 
 namespace trainctl {
 
@@ -28,7 +29,9 @@ class TokenFeed {
   void upload(const data::SampleBatch& samples, kernels::Stream& stream);
   /// Sum of the weights of this rank's targets of the newest upload, whether or not it reads targets: their
   /// number without loss files.
-  int64_t targets_weight() const { return targets_weight_; }
+  int64_t targets_weight() const { return targets_.head; }
+  /// The same with those of the modules of multi-token prediction.
+  const TargetCounts& targets() const { return targets_; }
   /// The arrays of the newest upload from sequence `index` on, in device memory.
   PerField<const void*> arrays(int64_t index) const;
 
@@ -43,14 +46,15 @@ class TokenFeed {
 
   SampleTokens sample(const data::SampleBatch& samples, size_t i) const;
   void fill(const BatchRow& row, const data::SampleBatch& samples, size_t sequences, int32_t* out) const;
-  int64_t weight_of(const data::SampleBatch& samples, size_t sequences) const;
+  TargetCounts targets_of(const data::SampleBatch& samples, size_t sequences) const;
+  void count(const SampleTokens& sample, size_t token, TargetCounts& counts) const;
 
   const BatchRows rows_;
   const int64_t sequences_;
   const parallel::SequenceCut cut_;
   const std::vector<int32_t> tokens_;  ///< SequenceCut::tokens_of this rank; empty: all, in order
   const bool counts_boundaries_;
-  int64_t targets_weight_ = 0;
+  TargetCounts targets_;
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> copies_;
   Half halves_[2];

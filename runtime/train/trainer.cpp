@@ -24,6 +24,7 @@
 #include "runtime/train/state_info.h"
 #include "runtime/train/step_report.h"
 #include "runtime/train/step_update.h"
+#include "runtime/train/target_counts.h"
 
 namespace trainctl {
 
@@ -130,6 +131,7 @@ struct Trainer::Impl {
   int64_t acting_since_ns = 0;   // of the action that is recorded
   TrainingState now;
   int64_t requested_step = 0;  // the data of the steps before it are requested
+  TargetCounts targets;        // of the step, where modules of multi-token prediction divide by theirs
   StepScalars scalars;         // of the newest step
   StepFate fate = StepFate::apply;
   StepClock step_clock;
@@ -315,10 +317,22 @@ struct Trainer::Impl {
     step_clock.waited_for_data(waited);
   }
 
+  /// Of modules of multi-token prediction, whose gradients are divided by the targets of the whole step.
+  /// Collective, where not all targets count.
+  void count_targets() {
+    if (job.model.mtp.num_layers == 0) return;
+    targets = all_targets(job);
+    if (!job.data.masks_targets()) return;
+    targets = rank.owns_losses() ? rank.tokens->targets() : TargetCounts{};
+    rank.comms.sum(targets);
+  }
+
   std::vector<MicroBatch> step_micro_batches() const {
     std::vector<MicroBatch> mbs = micro_batches(job, rank.at.dp);
-    for (size_t i = 0; rank.tokens && i < mbs.size(); ++i)
+    for (size_t i = 0; rank.tokens && i < mbs.size(); ++i) {
       mbs[i].arrays = rank.tokens->arrays(int64_t(i) * job.batch.micro_sequences);
+      mbs[i].mtp_scale = mtp_scales(job, targets, now.step);
+    }
     return mbs;
   }
 
@@ -344,7 +358,7 @@ struct Trainer::Impl {
     }
     const double fenced_s = clock.monotonic_s() - fence_s;
     step_clock.fenced(fenced_s);
-    scalars = step_end->exchange({.due = calendar->due(now.step + 1), .trace = tracer->offered()});
+    scalars = step_end->exchange({.due = calendar->due(now.step + 1), .trace = tracer->offered()}, targets);
     tracer->agreed(scalars.trace, now.step + 1);
     calendar->fenced(fenced_s, scalars.saves);
   }
@@ -357,6 +371,7 @@ struct Trainer::Impl {
       const RecordSpan phase = activity.during(RunPhase::reading_data, now.step + 1);
       take_tokens(last);
     }
+    count_targets();
     ExecutorTimes spent;
     executor->run(step_micro_batches(), rank.loss_sums(), spent);
     {

@@ -109,7 +109,21 @@ inline void describe_shared_expert(ModelSpec& m) {
   m.moe.shared_gate = true;
 }
 
-inline const std::vector<DescribedModel>& described_models() {
+/// Two modules of multi-token prediction, with a tied head.
+inline void describe_mtp(ModelSpec& m) {
+  m.tie_embeddings = true;
+  m.mtp = {.num_layers = 2, .loss_weight = 0.5};
+}
+/// As in DeepSeek-V3: one, of a layer with latent attention and experts.
+inline void describe_latent_mtp(ModelSpec& m) {
+  describe_latent(m);
+  describe_grouped_experts(m);
+  m.moe.first_dense_layers = 1;
+  m.mtp = {.num_layers = 1, .loss_weight = 0.3, .later_loss_weight = 0.1, .later_from_step = 2};
+}
+
+/// Without modules of multi-token prediction.
+inline const std::vector<DescribedModel>& described_layers() {
   static const std::vector<DescribedModel> all = {
       {"head_dim", [](ModelSpec& m) { m.head_dim_given = 6; }},
       {"qkv_bias", [](ModelSpec& m) { m.layer.qkv_bias = true; }},
@@ -171,6 +185,22 @@ inline const std::vector<DescribedModel>& described_models() {
       {"a shared expert without a gate",
        [](ModelSpec& m) { describe_lossless_experts(m), m.moe.shared_ffn_size = 16; }},
       {"everything", describe_everything}};
+  return all;
+}
+
+inline std::vector<DescribedModel> described_models() {
+  std::vector<DescribedModel> all = {{"two modules of multi-token prediction", describe_mtp},
+                                     {"a module of latent attention and experts", describe_latent_mtp},
+                                     {"everything and a module",
+                                      [](ModelSpec& m) {
+                                        describe_everything(m);
+                                        m.mtp.num_layers = 1;
+                                      }},
+                                     {"layernorms of modules", [](ModelSpec& m) {
+                                        m.layer.norm = LayerNormKind::layernorm, m.layer.norm_bias = true;
+                                        m.mtp.num_layers = 2;
+                                      }}};
+  all.insert(all.begin(), described_layers().begin(), described_layers().end());
   return all;
 }
 

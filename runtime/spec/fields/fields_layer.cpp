@@ -419,6 +419,7 @@ void declare_layer(std::vector<Field>& table, std::vector<Section>& sections) {
   }
   declare_experts(table, sections);
   declare_latent(table, sections);
+  declare_mtp(table, sections);
   declare_ends(table, sections);
   declare_positions(table, sections);
   declare_scaling(table, sections);

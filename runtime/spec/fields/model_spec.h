@@ -254,6 +254,20 @@ struct MupSpec {
   int64_t base_head_dim = 0;     // 0: head_dim, so that wider models have more heads
 };
 
+/// model.mtp.*: multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2). Module d = 1..num_layers
+/// predicts the token d + 1 places ahead.
+inline constexpr int kMostMtpLayers = 4;
+struct MtpSpec {
+  int64_t num_layers = 0;
+  double loss_weight = 0.3;        // of the mean of the modules' losses
+  double later_loss_weight = 0.1;  // from step later_from_step on
+  int64_t later_from_step = 0;     // 0: never
+  /// In 0-based step `step`.
+  double weight_at(int64_t step) const {
+    return later_from_step > 0 && step >= later_from_step ? later_loss_weight : loss_weight;
+  }
+};
+
 /// model.*: one decoder-only transformer.
 struct ModelSpec {
   Family family = Family::gpt2;
@@ -271,6 +285,7 @@ struct ModelSpec {
   bool tie_embeddings = true;
   InitSpec init;
   MupSpec mup;
+  MtpSpec mtp;
 
   bool is_latent() const { return latent.kv_lora_rank > 0; }
   /// Of queries and keys.
@@ -328,6 +343,7 @@ inline ModelSpec with_family_defaults(const ModelSpec& of) {
   model.embedding_scale = kind.scaled_embedding ? std::sqrt(double(width)) : 1;
   model.logit_scale = 1;
   model.logit_cap = model.z_loss = 0;
+  model.mtp = {};
   return model;
 }
 

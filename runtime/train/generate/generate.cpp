@@ -18,6 +18,7 @@ JobSpec single_rank(JobSpec job) {
   job.parallelism = {};
   job.batch = {.global_sequences = 1, .micro_sequences = 1};
   job.recompute = Recompute::none;
+  job.model.mtp = {};  // its parameters stay in the checkpoint
   return job;
 }
 

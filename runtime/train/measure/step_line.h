@@ -117,6 +117,7 @@ struct StepLine {
   /// Of models with experts, means over sequences and layers: tokens of the most used expert over those of
   /// the mean one; the share of experts that no token has.
   double expert_load = kAbsent, idle_experts = kAbsent;
+  std::vector<double> mtp_losses;  ///< of the modules of multi-token prediction; `loss` is without them
   std::optional<double> val_loss;  ///< of an evaluation after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
   int64_t skipped_steps = 0;       ///< skipped steps of the run so far, including this one
@@ -157,6 +158,7 @@ struct StepLine {
     f.later("tokens", r.tokens);
     f.when(!std::isnan(r.expert_load), "expert_load", r.expert_load);
     f.when(!std::isnan(r.idle_experts), "idle_experts", r.idle_experts);
+    f.when(!r.mtp_losses.empty(), "mtp_losses", r.mtp_losses);
     f.maybe("val_loss", r.val_loss);
     if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
     f.when(r.skipped, "skipped", r.skipped);

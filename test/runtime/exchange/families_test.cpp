@@ -70,7 +70,45 @@ TEST_CASE("every family comes back from an import and an export as it was") {
       CHECK(spec::model_values(read_model_config(config_in(at + ".out"), "after").model) == spec::model_values(before));
       ++folders;
     }
-  CHECK(folders == 33);
+  CHECK(folders == 35);
+}
+
+TEST_CASE("modules of multi-token prediction come with a folder that has them, and copies are equal") {
+  const TemporaryFolder dir;
+  FileSystem& files = real_file_system();
+  const fs::path hub = hub_folder_of(dir, "deepseek_v3_mtp", "config.json");
+  const ImportReport with = import_folder(files, {.from = hub.string(), .out = dir / "with"});
+  CHECK((with.model.mtp.num_layers == 2 && with.left_out.size() == 4));  // the copies
+  // As transformers save it: the config has the number, the folder no such layer.
+  const fs::path without = hub_folder_of(dir, "deepseek_v3", "config.json");
+  Json config = config_in(without);
+  config["num_nextn_predict_layers"] = 1;
+  fs::remove(without / "config.json");
+  files.write_new_text((without / "config.json").string(), dump_json(config));
+  const ImportReport plain = import_folder(files, {.from = without.string(), .out = dir / "without"});
+  CHECK((plain.model.mtp.num_layers == 0 && plain.left_out.empty()));
+  CHECK_THAT(plain.text(), Contains("num_nextn_predict_layers is 1, and the folder has no such layers"));
+}
+
+TEST_CASE("a file has a place for modules of multi-token prediction or the export leaves them out") {
+  ModelSpec model{.family = Family::glm4_moe,
+                  .hidden_size = 32,
+                  .num_layers = 2,
+                  .num_heads = 4,
+                  .num_kv_heads = 2,
+                  .ffn_size = 64,
+                  .vocab_size = 64,
+                  .max_seq_len = 32};
+  model = with_family_defaults(model);
+  model.mtp.num_layers = 1;
+  const ParamTable table = parameter_table(model, {});
+  std::vector<std::string> names;
+  for (const ExportTensor& tensor : export_files(table, DType::bf16, 1 << 30).front().tensors)
+    if (tensor.stored.name.starts_with("model.layers.2.")) names.push_back(tensor.stored.name.substr(15));
+  for (const char* name : {"enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight",
+                           "embed_tokens.weight", "shared_head.head.weight", "self_attn.q_proj.weight"})
+    CHECK(std::count(names.begin(), names.end(), name) == 1);
+  CHECK(module_copies(table).size() == 2);
 }
 
 TEST_CASE("what is said in another way, or by default, is exported") {

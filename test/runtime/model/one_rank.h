@@ -22,9 +22,13 @@ class OneRank {
     publish();
   }
 
+  /// With those of modules, by their factors.
   double loss() {
-    double loss = 0;
-    model_.forward(0, 0, micro_batch(), true, &loss);
+    std::vector<double> losses(size_t(model_.loss_sums()));
+    const MicroBatch mb = micro_batch();
+    model_.forward(0, 0, mb, true, losses.data());
+    double loss = losses[0];
+    for (int i = 0; i < model_.mtp_modules(); ++i) loss += double(mb.mtp_scale[size_t(i)]) * losses[size_t(i) + 1];
     return loss;
   }
   /// Of every use, one after another.
@@ -66,9 +70,13 @@ class OneRank {
     for (const auto& c : params_.state_chunks()) {
       if (tables_.params.params[size_t(c.param)].role == ParamRole::selection_bias) continue;  // of counts
       for (int64_t i = 0; i < c.box.count(); ++i) {
-        const kernels::Matrix whole = params_.gradient(c.param, 0);  // on one rank each parameter has one use
         const int64_t row = c.box.row_begin + i / c.box.cols(), col = c.box.col_begin + i % c.box.cols();
-        const double g = whole.as<float>()[row * whole.stride + col];
+        double g = 0;  // of all uses of the parameter
+        for (size_t use = 0; use < uses_.uses.size(); ++use) {
+          if (uses_.uses[use].param != c.param) continue;
+          const kernels::Matrix whole = params_.gradient(int(use), 0);
+          g += whole.as<float>()[row * whole.stride + col];
+        }
         squares_ += g * g;
         each(weight(c, i), g);
       }
@@ -78,6 +86,11 @@ class OneRank {
     MicroBatch mb;
     mb.arrays[BatchField::tokens] = tokens_.data();
     mb.arrays[BatchField::targets] = targets_.data();
+    for (size_t i = 0; i < ahead_.size(); ++i) {
+      mb.arrays[mtp_field(BatchField::mtp_tokens, i)] = ahead_[i].data();
+      mb.arrays[mtp_field(BatchField::mtp_targets, i)] = ahead_[i + 1 < ahead_.size() ? i + 1 : 0].data();
+      mb.mtp_scale[i] = 0.7f - 0.3f * float(i);
+    }
     return mb;
   }
   void publish() {
@@ -97,6 +110,7 @@ class OneRank {
   const ModelTables tables_;
   const StageUses uses_;
   const std::vector<int32_t> tokens_ = ids(7), targets_ = ids(5);
+  const std::vector<std::vector<int32_t>> ahead_ = {ids(3), ids(11)};
   std::vector<std::unique_ptr<parallel::Communicator>> world_ = parallel::make_thread_world(1, 10);
   std::unique_ptr<kernels::Backend> backend_ = kernels::make_reference_backend();
   std::unique_ptr<kernels::Stream> stream_ = backend_->create_stream();

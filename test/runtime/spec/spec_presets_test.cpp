@@ -2,7 +2,7 @@
 // Method: presets with experts, and their fields set to what the fields have by default.
 #include <catch2/catch.hpp>
 
-#include "runtime/model/model_plan.h"
+#include "runtime/model/params.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"
 
@@ -41,5 +41,13 @@ TEST_CASE("of a model with experts a token meets the published number of paramet
                    .environment = {}});
     REQUIRE(job.ok());
     CHECK(spec::find_preset(name)->parameters - idle_parameters(model_plan(job.job.model)) == met);
+    if (std::string(name) != "deepseek-v3") continue;
+    // Its files have 684,489,845,504 weights (without scales of FP8): the module of multi-token prediction, and
+    // with it second copies of the embedding and the head, 14B in words of its README.
+    ModelSpec with_module = job.job.model;
+    with_module.mtp.num_layers = 1;
+    const int64_t parameters = parameter_table(with_module, {}).total_count();
+    CHECK(parameters - spec::find_preset(name)->parameters == 11'610'068'224);
+    CHECK(parameters + 2 * int64_t(129'280) * 7'168 == 684'489'845'504);
   }
 }

@@ -1,5 +1,6 @@
 // Goal: each family computes what Hugging Face's transformers compute in float64.
-// Method: a tiny model of each (test/golden/blocks, made by test/golden/make_blocks.py), read from its own
+// Method: a tiny model of each (test/golden/blocks, made by test/golden/make_blocks.py, and with modules of
+// multi-token prediction by make_mtp.py), read from its own
 // config.json: logits of the first sample, as `export` computes them, and with a cache of keys, as `sample`
 // does; likelihoods of the endings of test/golden/tasks (make_tasks.py), several in one sequence here and
 // each alone there; on thread ranks loss and gradient norm of 12 AdamW steps, and gradients of step 0 per
@@ -59,6 +60,9 @@ void check_block(const std::string& name, int tp, int pp, int dp, bool reference
   for (size_t i = 0; i < curve.size(); ++i) {
     worst_loss = std::max(worst_loss, std::abs(run.losses[i] - curve[i]["loss"].get<double>()));
     worst_norm = std::max(worst_norm, std::abs(run.grad_norms[i] / curve[i]["grad_norm"].get<double>() - 1));
+    for (size_t d = 0; curve[i].contains("mtp_losses") && d < curve[i]["mtp_losses"].size(); ++d)
+      worst_loss = std::max(worst_loss, std::abs(parse_json(run.lines[i])["mtp_losses"][d].get<double>() -
+                                                 curve[i]["mtp_losses"][d].get<double>()));
   }
   CHECK(worst_loss < tolerance::kBlockLoss);
   CHECK(worst_norm < tolerance::kBlockGradNorm);
@@ -121,7 +125,7 @@ TEST_CASE("files of transformers 4 and 5 describe the same model", "[golden]") {
 }
 
 TEST_CASE("each family's curve and gradients on one rank", "[golden]") {
-  REQUIRE(blocks().size() == 17);
+  REQUIRE(blocks().size() == 18);
   for (const std::string& name : blocks()) {
     check_block(name, 1, 1, 1, true);
     check_block(name, 1, 1, 1, false);
