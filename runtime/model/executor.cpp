@@ -9,6 +9,7 @@ namespace trainctl {
 
 using parallel::Act;
 using parallel::Action;
+using parallel::ForwardPass;
 using parallel::Transfer;
 
 namespace {
@@ -217,35 +218,82 @@ void Executor::gather(int virtual_stage, int part) {
 }
 
 /// The weights of the next part are on their way while one is computed, as in a step.
-void Executor::evaluate_parts(int virtual_stage, const MicroBatch& mb, double* loss) {
+void Executor::evaluate_parts(int virtual_stage, int slot, const MicroBatch& mb, double* loss) {
   const int parts = model_.parts(virtual_stage);
   const bool gathers = program_.shape.gathers_parts;
   if (gathers) gather(virtual_stage, 0);
   for (int part = 0; part < parts; ++part) {
     if (gathers && part + 1 < parts) gather(virtual_stage, part + 1);
     model_.take_weights(virtual_stage, part);
-    model_.forward(virtual_stage, 0, mb, false, loss, part);
+    model_.forward(virtual_stage, slot, mb, false, loss, part);
     if (gathers) model_.release_weights(virtual_stage, part);
   }
 }
 
-void Executor::evaluate(const MicroBatch& mb, double* loss) {
-  for (int virtual_stage = 0; virtual_stage < order_.each; ++virtual_stage) {
-    const int c = global_virtual_stage(virtual_stage);
-    const PipelineEdges& edges = edges_.of(virtual_stage);
-    if (c > 0) model_.use_input(virtual_stage, 0, 0);
-    if (order_.passed_to(c))
-      model_.pass(model_.output(order_.local_of(c - 1), 0), model_.input(virtual_stage, 0));
-    if (order_.received_by(c)) {
-      const Transfer t = transfer(Transfer::receive, model_.input(virtual_stage, 0), tag_of(c, true));
-      edges.activation_in->exchange_and_wait({&t, 1}, "receive an activation (evaluation)", model_.stream());
-    }
-    evaluate_parts(virtual_stage, mb, loss);
-    if (order_.sent_by(c)) {
-      const Transfer t = transfer(Transfer::send, model_.output(virtual_stage, 0), tag_of(c + 1, true));
-      edges.activation_out->exchange_and_wait({&t, 1}, "send an activation (evaluation)", model_.stream());
-    }
+/// The input was read by the pass before the last one of this virtual stage, which is enqueued.
+void Executor::begin_input(const ForwardPass& pass) {
+  const int c = global_virtual_stage(pass.virtual_stage);
+  if (!order_.received_by(c)) return;
+  const Transfer t =
+      transfer(Transfer::receive, model_.input(pass.virtual_stage, input(pass)), tag_of(c, true));
+  received_activation_[size_t(pass.virtual_stage)][size_t(pass.micro_batch)] =
+      edges_.of(pass.virtual_stage).activation_in->exchange({&t, 1}, &model_.stream());
+}
+
+void Executor::take_input(const ForwardPass& pass) {
+  const int c = global_virtual_stage(pass.virtual_stage);
+  if (c == 0) return;
+  model_.use_input(pass.virtual_stage, slot(pass), input(pass));
+  if (order_.passed_to(c)) {
+    const ForwardPass before{order_.local_of(c - 1), pass.micro_batch};
+    model_.pass(model_.output(before.virtual_stage, slot(before)),
+                model_.input(pass.virtual_stage, input(pass)));
   }
+  if (order_.received_by(c))
+    edges_.of(pass.virtual_stage)
+        .activation_in->wait(received_activation_[size_t(pass.virtual_stage)][size_t(pass.micro_batch)],
+                             "receive an activation (evaluation)", model_.stream());
+}
+
+void Executor::begin_output(const ForwardPass& pass) {
+  const int c = global_virtual_stage(pass.virtual_stage);
+  if (!order_.sent_by(c)) return;
+  const Transfer t =
+      transfer(Transfer::send, model_.output(pass.virtual_stage, slot(pass)), tag_of(c + 1, true));
+  parallel::Ticket& ticket = sent_activation_[size_t(pass.virtual_stage)][size_t(slot(pass))];
+  ticket = edges_.of(pass.virtual_stage).activation_out->exchange({&t, 1}, &model_.stream());
+  ticket.name("send an activation (evaluation)");
+}
+
+void Executor::release_output(int virtual_stage, int slot) {
+  parallel::Ticket& ticket = sent_activation_[size_t(virtual_stage)][size_t(slot)];
+  if (ticket)
+    edges_.of(virtual_stage).activation_out->wait(ticket, "send an activation (evaluation)", model_.stream());
+}
+
+void Executor::evaluate(const std::vector<MicroBatch>& micro_batches, double* losses,
+                        const std::function<void(const ForwardPass&, bool begins)>& passing) {
+  ENSURE(int(micro_batches.size()) <= program_.shape.pipeline.micro_batches);
+  const std::vector<ForwardPass> passes =
+      parallel::forward_order(order_, program_.shape.stage, int(micro_batches.size()));
+  const auto begin = [&](const ForwardPass& pass) {
+    passing(pass, true);
+    begin_input(pass);
+  };
+  if (!passes.empty()) begin(passes.front());
+  for (size_t k = 0; k < passes.size(); ++k) {
+    const ForwardPass& pass = passes[k];
+    if (k + 1 < passes.size()) begin(passes[k + 1]);
+    passing(pass, true);
+    take_input(pass);
+    release_output(pass.virtual_stage, slot(pass));
+    evaluate_parts(pass.virtual_stage, slot(pass), micro_batches[size_t(pass.micro_batch)],
+                   losses + pass.micro_batch * model_.losses());
+    begin_output(pass);
+    passing(pass, false);
+  }
+  for (size_t c = 0; c < sent_activation_.size(); ++c)
+    for (size_t s = 0; s < sent_activation_[c].size(); ++s) release_output(int(c), int(s));
 }
 
 }  // namespace trainctl

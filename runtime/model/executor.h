@@ -1,12 +1,14 @@
 // Executor runs a step program: one loop for all schedules. It runs the actions of the program and nothing
 // else.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/forward_order.h"
 #include "parallel/step_program.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/model/stage_program.h"
@@ -60,16 +62,28 @@ class Executor {
   /// memory, from allocate_host) has StageModel::loss_sums() sums of each micro-batch's token losses when the
   /// model's stream has reached the end.
   void run(const std::vector<MicroBatch>& micro_batches, double* losses, ExecutorTimes& times);
-  /// Runs the forward pass of one micro-batch through the pipeline (evaluation), in slot 0 of each virtual
-  /// stage. `loss` as in run.
-  void evaluate(const MicroBatch& micro_batch, double* loss);
+  /// Runs the forward passes of at most as many micro-batches as a step has (evaluation), as many at once on a
+  /// pipeline as it has stages: parallel/forward_order.h. They use the step's memory: of each virtual stage two
+  /// inputs, and one or two slots. `losses` as in run. `passing` is called at the begin of every pass, before
+  /// its input begins to come, too, and at its end, when it is enqueued.
+  void evaluate(const std::vector<MicroBatch>& micro_batches, double* losses,
+                const std::function<void(const parallel::ForwardPass&, bool begins)>& passing);
 
  private:
   using Tickets = std::vector<std::vector<parallel::Ticket>>;
   void execute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
   void claim_gradients(const parallel::Action& a);
   void gather(int virtual_stage, int part);
-  void evaluate_parts(int virtual_stage, const MicroBatch& micro_batch, double* loss);
+  void evaluate_parts(int virtual_stage, int slot, const MicroBatch& micro_batch, double* loss);
+  void begin_input(const parallel::ForwardPass&);
+  void begin_output(const parallel::ForwardPass&);
+  void take_input(const parallel::ForwardPass&);
+  void release_output(int virtual_stage, int slot);
+  /// The slot and the input of a pass of an evaluation: neighbours have others where there are two.
+  int slot(const parallel::ForwardPass& pass) const {
+    return pass.micro_batch % std::min(2, program_.slots.slots[size_t(pass.virtual_stage)]);
+  }
+  static int input(const parallel::ForwardPass& pass) { return pass.micro_batch % 2; }
   void compute(const parallel::Action&, const std::vector<MicroBatch>&, double* losses);
   void post(const parallel::Action&, bool activation);
   void receive(const parallel::Action&, bool activation);

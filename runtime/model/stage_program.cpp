@@ -1,5 +1,7 @@
 #include "runtime/model/stage_program.h"
 
+#include <algorithm>
+
 #include "parallel/schedules.h"
 
 namespace trainctl {
@@ -45,6 +47,13 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
   p.slots = plan_slots(schedule, p.shape.pipeline.virtual_stages, p.shape.pipeline.micro_batches);
   p.actions = parallel::make_step_program(p.shape, schedule, p.slots);
   return p;
+}
+
+int evaluated_together(const JobSpec& job) {
+  // Stages wait at the begin and the end of what they are given: little of so many micro-batches.
+  int64_t count = int64_t(4) * job.parallelism.pipeline;
+  for (int dp = 0; dp < job.parallelism.data; ++dp) count = std::min(count, job.micro_batches_of(dp));
+  return int(count);
 }
 
 bool splits_backward(const JobSpec& job) {

@@ -31,6 +31,9 @@ struct StageProgram {
 };
 StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at, const StageUses& uses);
 
+/// How many micro-batches an evaluation gives a rank at a time (Executor::evaluate); the same on all ranks.
+int evaluated_together(const JobSpec& job);
+
 /// Whether the weight half of backward runs separately from the input half.
 bool splits_backward(const JobSpec& job);
 

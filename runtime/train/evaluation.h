@@ -25,7 +25,9 @@ class Evaluation {
 
  private:
   const EvalSpec spec_;
-  const int64_t micro_sequences_, seq_len_, last_step_;
+  const int64_t micro_sequences_, seq_len_;
+  const int together_;
+  const int64_t last_step_;
 };
 
 }  // namespace trainctl
