@@ -18,6 +18,7 @@
 #include "runtime/exchange/new_folder.h"
 #include "runtime/exchange/tokenizer_files.h"
 #include "runtime/train/generate/sample.h"
+#include "runtime/train/tasks/task_file.h"
 
 namespace trainctl {
 namespace {

@@ -165,6 +165,12 @@ struct BatchRows {
   }
 };
 
+/// Those of a batch of tasks: several texts in a sequence, each a document.
+inline BatchRows task_rows(BatchRows rows) {
+  rows.documents = true;
+  return rows;
+}
+
 /// A micro-batch of this rank: its number in the step, and its lane among the rank's lanes; with context
 /// blocks the lane of its first block, and the others follow it.
 struct MicroBatch {

@@ -58,6 +58,10 @@ void StageModel::forward(int virtual_stage, int slot, const MicroBatch& mb, bool
                          int part) {
   impl_->forward(virtual_stage, slot, mb, train, loss, part);
 }
+void StageModel::copy_losses(float* losses) {
+  impl_->backend.copy_to_host(impl_->stream, losses, impl_->memory.shared.loss,
+                              size_t(impl_->shape.rows) * sizeof(float));
+}
 void StageModel::backward(int virtual_stage, int slot, const MicroBatch& mb, int part) {
   ENSURE(!impl_->options.split_backward);
   impl_->backward(virtual_stage, slot, mb, true, true, part);

@@ -108,6 +108,10 @@ class StageModel {
   /// stream has come that far. The head's gradients are made here.
   void forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                int part = parallel::kAllParts);
+  /// Copies the losses of the targets of the micro-batch whose forward was the newest of the last virtual
+  /// stage; of targets below 0 any number where the job does not mask targets.
+  ///   losses  f32 [rows], host memory (allocate_host), once the stream has come that far
+  void copy_losses(float* losses);
   /// Runs both halves; with split_backward call the halves separately. The weight half merges the gradients
   /// of complete lanes.
   void backward(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);

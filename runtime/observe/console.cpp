@@ -71,6 +71,7 @@ std::string key_value_line(const StepLine& v, double unix_s) {
   add("mfu", v.mfu, "{:.3f}");
   add("step_s", v.step_s, "{:.3g}");
   add("val_loss", v.val_loss.value_or(NAN), "{:.4f}");
+  for (const TaskScore& task : v.tasks) add(("acc." + task.name).c_str(), task.accuracy, "{:.4f}");
   if (const Spread<double>* compute = v.compute()) {
     add("compute_min_s", compute->min, "{:.3g}");
     add("compute_median_s", compute->median, "{:.3g}");
@@ -127,7 +128,7 @@ void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
   const int64_t total = options_.total_steps;
   const double left_s = total > 0 ? double(total - v.step) * pace_.mean_s() : NAN;
   if (!options_.terminal) {
-    if (!log && !v.val_loss) return;
+    if (!log && !v.val_loss && v.tasks.empty()) return;
     return line(key_value_line(v, unix_s));
   }
   const int columns = options_.columns ? options_.columns() : 0;
@@ -136,6 +137,7 @@ void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
     line(table_row(&v, left_s, columns));
   }
   if (v.val_loss) line(fmt::format(" ▸ validation step {} · loss {:.4f}", v.step, *v.val_loss));
+  if (!v.tasks.empty()) line(fmt::format(" ▸ tasks step {} · {}", v.step, scores_text(v.tasks)));
   progress_ = progress_line({.step = v.step,
                              .total = total,
                              .loss = v.loss,

@@ -221,6 +221,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                         short_duration(double(s.total_steps - s.step) * step_s));
   text += fmt::format("\nloss       {} · grad norm {} · lr {}\n", number(last.loss, "{:.4f}"),
                       number(last.grad_norm, "{:.3g}"), number(last.lr, "{:.3g}"));
+  if (!s.tasks.empty()) text += fmt::format("tasks      step {} · {}\n", s.tasks_step, scores_text(s.tasks));
   text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s),
                       number(last.mfu * 100, "{:.1f} %"));
   if (const Spread<double>* compute = last.compute())

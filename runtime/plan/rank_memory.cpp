@@ -6,6 +6,7 @@
 
 #include "ckpt/chunk_stream.h"
 #include "ckpt/pieces.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/plan/rank_sizes.h"
 #include "runtime/spans/recorder.h"
 
@@ -35,10 +36,15 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
   RankMemory m;
   m.stage = stage;
   m.program = device.program_bytes();
-  const size_t tokens = token_bytes(batch, sequences, job.data.seq_len / job.parallelism.context);
+  const int64_t seq_len = job.data.seq_len / job.parallelism.context;
+  const size_t tokens = token_bytes(batch, sequences, seq_len);
+  const size_t of_tasks =
+      job.eval.tasks.empty()
+          ? 0
+          : token_bytes(task_rows(batch), evaluated_together(job) * job.batch.micro_sequences, seq_len);
   if (!device.is_host()) {
     // Samples read ahead are host memory there.
-    m.data = tokens;
+    m.data = tokens + of_tasks;
     m.nccl = nccl_bytes_estimate(job);
     return m;
   }
@@ -47,6 +53,7 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
     m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) *
                  (4 * (batch.documents ? 2 : 1) + (job.data.reads_loss() ? 1 : 0)) +
              2 * tokens;
+  m.data += 2 * of_tasks;
   return m;
 }
 

@@ -410,8 +410,8 @@ void check_operation(Resolution& r) {
       job.launcher.ranks_per_gpu > 1)
     r.report("E0701", "NCCL needs a GPU of its own for every rank", {"parallelism.transport", "launcher.ranks_per_gpu"},
              {"use parallelism.transport = \"host\"", "or launcher.ranks_per_gpu = 1"});
-  if (r.sound({"eval.every_steps", "data.val", "data.train"}) && job.eval.every_steps > 0 &&
-      job.data.val.empty())
+  if (r.sound({"eval.every_steps", "eval.tasks", "data.val", "data.train"}) && job.eval.every_steps > 0 &&
+      job.data.val.empty() && job.eval.tasks.empty())
     r.report("W0501", "eval.every_steps is set but there is no validation data: nothing is evaluated",
              {"eval.every_steps"}, {"add data.val, or remove eval.every_steps"});
   if (r.sound({"eval.every_steps", "data.val"}) && job.eval.every_steps == 0 && !job.data.val.empty())

@@ -27,8 +27,8 @@ void apply_defaults(Resolution& r) {
   for (const Field& field : fields()) {
     if (!field.fallback || r.given(field.path) || field.set_in_source) continue;
     Setting fallback = *field.fallback;
-    if (field.names != Names::no_file)
-      fallback = absolute_path(field.names, std::get<std::string>(fallback), current_folder());
+    if (std::string* path = std::get_if<std::string>(&fallback); path && field.names != Names::no_file)
+      *path = absolute_path(field.names, *path, current_folder());
     r.settings[field.path] = fallback;
     if (field.set && !field.accepts_auto) field.set(r.job, fallback);
   }

@@ -351,7 +351,9 @@ class Resolver {
     }
     for (const Value& item : value.items) {
       if (!field.choices.empty() && !choice(field, item, path)) return std::nullopt;
-      texts.push_back(item.text);
+      const std::string& folder =
+          value.place.known() ? r_.sources.at(static_cast<size_t>(value.place.source)).folder : "";
+      texts.push_back(absolute_path(field.names, item.text, folder));
     }
     return texts;
   }

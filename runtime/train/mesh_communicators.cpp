@@ -19,6 +19,17 @@ void MeshCommunicators::check() const {
   for_each([](Communicator& c) { c.check(); });
 }
 
+void MeshCommunicators::sum_parts(std::span<float> parts) const {
+  std::vector<float> scratch(parts.size());
+  const auto add = [](void* own, const void* other, size_t bytes) {
+    for (size_t i = 0; i < bytes / sizeof(float); ++i)
+      static_cast<float*>(own)[i] += static_cast<const float*>(other)[i];
+  };
+  for_each_axis([&](Communicator& axis) {
+    parallel::all_combine(axis, parts.data(), scratch.data(), parts.size_bytes(), add, 0, "sum");
+  });
+}
+
 parallel::AxisGroups MeshCommunicators::shared() const {
   parallel::AxisGroups groups(axes, tied.get());
   if (expert_data) groups.add(parallel::axes::expert_data, *expert_data, true);

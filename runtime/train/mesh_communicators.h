@@ -1,6 +1,7 @@
 // The communicators of a rank's groups in the mesh, and what ranks exchange along them.
 #pragma once
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -58,6 +59,8 @@ struct MeshCommunicators {
       parallel::all_combine(axis, &value, &scratch, sizeof(T), add, 0, "sum");
     });
   }
+  /// The same of numbers each of which is 0 on all ranks but one, so that nothing is rounded. Collective.
+  void sum_parts(std::span<float> parts) const;
   /// Whether something is true on any rank, given whether it is true here. Collective.
   bool is_any(bool here) const {
     Count ranks{here};

@@ -60,41 +60,57 @@ TargetCounts TokenFeed::targets_of(const data::SampleBatch& samples, size_t sequ
   return counts;
 }
 
-void TokenFeed::fill(const BatchRow& row, const data::SampleBatch& samples, size_t sequences,
-                     int32_t* out) const {
+template <typename OfSequence>
+void TokenFeed::fill(size_t sequences, int32_t* out, OfSequence of_sequence) const {
   const size_t t = size_t(cut_.seq_len);
   if (tokens_.empty()) {
-    for (size_t i = 0; i < sequences; ++i) row.fill(sample(samples, i), out + i * t);
+    for (size_t i = 0; i < sequences; ++i) of_sequence(i, out + i * t);
     return;
   }
   const size_t together = size_t(cut_.sequences);
   std::vector<int32_t> whole(together * t);
   for (size_t first = 0; first < sequences; first += together) {
-    for (size_t i = 0; i < together; ++i) row.fill(sample(samples, first + i), whole.data() + i * t);
+    for (size_t i = 0; i < together; ++i) of_sequence(first + i, whole.data() + i * t);
     for (const int32_t token : tokens_) *out++ = whole[size_t(token)];
   }
 }
 
+template <typename OfSequence>
+void TokenFeed::upload(size_t sequences, kernels::Stream& stream, OfSequence of_sequence) {
+  ENSURE(sequences <= size_t(sequences_), "{} sequences of {}", sequences, sequences_);
+  ENSURE(tokens_.empty() || sequences % size_t(cut_.sequences) == 0, "{} sequences in micro-batches of {}",
+         sequences, cut_.sequences);
+  newest_ = 1 - newest_;
+  Half& half = halves_[newest_];
+  half.copied->synchronize();   // the host memory is being read until then
+  for_each_row([&](const BatchRow& row, size_t begin) {
+    fill(sequences, reinterpret_cast<int32_t*>(static_cast<char*>(half.host->data()) + begin),
+         [&](size_t i, int32_t* out) { of_sequence(row, i, out); });
+  });
+  backend_.copy_to_device(*copies_, half.device->data(), half.host->data(), half.host->bytes());
+  copies_->record(*half.copied);
+  stream.wait(*half.copied);
+}
+
 void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream) {
   const size_t width = size_t(cut_.seq_len) + 1, tokens = samples.tokens.size(), n = tokens / width;
-  ENSURE(n <= size_t(sequences_) && n * width == tokens, "{} tokens for {} sequences of {}", tokens,
-         sequences_, cut_.seq_len);
-  ENSURE(tokens_.empty() || n % size_t(cut_.sequences) == 0, "{} sequences in micro-batches of {}", n,
-         cut_.sequences);
+  ENSURE(n * width == tokens, "{} tokens for sequences of {}", tokens, cut_.seq_len);
   ENSURE(samples.document_starts.size() == (rows_.documents ? tokens : 0), "documents of {} tokens of {}",
          samples.document_starts.size(), tokens);
   ENSURE(samples.weights.size() == tokens || (samples.weights.empty() && !rows_.weights),
          "weights of {} tokens of {}", samples.weights.size(), tokens);
   targets_ = targets_of(samples, n);
-  newest_ = 1 - newest_;
-  Half& half = halves_[newest_];
-  half.copied->synchronize();   // the host memory is being read until then
-  for_each_row([&](const BatchRow& row, size_t begin) {
-    fill(row, samples, n, reinterpret_cast<int32_t*>(static_cast<char*>(half.host->data()) + begin));
+  upload(n, stream, [&](const BatchRow& row, size_t i, int32_t* out) { row.fill(sample(samples, i), out); });
+}
+
+void TokenFeed::upload(const PerField<std::vector<int32_t>>& rows, size_t sequences,
+                       kernels::Stream& stream) {
+  const size_t t = size_t(cut_.seq_len);
+  upload(sequences, stream, [&](const BatchRow& row, size_t i, int32_t* out) {
+    const std::vector<int32_t>& all = rows[row.field];
+    ENSURE(all.size() == sequences * t, "{} elements of {} sequences of {}", all.size(), sequences, t);
+    std::copy_n(all.begin() + ptrdiff_t(i * t), t, out);
   });
-  backend_.copy_to_device(*copies_, half.device->data(), half.host->data(), half.host->bytes());
-  copies_->record(*half.copied);
-  stream.wait(*half.copied);
 }
 
 PerField<const void*> TokenFeed::arrays(int64_t index) const {

@@ -27,6 +27,8 @@ class TokenFeed {
   /// sequences are cut. Work enqueued on `stream` from now on sees them. They stay valid until the call after
   /// the next one; before that call, the work of `stream` that uses them must be done.
   void upload(const data::SampleBatch& samples, kernels::Stream& stream);
+  /// The same with rows that are made already, of whole sequences: `rows` has seq_len elements of each.
+  void upload(const PerField<std::vector<int32_t>>& rows, size_t sequences, kernels::Stream& stream);
   /// Sum of the weights of this rank's targets of the newest upload, whether or not it reads targets: their
   /// number without loss files.
   int64_t targets_weight() const { return targets_.head; }
@@ -45,7 +47,11 @@ class TokenFeed {
   void for_each_row(Each each) const;
 
   SampleTokens sample(const data::SampleBatch& samples, size_t i) const;
-  void fill(const BatchRow& row, const data::SampleBatch& samples, size_t sequences, int32_t* out) const;
+  /// of_sequence(row, i, out): writes the row's elements of whole sequence i.
+  template <typename OfSequence>
+  void upload(size_t sequences, kernels::Stream& stream, OfSequence of_sequence);
+  template <typename OfSequence>
+  void fill(size_t sequences, int32_t* out, OfSequence of_sequence) const;
   TargetCounts targets_of(const data::SampleBatch& samples, size_t sequences) const;
   void count(const SampleTokens& sample, size_t token, TargetCounts& counts) const;
 

@@ -16,6 +16,7 @@
 #include "runtime/train/evaluation.h"
 #include "runtime/train/measure/step_clock.h"
 #include "runtime/train/rank_resources.h"
+#include "runtime/train/run_tasks.h"
 #include "runtime/train/save/last_save.h"
 #include "runtime/train/save/save_decider.h"
 #include "runtime/train/save/saver.h"
@@ -126,6 +127,7 @@ struct Trainer::Impl {
   std::unique_ptr<data::Dataset> dataset, validation;
   std::unique_ptr<data::Prefetcher> prefetcher;
   std::unique_ptr<Executor> executor;
+  std::unique_ptr<RunTasks> tasks;  // null: there are none
   std::unique_ptr<StepReporter> reporter;
   std::unique_ptr<StepTracer> tracer;
   int64_t acting_since_ns = 0;   // of the action that is recorded
@@ -156,6 +158,7 @@ struct Trainer::Impl {
         *dataset, job.data.seq_len, job.data.prefetch_batches,
         [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
     rank.build(options.most_staging_bytes, activity);
+    if (!job.eval.tasks.empty()) tasks = std::make_unique<RunTasks>(job, fs, rank);
     spans->reserve(rank.plan.spans);
     tracer = std::make_unique<StepTracer>(recording(), spans, control, fs);
     executor =
@@ -392,6 +395,10 @@ struct Trainer::Impl {
     if (validation && evaluation.follows(now.step)) {
       const RecordSpan phase = activity.during(RunPhase::evaluating, now.step);
       line.val_loss = evaluation.loss(*validation, rank, *executor, activity);
+    }
+    if (tasks && tasks->follow(now.step)) {
+      const RecordSpan phase = activity.during(RunPhase::evaluating, now.step);
+      line.tasks = tasks->score(*executor, activity);
     }
     step_clock.evaluated(clock.monotonic_s());
     const RecordSpan phase = activity.during(RunPhase::reporting, now.step);

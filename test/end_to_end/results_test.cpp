@@ -13,6 +13,7 @@
 #include "runtime/base/json.h"
 #include "test/end_to_end/shown_runs.h"
 #include "test/support/json_schema.h"
+#include "test/support/task_files.h"
 
 using trainctl::Json;
 using namespace trainctl::test;
@@ -32,7 +33,17 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   const std::string in = shown_runs().path();
   check("status", {"status", "hurt"});
   check("status", {"status", "hurt", "--watch"});
-  check("status", {"launch", "job.json", "-s", "observability.run_id=quick", "--max-steps", "2"});
+  // Tasks that a run scores, as `eval` scores its checkpoint.
+  write_file(in + "/tasks.bin", random_tasks(23, 64, 3));
+  const Json scored =
+      Json::parse(check("status", {"launch", "job.json", "-s", "observability.run_id=quick", "--max-steps",
+                                   "2", "-s", "eval.tasks=tasks.bin", "-s", "eval.tasks_every_steps=2"}));
+  const Json measured = Json::parse(check("eval", {"eval", "quick", "--tasks", "tasks.bin"}));
+  CHECK(scored["tasks_step"] == 2);
+  for (const char* number : {"examples", "accuracy", "accuracy_of_sums"})
+    CHECK(scored["tasks"][0][number] == measured["tasks"][0][number]);
+  CHECK(ran({"status", "quick"}).out.find("tasks      step 2 · tasks.bin ") != std::string::npos);
+  check("report", {"report", "quick"});
   check("diagnose", {"diagnose", "hurt"});
   check("list", {"list"});
   check("log", {"logs", "hurt"});
@@ -92,6 +103,8 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
                                    {"event-line", "events.jsonl"}})
     for (const std::string& line : lines_of(read_file(run + "/" + file)))
       CHECK(schema_errors(result_schema(kind), Json::parse(line)).empty());
+  for (const std::string& line : lines_of(read_file(folder_of("quick") + "/metrics.jsonl")))
+    CHECK(schema_errors(result_schema("metrics-line"), Json::parse(line)).empty());
   for (const char* kind : {"submitted", "serve", "metrics-line", "ranks-line", "event-line"})
     seen.insert(kind);
   for (const std::string& kind : kinds_of_runs()) {

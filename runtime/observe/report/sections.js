@@ -63,6 +63,13 @@ function curvesOf(runs, chosen) {
       table: run.curves.evaluations, y: run.curves.evaluations.loss, dots: true, bridge: true, dash: runs.length > 1 ? [5, 4] : null,
     }).filter(Boolean)],
   });
+  add(runs.some((run) => run.curves.tasks), {
+    title: 'Accuracy of tasks', zero: true, key: true, format: (v) => percent(v, 1), exact: (v) => percent(v, 2),
+    series: () => runs.flatMap((run, i) => Object.entries(run.curves.tasks || {}).filter(([, table]) => table.accuracy).map(([task, table], t) => ({
+      name: runs.length > 1 ? `${run.id}, ${task}` : task, run: i, colour: runs.length > 1 ? runColour(i) : PHASES[t % PHASES.length][1],
+      table, y: table.accuracy, dots: true, bridge: true,
+    }))),
+  });
   add(any('lr'), { title: 'Learning rate', zero: true, format: (v) => digits(v, 3), exact: (v) => digits(v, 7), series: () => perRun(runs, 'lr', 'purple', 'learning rate', { plain: true }) });
   add(any('grad_norm'), { title: 'Gradient norm', clip: true, log: true, odd: ['grad_norm'], format: (v) => digits(v, 3), exact: (v) => digits(v, 7), series: () => perRun(runs, 'grad_norm', 'teal', 'gradient norm') });
   add(any('tokens_per_s'), { title: 'Tokens a second', zero: true, format: count, exact: whole, series: () => perRun(runs, 'tokens_per_s', 'green', 'tokens/s', { bridge: true }) });

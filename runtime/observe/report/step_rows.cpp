@@ -70,6 +70,30 @@ OrderedJson evaluations(const std::vector<StepRow>& all, double begin_unix_s, si
   return columns;
 }
 
+/// {"hellaswag_val.bin": columns}
+OrderedJson task_curves(const std::vector<ScoredStep>& scored, double begin_unix_s, size_t most) {
+  std::vector<std::pair<std::string, std::vector<StepRow>>> curves;
+  for (const ScoredStep& step : scored)
+    for (const TaskScore& task : step.tasks) {
+      auto curve = std::find_if(curves.begin(), curves.end(),
+                                [&](const auto& known) { return known.first == task.name; });
+      if (curve == curves.end()) curve = curves.insert(curve, {task.name, {}});
+      curve->second.push_back(step.row);
+      // The rule for steps looks at the loss.
+      curve->second.back().loss = task.accuracy, curve->second.back().val_loss = task.accuracy_of_sums;
+    }
+  OrderedJson all;
+  for (const auto& [name, rows] : curves) {
+    const std::vector<size_t> shown = shown_rows(rows, most);
+    OrderedJson& columns = all[name];
+    add_axes(columns, rows, shown, begin_unix_s);
+    add(columns, "accuracy", rows, shown, [](const StepRow& r) { return number(r.loss, kExact); });
+    add(columns, "accuracy_of_sums", rows, shown,
+        [](const StepRow& r) { return number(r.val_loss, kExact); });
+  }
+  return all;
+}
+
 }  // namespace
 
 StepRow row_of(std::string_view text) { return row_of(step_view(text)); }
@@ -108,6 +132,8 @@ void StepRows::take(std::string_view text) {
   }
   for (; !rows_.empty() && rows_.back().step >= row.step; rows_.pop_back()) ++replaced_;
   rows_.push_back(row);
+  while (!scored_.empty() && scored_.back().row.step >= row.step) scored_.pop_back();
+  if (!line.tasks.empty()) scored_.push_back({row, line.tasks});
   if (line.ranks) newest_timed_ = line;
 }
 
@@ -181,6 +207,8 @@ OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most)
   OrderedJson result{{"steps", rows.size()}, {"columns", std::move(columns)}};
   if (OrderedJson val = evaluations(rows, begin_unix_s, most); !val["step"].empty())
     result["evaluations"] = val;
+  if (OrderedJson tasks = task_curves(steps.scored(), begin_unix_s, most); !tasks.empty())
+    result["tasks"] = std::move(tasks);
   if (OrderedJson odd = odd_numbers(rows); !odd.empty()) result["not_finite"] = std::move(odd);
   OrderedJson skipped = OrderedJson::array();
   for (const StepRow& row : rows)

@@ -50,6 +50,12 @@ struct StepRow {
 StepRow row_of(std::string_view line);
 StepRow row_of(const StepLine& line);
 
+/// A step behind which tasks were scored.
+struct ScoredStep {
+  StepRow row;
+  std::vector<TaskScore> tasks;
+};
+
 class StepRows {
  public:
   /// A step that is not after the last one replaces it and all later ones.
@@ -57,12 +63,14 @@ class StepRows {
   const std::vector<StepRow>& rows() const { return rows_; }
   int64_t replaced() const { return replaced_; }  ///< steps that a later line computed again
   int64_t damaged() const { return damaged_; }    ///< lines that are no step
+  const std::vector<ScoredStep>& scored() const { return scored_; }
   /// The newest line that has the numbers of the ranks: not every step does.
   const StepLine& newest_timed() const { return newest_timed_; }
 
  private:
   StepLine newest_timed_;
   std::vector<StepRow> rows_;
+  std::vector<ScoredStep> scored_;
   int64_t replaced_ = 0, damaged_ = 0;
 };
 
@@ -77,7 +85,7 @@ std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most);
 OrderedJson number(double value, int digits = 5);
 
 /// The curves as columns of equal length: {"step":[1,2,...],"loss":[...],...}, of at most about `most` steps,
-/// and the evaluations in columns of their own. A column without a number is left out. Times are seconds
+/// and the evaluations in columns of their own, and so each task by its name. A column without a number is left out. Times are seconds
 /// since `begin_unix_s`.
 OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most);
 

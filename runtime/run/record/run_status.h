@@ -108,6 +108,8 @@ struct RunStatus {
   double started_unix_s = 0, updated_unix_s = 0, step_unix_s = 0;  ///< step_unix_s: when the last step ended
   double heartbeat_s = 1, step_timeout_s = 600;
   StepLine last_step;                 ///< the last line of metrics; its step is 0: there is none
+  std::vector<TaskScore> tasks;       ///< the newest scores (eval.tasks), after step tasks_step
+  int64_t tasks_step = 0;
   std::string lineage_json = "[]";    ///< see runtime/spec/lineage.h
   std::string reason;                 ///< why the run ended, or restarted last
   std::string advice;                 ///< the next command for the user
@@ -147,6 +149,8 @@ struct RunStatus {
     f("heartbeat_s", r.heartbeat_s);
     f("step_timeout_s", r.step_timeout_s);
     f("last_step", as_view(r.last_step));   // also of an older version
+    f.when(!r.tasks.empty(), "tasks", r.tasks);
+    f.when(!r.tasks.empty(), "tasks_step", r.tasks_step);
     f.later("lineage", as_json(r.lineage_json));
     f("reason", r.reason);
     f("advice", r.advice);

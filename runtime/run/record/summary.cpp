@@ -31,6 +31,7 @@ void RunSummary::step(const StepLine& v, double unix_s) {
   if (std::isfinite(v.loss)) last_loss_ = v.loss;
   training_.take(v.loss, v.step);
   if (v.val_loss) validation_.take(*v.val_loss, v.step);
+  if (!v.tasks.empty()) tasks_ = v.tasks, tasks_step_ = v.step;
 }
 
 std::string RunSummary::render(double ended_unix_s, double val_bytes_per_token) const {
@@ -50,6 +51,8 @@ std::string RunSummary::render(double ended_unix_s, double val_bytes_per_token) 
           : "";
   if (validation_.step > 0)
     text += fmt::format(" · validation {:.4f}{} at best (step {})", validation_.loss, bits, validation_.step);
+  if (!tasks_.empty())
+    text += fmt::format("\n            tasks at step {}: {}", tasks_step_, scores_text(tasks_));
   if (skipped_ > 0)
     text += fmt::format(
         "\n            {} skipped: loss or gradient norm not finite, or no target (events.jsonl: "

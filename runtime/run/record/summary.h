@@ -29,6 +29,8 @@ class RunSummary {
   int64_t first_step_ = 0, last_step_ = 0, skipped_ = 0;
   double last_loss_ = 0;
   Best training_, validation_;
+  std::vector<TaskScore> tasks_;  // the newest
+  int64_t tasks_step_ = 0;
 };
 
 }  // namespace trainctl

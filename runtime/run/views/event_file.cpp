@@ -87,6 +87,10 @@ std::vector<Scalar> scalars_of(const StepLine& line) {
     if (!std::isnan(value)) scalars.push_back({tag, value});
   };
   if (line.val_loss) scalars.push_back({"loss/val", *line.val_loss});
+  for (const TaskScore& task : line.tasks) {
+    scalars.push_back({"tasks/" + task.name, task.accuracy});
+    scalars.push_back({"tasks_by_sums/" + task.name, task.accuracy_of_sums});
+  }
   add("optim/lr", line.lr);
   add("data/tokens", double(line.tokens));
   add("perf/step_s", line.step_s);

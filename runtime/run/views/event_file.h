@@ -20,7 +20,7 @@ namespace trainctl::event_file {
 uint32_t crc32c(std::string_view bytes);
 
 struct Scalar {
-  const char* tag = "";
+  std::string tag = {};
   double value = 0;   ///< written as float
 };
 /// The numbers of a step that are shown, with TensorBoard's tags.

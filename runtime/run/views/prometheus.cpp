@@ -86,6 +86,15 @@ void add_step(Page& page, const StepLine& line) {
   page.gauge("trainctl_loss", "Training loss of the last step.", line.loss);
   page.gauge("trainctl_grad_norm", "Norm of the gradients of the last step.", line.grad_norm);
   if (line.val_loss) page.gauge("trainctl_validation_loss", "Of the last step.", *line.val_loss);
+  const auto tasks = [&](const char* name, const char* help, double TaskScore::*accuracy) {
+    if (line.tasks.empty()) return;
+    page.family(name, "gauge", help);
+    for (const TaskScore& task : line.tasks) page.sample("task", task.name, task.*accuracy);
+  };
+  tasks("trainctl_task_accuracy_ratio", "After the last step, by mean likelihoods of endings.",
+        &TaskScore::accuracy);
+  tasks("trainctl_task_accuracy_of_sums_ratio", "After the last step, by likelihoods of whole endings.",
+        &TaskScore::accuracy_of_sums);
   page.known("trainctl_learning_rate", "Of the last step.", line.lr);
   page.known("trainctl_step_seconds", "Time of the last step.", line.step_s);
   page.known("trainctl_tokens_per_second", "Of the last step.", line.tokens_per_s);

@@ -149,10 +149,8 @@ void declare_care(DeclareSection& checkpoint) {
       .fallback(400.0);
 }
 
-}  // namespace
-
-void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection eval(table, sections, "eval", "Loss on the validation data.", Change::free);
+void declare_evaluation(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection eval(table, sections, "eval", "Loss on the validation data, and tasks.", Change::free);
   eval.integer("every_steps",
                "Steps between two evaluations; 0: no evaluations. The last step of a run is evaluated, too.")
       .to(IN_JOB(eval.every_steps))
@@ -170,7 +168,35 @@ void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sectio
       .unit(Unit::tokens)
       .fallback(int64_t{0})
       .example("\"8M\"");
+  eval.field(
+          Type::text_list, "tasks",
+          "Files of multiple-choice tasks that are scored during the run: llm.c's .bin, or JSON lines with "
+          "context, endings and label, for which `data.tokenizer` must be known. As `trainctl eval --tasks` "
+          "does it. The last step of a run is scored, too.")
+      .to(IN_JOB(eval.tasks))
+      .names(Names::file)
+      .fallback(std::vector<std::string>{})
+      .left_out_as_default()
+      .example("[\"hellaswag_val.bin\"]");
+  eval.integer("tasks_every_steps", "Steps between two scores of the tasks; 0: as `every_steps`.")
+      .to(IN_JOB(eval.tasks_every_steps))
+      .from(0)
+      .upto(1e12)
+      .unit(Unit::steps)
+      .fallback(int64_t{0})
+      .left_out_as_default();
+  eval.integer("max_examples", "Of each task, the first so many examples are scored; 0: all of them.")
+      .to(IN_JOB(eval.max_examples))
+      .from(0)
+      .upto(1e9)
+      .fallback(int64_t{1000})
+      .left_out_as_default();
+}
 
+}  // namespace
+
+void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections) {
+  declare_evaluation(table, sections);
   DeclareSection checkpoint(table, sections, "checkpoint", "What is saved, when and how long it is kept.",
                             Change::free);
   checkpoint.string("dir", "Folder of the checkpoints; empty: `ckpt` in the run directory.")

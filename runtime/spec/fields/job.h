@@ -175,6 +175,9 @@ struct ScheduleSpec {
 struct EvalSpec {
   int64_t every_steps = 0;                     // 0: never
   int64_t max_sequences = 0;                   // 0: the whole validation set
+  std::vector<std::string> tasks = {};         // files of multiple-choice tasks
+  int64_t tasks_every_steps = 0;               // 0: at every evaluation
+  int64_t max_examples = 1000;                 // of each task; 0: all
 };
 
 enum class MemoryCopies { automatic, on, off, one };

@@ -328,8 +328,9 @@ const std::vector<CodePage> kOperation = {
      "Remove data.tokenizer, which then is that of the files, or tokenize again with the one you mean."},
     {"E0510", "Token files that cannot be read",
      "A file of data.train or data.val is damaged or of another format, has token ids that the model does "
-     "not know, "
-     "or fewer tokens than one sample.",
+     "not know, or fewer tokens than one sample; or one of eval.tasks is damaged, empty, or made with "
+     "another "
+     "tokenizer.",
      R"("train": [{"path": "data/cut-off.idx"}])",
      "Do what the message says; `trainctl data verify` reads every byte, `trainctl data tokenize` makes it "
      "again."},
@@ -422,8 +423,9 @@ const std::vector<CodePage> kOperation = {
      "`optimizer.momentum` is of muon and sgd, `optimizer.muon` of muon alone. Other optimizers do not read "
      "them.",
      R"("optimizer": {"type": "adamw", "momentum": 0.9})", R"(Remove the field, or write "type": "sgd".)"},
-    {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val is empty.",
-     R"("eval": {"every_steps": 100} without data.val)", "Add data.val, or remove eval.every_steps."},
+    {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val and eval.tasks are empty.",
+     R"("eval": {"every_steps": 100} without data.val)",
+     "Add data.val or eval.tasks, or remove eval.every_steps."},
     {"W0502", "Validation data is never used",
      "data.val is given, but eval.every_steps is 0, so no validation loss is computed.",
      R"("val": [{"path": "data/val.idx"}] without eval.every_steps)",

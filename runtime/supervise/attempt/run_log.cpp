@@ -117,6 +117,7 @@ void RunLog::step(const StepRecord& record) {
   status_.step = line.step;
   status_.step_unix_s = clock_.unix_s();
   status_.last_step = line;
+  if (!line.tasks.empty()) status_.tasks = line.tasks, status_.tasks_step = line.step;
   if (line.staged_step) status_.staged_step = *line.staged_step;
   if (line.partner_step) {
     status_.partner_step = *line.partner_step;

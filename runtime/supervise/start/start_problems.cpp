@@ -16,6 +16,7 @@
 #include "runtime/supervise/nodes/run_nodes.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/train/evaluation.h"
+#include "runtime/train/run_tasks.h"
 #include "runtime/train/trainer.h"
 
 namespace trainctl {
@@ -82,6 +83,7 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
       const auto validation = open(true);
       if (job.eval.every_steps > 0) Evaluation(job).check_size(*validation);
     });
+  if (!job.eval.tasks.empty()) look("eval.tasks", "E0510", [&] { RunTasks::check(job, fs); });
   if (place == StartsAt::elsewhere) return found;
   const std::pair<const char*, std::string> folders[] = {{"observability.run_dir", job.observability.run_dir},
                                                          {"checkpoint.dir", job.checkpoint.dir}};

@@ -105,6 +105,22 @@ std::vector<SourceResult> evaluate_sources(FileSystem& fs, Generator& generator,
   return results;
 }
 
+/// Error(kCheckpoint).
+void require_finite(const TaskFile& file, std::span<const Likelihood> of_endings) {
+  for (size_t i = 0; i < file.examples.size(); ++i) {
+    const size_t count = file.examples[i].endings.size();
+    for (const Likelihood& ending : of_endings.first(count))
+      if (!std::isfinite(ending.log))
+        throw Error(
+            ErrorCode::kCheckpoint,
+            fmt::format(
+                "an ending of {}, example {} has a likelihood that is not finite: the model's weights have "
+                "diverged",
+                file.path, i + 1));
+    of_endings = of_endings.subspan(count);
+  }
+}
+
 TaskResult evaluate_task(Generator& generator, const TaskFile& file, std::optional<int32_t> start_token,
                          const std::function<void(const std::string&)>& each) {
   const double begin = real_clock().monotonic_s();
@@ -113,20 +129,9 @@ TaskResult evaluate_task(Generator& generator, const TaskFile& file, std::option
   const TaskLikelihoods likelihoods = task_likelihoods(generator, file, start_token, [&](int64_t done) {
     each(fmt::format("{}: {} of {} examples", file_name(file.path), done, result.examples));
   });
-  for (size_t i = 0; i < file.examples.size(); ++i) {
-    for (const Likelihood& ending : likelihoods.of_examples[i])
-      if (!std::isfinite(ending.log))
-        throw Error(
-            ErrorCode::kCheckpoint,
-            fmt::format(
-                "an ending of {}, example {} has a likelihood that is not finite: the model's weights have "
-                "diverged",
-                file.path, i + 1));
-    const std::vector<Likelihood>& endings = likelihoods.of_examples[i];
-    const int64_t label = file.examples[i].label;
-    result.right_by_mean += best_by_mean(endings) == label;
-    result.right_by_sum += best_by_sum(endings) == label;
-  }
+  require_finite(file, likelihoods.of_endings);
+  const RightEndings right = right_endings(file, likelihoods.of_endings);
+  result.right_by_mean = right.by_mean, result.right_by_sum = right.by_sum;
   result.cut = likelihoods.cut;
   result.seconds = real_clock().monotonic_s() - begin;
   return result;
@@ -138,32 +143,13 @@ TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,
                                  std::optional<int32_t> start_token,
                                  const std::function<void(int64_t examples)>& each) {
   TaskLikelihoods all;
-  Scorer scorer(generator);
-  const size_t most = size_t(generator.seq_len());
-  all.of_examples.reserve(file.examples.size());
-  for (const TaskExample& example : file.examples) {
-    std::vector<Likelihood>& results = all.of_examples.emplace_back(example.endings.size());
-    for (size_t i = 0; i < example.endings.size(); ++i) {
-      const std::vector<int32_t>& ending = example.endings[i];
-      if (ending.size() > most)
-        throw Error(ErrorCode::kData,
-                    fmt::format("{}, example {}: an ending of {} tokens, but the model's sequences have {}",
-                                file.path, all.of_examples.size(), ending.size(), most));
-      std::vector<int32_t> tokens = example.context;
-      if (tokens.empty() && !start_token)
-        throw Error(
-            ErrorCode::kData,
-            fmt::format("{}, example {} has no context, and the run does not say which tokenizer made "
-                        "its tokens, so that nothing can stand for it; give --tokenizer FILE",
-                        file.path, all.of_examples.size()));
-      if (tokens.empty()) tokens.push_back(*start_token);
-      const size_t first = tokens.size();
-      tokens.insert(tokens.end(), ending.begin(), ending.end());
-      all.cut += scorer.add(std::move(tokens), first, results[i]);
-    }
-    if (each) each(int64_t(all.of_examples.size()));
-  }
-  scorer.flush();
+  all.of_endings.resize(size_t(ending_count(file)));
+  all.cut = pack_task(
+      file, start_token, generator.seq_len(),
+      [&](const PackedTexts& packed) {
+        packed.take(generator.losses(packed.tokens, packed.targets, packed.starts), all.of_endings);
+      },
+      each);
   return all;
 }
 
@@ -171,27 +157,17 @@ EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
                         const std::function<void(const std::string&)>& each) {
   const auto checkpoint = open_model(fs, request.checkpoint, request.averages);
   const JobSpec job = job_of(*checkpoint);
-  const data::TokenizerChoice choice =
-      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
-  const auto tokenizer =
-      choice.is_given() && !request.tasks.empty() ? data::open_tokenizer(fs, choice) : nullptr;
-  if (tokenizer && tokenizer->vocab_size() > job.model.vocab_size)
-    throw Error(
-        ErrorCode::kData,
-        fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
-                    "the run with --tokenizer",
-                    tokenizer->name(), tokenizer->vocab_size(), job.model.vocab_size));
   if (request.tasks.empty() && request.data.empty() && job.data.val.empty())
     throw Error(ErrorCode::kData, "the run has no validation data; give --tasks FILE or --data PATH");
   // All files, before the model is loaded.
-  std::vector<TaskFile> tasks;
-  for (const std::string& path : request.tasks)
-    tasks.push_back(read_task_file(fs, path, tokenizer.get(), job.model.vocab_size, request.most_examples));
+  const TaskFiles tasks = read_task_files(
+      fs, request.tasks, request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data),
+      job.model.vocab_size, request.most_examples);
   const auto backend = one_device(job, request.threads);
   Generator generator(job, *checkpoint, *backend);
   EvaluateResult result{.step = checkpoint->state().step, .tasks = {}, .sources = {}};
-  const std::optional<int32_t> start = tokenizer ? std::optional(tokenizer->end_of_text()) : std::nullopt;
-  for (const TaskFile& file : tasks) result.tasks.push_back(evaluate_task(generator, file, start, each));
+  for (const TaskFile& file : tasks.files)
+    result.tasks.push_back(evaluate_task(generator, file, tasks.start_token, each));
   if (request.tasks.empty() || !request.data.empty())
     result.sources = evaluate_sources(fs, generator, job, request, each);
   return result;

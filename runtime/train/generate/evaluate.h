@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "runtime/train/generate/sample.h"
-#include "runtime/train/generate/scorer.h"
-#include "runtime/train/generate/task_file.h"
+#include "runtime/train/tasks/packed_texts.h"
+#include "runtime/train/tasks/task_file.h"
 
 namespace trainctl {
 
@@ -53,9 +53,9 @@ struct EvaluateResult {
 EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
                         const std::function<void(const std::string&)>& each);
 
-/// The likelihoods of each example's endings. `start_token` is the context of those that have none.
+/// The likelihoods of the endings, in the order of pack_task. `start_token` as there.
 struct TaskLikelihoods {
-  std::vector<std::vector<Likelihood>> of_examples;
+  std::vector<Likelihood> of_endings;
   int64_t cut = 0;
 };
 TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,

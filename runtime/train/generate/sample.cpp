@@ -1,11 +1,11 @@
 #include "runtime/train/generate/sample.h"
 
 #include "ckpt/view.h"
-#include "data/sidecar.h"
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/spec/parse.h"
+#include "runtime/train/tasks/task_file.h"
 
 namespace trainctl {
 namespace {
@@ -25,14 +25,6 @@ size_t whole_characters(const std::string& text) {
 }
 
 }  // namespace
-
-data::TokenizerChoice tokenizer_of(const DataSpec& spec) {
-  if (spec.tokenizer.is_given()) return spec.tokenizer;
-  for (const DataSource& source : spec.train)
-    if (const auto sidecar = data::read_sidecar(source.path))
-      return data::tokenizer_of(*sidecar, source.path);
-  return {};
-}
 
 std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads) {
   use.choice = DeviceChoice::automatic;  // a run made on GPUs is sampled anywhere

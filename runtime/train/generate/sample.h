@@ -17,8 +17,6 @@ JobSpec job_of(const ckpt::Checkpoint& checkpoint);
 /// A checkpoint with its weights, or with their moving averages (optimizer.ema) in their place.
 /// Error(kCheckpoint).
 std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& path, bool averages);
-/// The tokenizer of the job or of its training data; none is given if nothing names one.
-data::TokenizerChoice tokenizer_of(const DataSpec& spec);
 /// A GPU if there is one, otherwise this machine's cores.
 std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads);
 

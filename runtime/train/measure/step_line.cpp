@@ -1,10 +1,23 @@
 #include "runtime/base/record.h"
 #include "runtime/train/measure/step_line.h"
 
+#include <fmt/format.h>
+
 namespace trainctl {
 
 std::string step_line_text(const StepLine& line) {
   return dump_json(record_json<OrderedJson>(line));
+}
+
+std::string scores_text(const std::vector<TaskScore>& tasks) {
+  const auto percent = [](double share) {
+    return std::isnan(share) ? std::string("not a number") : fmt::format("{:.1f} %", 100 * share);
+  };
+  std::string text;
+  for (const TaskScore& task : tasks)
+    text += fmt::format("{}{} {} (by sums {})", text.empty() ? "" : " · ", task.name, percent(task.accuracy),
+                        percent(task.accuracy_of_sums));
+  return text;
 }
 
 StepLine step_view(std::string_view text) try {

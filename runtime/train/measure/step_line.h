@@ -106,6 +106,20 @@ struct Phases {
   }
 };
 
+/// The score of a multiple-choice task (eval.tasks); NaN: a likelihood was not finite.
+struct TaskScore {
+  std::string name;
+  int64_t examples = 0;
+  /// Of the examples whose right ending has the largest mean, or sum, of its tokens' log likelihoods.
+  double accuracy = Phases::kNaN, accuracy_of_sums = Phases::kNaN;
+  static void fields(auto& f, auto& r) {
+    f("name", r.name);
+    f("examples", r.examples);
+    f.later("accuracy", r.accuracy);
+    f.later("accuracy_of_sums", r.accuracy_of_sums);
+  }
+};
+
 /// Numbers that a line does not have are NaN. Its size does not depend on the number of ranks.
 struct StepLine {
   static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
@@ -119,6 +133,7 @@ struct StepLine {
   double expert_load = kAbsent, idle_experts = kAbsent;
   std::vector<double> mtp_losses;  ///< of the modules of multi-token prediction; `loss` is without them
   std::optional<double> val_loss;  ///< of an evaluation after this step
+  std::vector<TaskScore> tasks;    ///< after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
   int64_t skipped_steps = 0;       ///< skipped steps of the run so far, including this one
   /// The newest step whose state all ranks held in memory during this step; -1: a copy failed; nullopt: the
@@ -161,6 +176,7 @@ struct StepLine {
     f.when(!r.mtp_losses.empty(), "mtp_losses", r.mtp_losses);
     f.maybe("val_loss", r.val_loss);
     if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
+    f.when(!r.tasks.empty(), "tasks", r.tasks);
     f.when(r.skipped, "skipped", r.skipped);
     f.when(r.skipped_steps > 0, "skipped_steps", r.skipped_steps);
     f.maybe("staged_step", r.staged_step);
@@ -178,6 +194,8 @@ struct StepLine {
   }
 };
 
+/// "hellaswag_val.bin 31.2 % (by sums 30.4 %)", one after another.
+std::string scores_text(const std::vector<TaskScore>& tasks);
 /// One JSON object, the fields in the order above.
 std::string step_line_text(const StepLine& line);
 /// The line as a view of the run shows it: text that is not such an object gives a line without numbers.

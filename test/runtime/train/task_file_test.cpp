@@ -4,8 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/base/error.h"
-#include "runtime/train/generate/task_file.h"
+#include "runtime/train/tasks/task_file.h"
 #include "test/support/child.h"
+#include "test/support/task_files.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -33,13 +34,6 @@ struct TaskRig {
     return "";
   }
 };
-
-std::string task_bytes(const std::vector<int32_t>& header, const std::vector<uint16_t>& words) {
-  std::vector<int32_t> whole = header;
-  whole.resize(256);
-  return std::string(reinterpret_cast<const char*>(whole.data()), 1024) +
-         std::string(reinterpret_cast<const char*>(words.data()), words.size() * 2);
-}
 
 /// One example: context 1 2, endings (3) and (4 5), the second is right.
 const std::vector<uint16_t> kTaskWords = {65535, 26, 0, 1, 2, 2, 1, 2, 1, 3, 2, 4, 5};

@@ -313,7 +313,8 @@ TEST_CASE("every record comes back as it was written", "[records]") {
        "beginnings", "from_store", "resume_manifest"});
   check_round_trip<AttemptFile::Node>({});
   check_round_trip<RunStatus>({"v", "lineage", "save_intervals", "nodes", "staged_step", "partner_step",
-                               "partner_nodes", "verified_step", "uploaded_step", "finite_step", "store"});
+                               "partner_nodes", "verified_step", "uploaded_step", "finite_step", "store",
+                               "tasks", "tasks_step"});
   check_round_trip<NodeStatus>({"facts", "usage", "clock_offset_s"});
   check_round_trip<RankStatus>({"activity", "doing", "stopped"});
   check_round_trip<SaveHistory>({});

@@ -1,10 +1,11 @@
-#include "runtime/train/generate/task_file.h"
+#include "runtime/train/tasks/task_file.h"
 
 #include <algorithm>
 #include <cstring>
 #include <span>
 #include <string_view>
 
+#include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -152,7 +153,8 @@ TaskFile read_lines(std::string_view text, const std::string& path, const data::
           "no JSON object; task files are llm.c's .bin, or JSON lines with context, endings and label");
     if (!tokenizer)
       place.refuse(
-          "it is text, and the run does not say which tokenizer made its tokens; give --tokenizer FILE");
+          "it is text, and the run does not say which tokenizer made its tokens; give --tokenizer FILE (of a "
+          "run: data.tokenizer)");
     file.examples.push_back(example_of(object, place, *tokenizer));
     check(file.examples.back(), place, vocab_size);
   }
@@ -171,6 +173,31 @@ TaskFile read_task_file(FileSystem& fs, const std::string& path, const data::Tok
   if (content.size() >= sizeof magic) std::memcpy(&magic, content.data(), sizeof magic);
   return magic == kMagic ? read_binary(content, path, vocab_size, limit)
                          : read_lines(content, path, tokenizer, vocab_size, limit);
+}
+
+data::TokenizerChoice tokenizer_of(const DataSpec& spec) {
+  if (spec.tokenizer.is_given()) return spec.tokenizer;
+  for (const DataSource& source : spec.train)
+    if (const auto sidecar = data::read_sidecar(source.path))
+      return data::tokenizer_of(*sidecar, source.path);
+  return {};
+}
+
+TaskFiles read_task_files(FileSystem& fs, const std::vector<std::string>& paths,
+                          const data::TokenizerChoice& choice, int64_t vocab_size, int64_t limit) {
+  TaskFiles read;
+  if (paths.empty()) return read;
+  const auto tokenizer = choice.is_given() ? data::open_tokenizer(fs, choice) : nullptr;
+  if (tokenizer && tokenizer->vocab_size() > vocab_size)
+    throw Error(
+        ErrorCode::kData,
+        fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
+                    "the run with --tokenizer",
+                    tokenizer->name(), tokenizer->vocab_size(), vocab_size));
+  if (tokenizer) read.start_token = tokenizer->end_of_text();
+  for (const std::string& path : paths)
+    read.files.push_back(read_task_file(fs, path, tokenizer.get(), vocab_size, limit));
+  return read;
 }
 
 }  // namespace trainctl

@@ -1,11 +1,14 @@
 // Multiple-choice tasks, such as HellaSwag and MMLU: a context, endings of which one is right.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "data/tokenizer_choice.h"
 #include "runtime/base/file_system.h"
+#include "runtime/spec/fields/job.h"
 
 namespace trainctl {
 
@@ -32,5 +35,16 @@ struct TaskFile {
 /// with the example and the value: damaged, a token that is not below vocab_size, a label of no ending, ...
 TaskFile read_task_file(FileSystem& fs, const std::string& path, const data::Tokenizer* tokenizer,
                         int64_t vocab_size, int64_t limit);
+
+/// The tokenizer of the job or of its training data; none is given if nothing names one.
+data::TokenizerChoice tokenizer_of(const DataSpec& spec);
+/// The task files of an evaluation, read with one tokenizer.
+struct TaskFiles {
+  std::vector<TaskFile> files;
+  std::optional<int32_t> start_token;  ///< of texts without a context; nullopt: no tokenizer is known
+};
+/// `tokenizer`: none: it is not known. Error(kData): also where it does not fit the vocabulary.
+TaskFiles read_task_files(FileSystem& fs, const std::vector<std::string>& paths,
+                          const data::TokenizerChoice& tokenizer, int64_t vocab_size, int64_t limit);
 
 }  // namespace trainctl
