@@ -2,6 +2,7 @@
 // CPU otherwise.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -27,28 +28,55 @@ struct SampleOptions {
   bool interactive = false;
 };
 
-/// Writes the text behind one prompt to stdout.
-SampleResult write(Sampler& sampler, const std::string& prompt, const SampleOptions& options,
-                   const Context& context) {
-  // The prompt is shown with the first text, so that what cannot be read prints nothing.
-  std::string unshown = context.json ? "" : prompt;
-  const auto show = [&](const std::string& text) {
-    if (context.json) return;
-    fmt::print("{}{}", std::exchange(unshown, ""), text);
+/// Shows the texts of prompts one after another, although they grow at the same time: that of the first one as
+/// it comes, the others at the end.
+class Shown {
+ public:
+  Shown(const std::vector<std::string>& prompts, bool quiet)
+      : prompts_(prompts), quiet_(quiet), waiting_(prompts.size()) {}
+  void add(size_t prompt, const std::string& text) {
+    if (prompt == 0)
+      show(0, text);
+    else
+      waiting_[prompt] += text;
+  }
+  void end() {
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+      show(i, waiting_[i] + "\n");
+      begun_ = false;
+    }
+  }
+
+ private:
+  /// The prompt is shown with the first text, so that what cannot be read prints nothing.
+  void show(size_t prompt, const std::string& text) {
+    if (quiet_) return;
+    fmt::print("{}{}", std::exchange(begun_, true) ? "" : prompts_[prompt], text);
     std::fflush(stdout);
-  };
-  SampleResult result = sampler.write(prompt, show);
-  show("\n");
-  if (context.json)
+  }
+  const std::vector<std::string>& prompts_;
+  const bool quiet_;
+  std::vector<std::string> waiting_;
+  bool begun_ = false;
+};
+
+/// Writes the text behind each prompt to stdout.
+std::vector<SampleResult> write(Sampler& sampler, const std::vector<std::string>& prompts,
+                                const SampleOptions& options, const Context& context) {
+  Shown shown(prompts, context.json);
+  std::vector<SampleResult> results =
+      sampler.write(prompts, [&](size_t prompt, const std::string& text) { shown.add(prompt, text); });
+  shown.end();
+  for (size_t i = 0; context.json && i < results.size(); ++i)
     print_json("sample",
                {{"checkpoint", options.request.checkpoint},
-                {"step", result.step},
-                {"prompt", prompt},
-                {"text", result.text},
-                {"tokens", result.tokens},
-                {"seconds", result.seconds}},
+                {"step", results[i].step},
+                {"prompt", prompts[i]},
+                {"text", results[i].text},
+                {"tokens", results[i].tokens},
+                {"seconds", results[i].seconds}},
                -1);
-  return result;
+  return results;
 }
 
 /// The next line of stdin, asked for in a terminal; false at the end.
@@ -66,14 +94,17 @@ int run(SampleOptions options, const Context& context) {
   if (options.prompts.empty() && !options.interactive) options.prompts.emplace_back();
   Sampler sampler(real_file_system(), options.request);
   SampleResult all;
-  const auto one = [&](const std::string& prompt) {
-    const SampleResult result = write(sampler, prompt, options, context);
-    all.step = result.step;
-    all.tokens += result.tokens;
-    all.seconds += result.seconds;
+  const auto some = [&](const std::vector<std::string>& prompts) {
+    double longest_s = 0;
+    for (const SampleResult& result : write(sampler, prompts, options, context)) {
+      all.step = result.step;
+      all.tokens += result.tokens;
+      longest_s = std::max(longest_s, result.seconds);
+    }
+    all.seconds += longest_s;
   };
-  for (const std::string& prompt : options.prompts) one(prompt);
-  for (std::string prompt; options.interactive && next_prompt(prompt);) one(prompt);
+  if (!options.prompts.empty()) some(options.prompts);
+  for (std::string prompt; options.interactive && next_prompt(prompt);) some({prompt});
   std::fflush(stdout);  // the line below goes behind the text, also where both go into one pipe
   if (!context.json && !context.quiet() && all.seconds > 0)
     fmt::print(stderr, "-- {} tokens in {:.1f} s from step {} · next: trainctl inspect-ckpt {}\n", all.tokens,

@@ -283,19 +283,23 @@ struct StageModel::Impl {
   void module_backward(const VirtualStageUses& virtual_stage, Slot& s, size_t i, const MicroBatch& mb);
   void ahead_weight(const VirtualStageUses& virtual_stage, const MicroBatch& mb);
 
-  /// The pass of StageModel::logits_behind. ids: the tokens on the device, then their positions.
-  void forward_behind(KeyValueCache& cache, const int32_t* ids, int64_t count) {
+  /// The pass of StageModel::logits_behind: logits [sequences, V]. ids: the tokens on the device, then their
+  /// positions.
+  Matrix forward_behind(std::span<const CachedRows> sequences, const int32_t* ids, int64_t v) {
     struct WholeAgain {
       Impl& impl;
       Memory whole = impl.memory;
-      ~WholeAgain() { impl.memory = std::move(whole), impl.context.cache = nullptr; }
+      ~WholeAgain() { impl.memory = std::move(whole), impl.context.cached = {}; }
     } const whole_again{*this};
+    int64_t count = 0;
+    for (const CachedRows& rows : sequences) count += rows.count;
     const VirtualStageUses& virtual_stage = uses_of(0);
     memory = stage_memory::first_rows(std::move(memory), shape.rows, count);
     context.first_key = nullptr;
     context.positions = ids + count;
-    context.cache = &cache;
+    context.cached = sequences;
     Slot& s = slot(0, 0);
+    const Matrix logits = memory.shared.logits.columns(0, v).row_range(0, int64_t(sequences.size()));
     for_parts(0, parallel::kAllParts, false, [&](const StagePart& part) {
       switch (part.kind) {
         case StagePart::embedding: embed(virtual_stage, s, ids); break;
@@ -305,14 +309,25 @@ struct StageModel::Impl {
         case StagePart::mtp_module: break;
         case StagePart::head:
           backend.run(stream,
-                      kernels::LinearForward{.x = memory.shared.head_input.row_range(count - 1, 1),
-                                             .w = head.get(),
-                                             .y = last_logits(params.weight(virtual_stage.head).rows)});
+                      kernels::LinearForward{.x = last_rows(sequences), .w = head.get(), .y = logits});
           break;
       }
     });
+    return logits;
   }
-  Matrix last_logits(int64_t v) const { return memory.shared.logits.columns(0, v).row_range(0, 1); }
+  /// The last row of each sequence of the head's input, moved to its begin.
+  Matrix last_rows(std::span<const CachedRows> sequences) const {
+    const Matrix& all = memory.shared.head_input;
+    int64_t end = 0, row = 0;
+    for (const CachedRows& rows : sequences) {
+      end += rows.count;
+      // Rows before it are those of sequences that were moved already.
+      if (end - 1 != row)
+        backend.run(stream, kernels::Copy{.src = all.row_range(end - 1, 1), .dst = all.row_range(row, 1)});
+      ++row;
+    }
+    return all.row_range(0, row);
+  }
 
   /// Waits for logits [rows, V] on the device, formed as the model gives them.
   void take_logits(const Matrix& computed, std::span<float> logits) {

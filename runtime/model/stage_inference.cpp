@@ -35,19 +35,27 @@ void StageModel::logits(std::span<const int32_t> tokens, int64_t first, std::spa
   m.take_logits(m.memory.shared.logits.columns(0, v).row_range(first, rows), logits);
 }
 
-void StageModel::logits_behind(KeyValueCache& cache, std::span<const int32_t> tokens,
-                               std::span<float> logits) {
+void StageModel::logits_behind(std::span<const Behind> sequences, std::span<float> logits) {
   Impl& m = *impl_;
-  const int64_t count = int64_t(tokens.size());
   ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && m.shape.micro_sequences == 1);
-  ENSURE(count >= 1 && cache.begin() + count <= m.shape.seq_len, "{} tokens behind {}", count, cache.begin());
-  std::vector<int32_t> ids(tokens.begin(), tokens.end());
-  for (int64_t i = 0; i < count; ++i) ids.push_back(int32_t(cache.begin() + i));
+  std::vector<CachedRows> rows;
+  std::vector<int32_t> ids, positions;
+  for (const Behind& of : sequences) {
+    const int64_t count = int64_t(of.tokens.size()), begin = of.cache->begin();
+    ENSURE(count >= 1 && begin + count <= m.shape.seq_len, "{} tokens behind {}", count, begin);
+    rows.push_back({of.cache, count});
+    ids.insert(ids.end(), of.tokens.begin(), of.tokens.end());
+    for (int64_t i = 0; i < count; ++i) positions.push_back(int32_t(begin + i));
+  }
+  ENSURE(!rows.empty() && int64_t(ids.size()) <= m.shape.seq_len, "{} tokens of {} sequences", ids.size(),
+         rows.size());
+  ids.insert(ids.end(), positions.begin(), positions.end());
   const auto on_device = m.backend.allocate(ids.size() * sizeof(int32_t));
   m.backend.copy_to_device(m.stream, on_device->data(), ids.data(), ids.size() * sizeof(int32_t));
   for (int part = 0; part < parts(0); ++part) take_weights(0, part);
-  m.forward_behind(cache, static_cast<const int32_t*>(on_device->data()), count);
-  m.take_logits(m.last_logits(int64_t(logits.size())), logits);
+  m.take_logits(m.forward_behind(rows, static_cast<const int32_t*>(on_device->data()),
+                                 int64_t(logits.size() / rows.size())),
+                logits);
 }
 
 std::vector<float> StageModel::losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,

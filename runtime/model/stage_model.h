@@ -118,13 +118,19 @@ class StageModel {
   void backward_input(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
   void backward_weight(int virtual_stage, int slot, const MicroBatch& mb, int part = parallel::kAllParts);
 
-  // Of one sequence of at most seq_len tokens, without training (one stage, one tp rank).
+  // Of sequences of at most seq_len tokens, without training (one stage, one tp rank).
 
   /// Logits f32 [count - first, V] of the tokens from `first` on.
   void logits(std::span<const int32_t> tokens, int64_t first, std::span<float> logits);
-  /// Logits f32 [V] behind the last of `tokens`, which follow those that `cache` holds; it holds them
-  /// afterwards. Computes these tokens alone (as `logits`; on a device that computes queries behind keys).
-  void logits_behind(KeyValueCache& cache, std::span<const int32_t> tokens, std::span<float> logits);
+  /// Tokens of a sequence, which follow those that its cache holds; it holds them afterwards.
+  struct Behind {
+    KeyValueCache* cache;
+    std::span<const int32_t> tokens;
+  };
+  /// Logits f32 [sequences, V] behind the last token of each sequence, in one pass over the tokens of all of
+  /// them, together at most seq_len. Computes these alone (as `logits`; on a device that computes queries
+  /// behind keys).
+  void logits_behind(std::span<const Behind> sequences, std::span<float> logits);
   /// The loss of each target in nats; 0 where it is below 0.
   ///   document_start   as in a batch (kBatchRows); empty: the sequence is one document
   std::vector<float> losses(std::span<const int32_t> tokens, std::span<const int32_t> targets,

@@ -175,14 +175,16 @@ class Attention : public Sublayer {
     if (norms_whole_heads()) qk_norms_.forward(c, t, h.q, seen_before_norm(t));
     const Heads seen = seen_heads(t);
     rotate(c, seen, false);
-    kernels::AttentionForward op{.shape = masked(c),
-                                 .q = seen.q,
-                                 .k = seen.k,
-                                 .v = seen.v,
-                                 .out = t[kAttention],
-                                 .lse = t[kLse].as<float>()};
-    if (c.cache) c.cache->extend(c.stream, this, op);
-    CutAttention::forward(c, t, kCutNumbers, op);
+    const kernels::AttentionForward op{.shape = masked(c),
+                                       .q = seen.q,
+                                       .k = seen.k,
+                                       .v = seen.v,
+                                       .out = t[kAttention],
+                                       .lse = t[kLse].as<float>()};
+    if (c.cached.empty())
+      CutAttention::forward(c, t, kCutNumbers, op);
+    else
+      attend_behind(c.cached, c.backend, c.stream, this, op);
     gate(c, t);
   }
 

@@ -33,4 +33,18 @@ void KeyValueCache::extend(kernels::Stream& stream, const void* attention, kerne
   op.shape.mask.query_offset = begin_;
 }
 
+void attend_behind(std::span<const CachedRows> sequences, kernels::Backend& backend, kernels::Stream& stream,
+                   const void* attention, const kernels::AttentionForward& op) {
+  int64_t begin = 0;
+  for (const CachedRows& rows : sequences) {
+    kernels::AttentionForward own = op;
+    for (Matrix* of : {&own.q, &own.k, &own.v, &own.out}) *of = of->row_range(begin, rows.count);
+    own.lse += begin * op.shape.heads;
+    rows.cache->extend(stream, attention, own);
+    backend.run(stream, own);
+    begin += rows.count;
+  }
+  ENSURE(begin == op.q.rows, "{} rows of {}", begin, op.q.rows);
+}
+
 }  // namespace trainctl

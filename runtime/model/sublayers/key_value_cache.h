@@ -4,6 +4,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <span>
 
 #include "kernels/backend.h"
 
@@ -36,5 +37,14 @@ class KeyValueCache {
   int64_t begin_ = 0;
   std::map<const void*, Held> held_;
 };
+
+/// The rows of one sequence among those of a pass: the tokens behind those that its cache holds.
+struct CachedRows {
+  KeyValueCache* cache;
+  int64_t count;
+};
+/// Runs `op`, whose rows are those of the sequences one after another, for each behind its own keys.
+void attend_behind(std::span<const CachedRows> sequences, kernels::Backend& backend, kernels::Stream& stream,
+                   const void* attention, const kernels::AttentionForward& op);
 
 }  // namespace trainctl

@@ -211,14 +211,16 @@ class LatentAttention : public Sublayer {
     product(c, key_norm_.out(t), key_value_, t[kKeyValues]);
     rotate(c, t[kQueries], rope_key(t[kDown]), false);
     expand(c, t);
-    kernels::AttentionForward op{.shape = masked(c),
-                                 .q = t[kQueries],
-                                 .k = t[kKeys],
-                                 .v = t[kValues],
-                                 .out = wide(t, kWide, kAttended),
-                                 .lse = t[kAttendedLse].as<float>()};
-    if (c.cache) c.cache->extend(c.stream, this, op);
-    CutAttention::forward(c, t, kCutHeads, op);
+    const kernels::AttentionForward op{.shape = masked(c),
+                                       .q = t[kQueries],
+                                       .k = t[kKeys],
+                                       .v = t[kValues],
+                                       .out = wide(t, kWide, kAttended),
+                                       .lse = t[kAttendedLse].as<float>()};
+    if (c.cached.empty())
+      CutAttention::forward(c, t, kCutHeads, op);
+    else
+      attend_behind(c.cached, c.backend, c.stream, this, op);
     if (is_wide()) copy_values(c, t[kWide], t[kAttended], false);
   }
 

@@ -127,8 +127,8 @@ struct LayerContext {
   /// Where sequences are cut; null: a rank has whole sequences.
   const parallel::ContextParallel* cp = nullptr;
   parallel::Communicator* experts = nullptr;  ///< the ranks that share experts; null: each has all
-  /// Of a pass over the tokens behind those that it holds, forward only; null: of whole sequences.
-  KeyValueCache* cache = nullptr;
+  /// Of a pass over the tokens behind those that caches hold, forward only; empty: of whole sequences.
+  std::span<const CachedRows> cached = {};
   /// The tables of the model's rotary positions.
   std::vector<std::pair<Rotary, const float*>> rotary_tables = {};
   const float* cos_sin(const Rotary& rotary) const;

@@ -22,6 +22,21 @@ JobSpec single_rank(JobSpec job) {
   return job;
 }
 
+/// What the model has read of a text.
+struct Read {
+  KeyValueCache cache;
+  std::vector<int32_t> held = {};  ///< the tokens that it holds
+
+  /// Begins a pass over `tokens`: over those that it does not hold, and always the last one.
+  std::span<const int32_t> pass(std::span<const int32_t> tokens) {
+    const auto known = std::mismatch(held.begin(), held.end(), tokens.begin(), tokens.end()).first;
+    const size_t begin = std::min(size_t(known - held.begin()), tokens.size() - 1);
+    held.resize(begin);  // a failure leaves no more than that
+    cache.pass_from(int64_t(begin));
+    return tokens.subspan(begin);
+  }
+};
+
 }  // namespace
 
 struct Generator::Impl {
@@ -33,8 +48,7 @@ struct Generator::Impl {
   parallel::TensorParallel tp{*world[0], backend, *stream, false};
   std::unique_ptr<parallel::ShardedParams> params;
   std::unique_ptr<StageModel> model;
-  KeyValueCache cache{backend, job.data.seq_len};
-  std::vector<int32_t> cached;  ///< the tokens that it holds
+  Read read{{backend, job.data.seq_len}};
 
   using Load = std::function<void(const ParamTable&, const RankState&)>;
 
@@ -90,29 +104,95 @@ std::vector<float> Generator::next_logits(std::span<const int32_t> tokens) {
     m.model->logits(tokens, int64_t(tokens.size()) - 1, logits);
     return logits;
   }
-  const auto known = std::mismatch(m.cached.begin(), m.cached.end(), tokens.begin(), tokens.end()).first;
-  const size_t begin = std::min(size_t(known - m.cached.begin()), tokens.size() - 1);
-  m.cached.resize(begin);  // a failure leaves no more than that
-  m.cache.pass_from(int64_t(begin));
-  m.model->logits_behind(m.cache, tokens.subspan(begin), logits);
-  m.cached.assign(tokens.begin(), tokens.end());
+  const StageModel::Behind behind{&m.read.cache, m.read.pass(tokens)};
+  m.model->logits_behind({&behind, 1}, logits);
+  m.read.held.assign(tokens.begin(), tokens.end());
   return logits;
 }
 
-std::vector<int32_t> Generator::generate(std::vector<int32_t> tokens, const GenerateOptions& options,
-                                         const std::function<void(int32_t)>& each) {
-  ENSURE(!tokens.empty());
-  impl_->cached.clear();  // so that the text has the same bits whatever was generated before
-  std::vector<int32_t> generated;
-  for (int64_t i = 0; i < options.tokens; ++i) {
-    // Beyond seq_len each token moves to another position, so that all are computed again.
-    const size_t count = std::min(tokens.size(), size_t(impl_->job.data.seq_len));
-    const int32_t next = pick_token(next_logits(std::span(tokens).last(count)), options, uint64_t(i));
-    if (next == options.stop_token) break;
-    tokens.push_back(next);
-    generated.push_back(next);
-    each(next);
+namespace {
+
+/// A text that is being continued.
+struct Text {
+  size_t prompt = 0;
+  std::vector<int32_t> tokens;
+  std::unique_ptr<Read> read;  ///< null: on a device that reads it again each time
+  int64_t generated = 0;
+  bool ended = false;
+
+  /// Beyond seq_len each token moves to another position, so that all are computed again.
+  std::span<const int32_t> context(int64_t seq_len) const {
+    return std::span(tokens).last(std::min(tokens.size(), size_t(seq_len)));
   }
+  void take(std::span<const float> logits, const GenerateOptions& options,
+            const std::function<void(size_t, int32_t)>& each) {
+    const int32_t next = pick_token(logits, options, uint64_t(generated));
+    ended = next == options.stop_token;
+    if (ended) return;
+    tokens.push_back(next);
+    ended = ++generated == options.tokens;
+    each(prompt, next);
+  }
+};
+
+/// One pass over the first of the texts that fit; returns how many these are.
+size_t read_together(std::span<Text*> texts, StageModel& model, int64_t seq_len, std::vector<float>& logits,
+                     size_t vocab_size) {
+  std::vector<StageModel::Behind> together;
+  int64_t rows = 0;
+  for (Text* text : texts) {
+    const std::span<const int32_t> next = text->read->pass(text->context(seq_len));
+    rows += int64_t(next.size());
+    if (!together.empty() && rows > seq_len) break;
+    together.push_back({&text->read->cache, next});
+  }
+  logits.resize(together.size() * vocab_size);
+  model.logits_behind(together, logits);
+  for (size_t i = 0; i < together.size(); ++i) {
+    const std::span<const int32_t> context = texts[i]->context(seq_len);
+    texts[i]->read->held.assign(context.begin(), context.end());
+  }
+  return together.size();
+}
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> Generator::generate(
+    std::vector<std::vector<int32_t>> prompts, const GenerateOptions& options,
+    const std::function<void(size_t prompt, int32_t)>& each) {
+  Impl& m = *impl_;
+  const int64_t t = m.job.data.seq_len;
+  const size_t v = size_t(m.job.model.vocab_size);
+  std::vector<Text> texts;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    ENSURE(!prompts[i].empty());
+    Text& text = texts.emplace_back();
+    text.prompt = i;
+    text.tokens = prompts[i];
+    text.ended = options.tokens <= 0;
+    if (m.backend.is_host())
+      text.read.reset(new Read{{m.backend, std::min(t, int64_t(prompts[i].size()) + options.tokens)}});
+  }
+  std::vector<float> logits(v);
+  const auto left = [&] {
+    std::vector<Text*> on;
+    for (Text& text : texts)
+      if (!text.ended) on.push_back(&text);
+    return on;
+  };
+  for (std::vector<Text*> on = left(); !on.empty(); on = left())
+    for (std::span<Text*> rest = on; !rest.empty();) {
+      size_t count = 1;
+      if (m.backend.is_host())
+        count = read_together(rest, *m.model, t, logits, v);
+      else
+        m.model->logits(rest[0]->context(t), int64_t(rest[0]->context(t).size()) - 1, logits);
+      for (size_t i = 0; i < count; ++i) rest[i]->take(std::span(logits).subspan(i * v, v), options, each);
+      rest = rest.subspan(count);
+    }
+  std::vector<std::vector<int32_t>> generated;
+  for (const Text& text : texts)
+    generated.emplace_back(text.tokens.end() - ptrdiff_t(text.generated), text.tokens.end());
   return generated;
 }
 

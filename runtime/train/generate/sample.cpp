@@ -67,25 +67,31 @@ Sampler::Sampler(FileSystem& fs, const SampleRequest& request)
   options_.stop_token = tokenizer_->end_of_text();
 }
 
-SampleResult Sampler::write(const std::string& prompt, const std::function<void(const std::string&)>& each) {
-  std::vector<int32_t> tokens = tokenizer_->encode(prompt);
-  if (tokens.empty()) tokens.push_back(tokenizer_->end_of_text());
-  SampleResult result;
-  result.step = checkpoint_->state().step;
+std::vector<SampleResult> Sampler::write(const std::vector<std::string>& prompts,
+                                         const std::function<void(size_t prompt, const std::string&)>& each) {
+  std::vector<std::vector<int32_t>> tokens, all(prompts.size());
+  for (const std::string& prompt : prompts) {
+    tokens.push_back(tokenizer_->encode(prompt));
+    if (tokens.back().empty()) tokens.back().push_back(tokenizer_->end_of_text());
+  }
+  std::vector<SampleResult> results(prompts.size());
+  std::vector<size_t> shown(prompts.size());
   const double begin = real_clock().monotonic_s();
-  std::vector<int32_t> all;
-  size_t shown = 0;
-  generator_->generate(tokens, options_, [&](int32_t token) {
-    all.push_back(token);
-    result.text = tokenizer_->decode(all);
+  generator_->generate(tokens, options_, [&](size_t i, int32_t token) {
+    SampleResult& result = results[i];
+    all[i].push_back(token);
+    result.text = tokenizer_->decode(all[i]);
+    result.seconds = real_clock().monotonic_s() - begin;
     const size_t whole = whole_characters(result.text);
-    if (whole > shown) each(result.text.substr(shown, whole - shown));
-    shown = std::max(shown, whole);
+    if (whole > shown[i]) each(i, result.text.substr(shown[i], whole - shown[i]));
+    shown[i] = std::max(shown[i], whole);
   });
-  if (shown < result.text.size()) each(result.text.substr(shown));
-  result.tokens = int64_t(all.size());
-  result.seconds = real_clock().monotonic_s() - begin;
-  return result;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (shown[i] < results[i].text.size()) each(i, results[i].text.substr(shown[i]));
+    results[i].step = checkpoint_->state().step;
+    results[i].tokens = int64_t(all[i].size());
+  }
+  return results;
 }
 
 }  // namespace trainctl

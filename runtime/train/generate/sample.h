@@ -31,18 +31,20 @@ struct SampleRequest {
 struct SampleResult {
   std::string text;              ///< the continuation, without the prompt
   int64_t step = 0, tokens = 0;
-  double seconds = 0;
+  double seconds = 0;  ///< from the begin until its last token
 };
 
-/// Generates text behind one prompt after another, with the model loaded once.
+/// Generates text behind prompts, with the model loaded once.
 class Sampler {
  public:
   /// Error(kCheckpoint): the checkpoint cannot be used. Error(kData): no tokenizer is known, or its
   /// vocabulary is larger than the model's.
   Sampler(FileSystem& fs, const SampleRequest& request);
-  /// Continues `prompt`; "": the end-of-text token, that is, the start of a document. Calls `each` with new
-  /// text as soon as it can be decoded. The text does not depend on earlier prompts.
-  SampleResult write(const std::string& prompt, const std::function<void(const std::string&)>& each);
+  /// Continues the prompts together (Generator::generate); "": the end-of-text token, that is, the start of a
+  /// document. Calls `each` with new text of a prompt as soon as it can be decoded. The text of a prompt does
+  /// not depend on the others, nor on earlier ones.
+  std::vector<SampleResult> write(const std::vector<std::string>& prompts,
+                                  const std::function<void(size_t prompt, const std::string&)>& each);
 
  private:
   std::unique_ptr<ckpt::Checkpoint> checkpoint_;

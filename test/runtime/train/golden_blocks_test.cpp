@@ -213,7 +213,7 @@ TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_l
     std::vector<int32_t> tokens = first_sample(name, job), expected;
     tokens.resize(tokens.size() / 2);
     const GenerateOptions options{.tokens = job.data.seq_len, .temperature = 0};
-    const std::vector<int32_t> generated = generator.generate(tokens, options, [](int32_t) {});
+    const std::vector<int32_t> generated = generator.generate({tokens}, options, [](size_t, int32_t) {})[0];
     for (int64_t i = 0; i < options.tokens; ++i) {
       const auto window = std::span(tokens).last(std::min(tokens.size(), size_t(job.data.seq_len)));
       const std::vector<float> logits = generator.logits(window);
@@ -222,6 +222,35 @@ TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_l
     }
     CHECK(generated == expected);
   }
+}
+
+TEST_CASE("prompts that are continued together give the text that each gives alone", "[golden]") {
+  const auto cpu = kernels::make_cpu_backend(2), reference = kernels::make_reference_backend();
+  for (const std::string& name : blocks())
+    for (kernels::Backend* backend : {cpu.get(), reference.get()}) {
+      CAPTURE(name, backend->name());
+      const JobSpec job = block_job(name);
+      const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init.from);
+      Generator generator(job, *weights, *backend);
+      const std::vector<int32_t> tokens = first_sample(name, job);
+      // Of all lengths, together more than a sequence; some go on beyond it.
+      std::vector<std::vector<int32_t>> prompts;
+      for (const size_t length : {size_t(1), tokens.size(), size_t(3), tokens.size() / 2, size_t(2)})
+        prompts.emplace_back(tokens.begin(), tokens.begin() + ptrdiff_t(length));
+      GenerateOptions options{.tokens = 2 * job.data.seq_len / 3, .temperature = 0.7, .top_k = 5};
+      const auto none = [](size_t, int32_t) {};
+      options.stop_token = generator.generate({prompts[2]}, options, none)[0][2];  // one that comes
+      std::vector<std::vector<int32_t>> alone;
+      for (const std::vector<int32_t>& prompt : prompts)
+        alone.push_back(generator.generate({prompt}, options, none)[0]);
+      CHECK(alone[2].size() <= 2);
+      CHECK(int64_t(alone[1].size()) <= options.tokens);
+      std::vector<std::vector<int32_t>> reported(prompts.size());
+      const auto together = generator.generate(
+          prompts, options, [&](size_t prompt, int32_t token) { reported[prompt].push_back(token); });
+      CHECK(together == alone);
+      CHECK(reported == alone);
+    }
 }
 
 TEST_CASE("each family's curve and gradients on TP4 PP2, two ranks for each KV head",
