@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures trainctl on this machine and writes one JSON object to stdout (progress on stderr). Every figure that matters is a ratio
-# of two measurements of this run. Run it on a quiet machine: everything takes about 13 minutes on two cores.
+# of two measurements of this run. Run it on a quiet machine: everything takes about 16 minutes on two cores.
 #
-#   scripts/bench.sh [PART...]   gpt2_124m mesh_30m context saving checkpoints exchange overlap reduction launch; by default all
+#   scripts/bench.sh [PART...]   gpt2_124m mesh_30m context features saving checkpoints exchange overlap reduction launch; by default all
 #
 #   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
 #   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit; where $TRAINCTL_BENCH_PYTHON (python3)
@@ -12,6 +12,10 @@
 #                 on 8 data-parallel ranks. They take turns, too
 #   context       sequences of 8192 tokens, 4 M parameters: tokens/s of as many context ranks as cores over one rank with all
 #                 cores, and of one rank with as many context blocks over the same rank with whole sequences. They take turns
+#   features      one rank with all cores. Sequences of 4096 tokens, 4 M parameters: tokens/s of packed documents of 512, and of
+#                 windows of 512, over full attention. Of 256 tokens, 30 M parameters: tokens/s of a Llama whose queries and keys
+#                 are normed, as Qwen3's, over one without; time of the optimizer with moments in 8 bits over that with f32; rate of
+#                 Muon's whole optimizer, by the FLOPs of its products, over the unit. They take turns
 #   launch        seconds from the command to the end of a run of one step, 8 ranks, 4 M parameters
 #   saving        stall of a step when 8 ranks copy their state in memory after every step: median and 99th percentile over
 #                 ranks and steps, as a share of the median step, and over the time of a plain memcpy of the same bytes; median
@@ -150,6 +154,46 @@ bench_context() {
   add context "{\"ranks\":$count,\"whole_tokens_per_s\":$whole,\"blocks_over_whole\":$(ratio "$blocks" "$whole"),\"ranks_over_whole\":$(ratio "$ranks" "$whole")}"
 }
 
+least() { awk -v a="$1" -v b="$2" 'BEGIN{print (a==0 || b<a ? b : a)}'; }
+bench_features() {
+  local full=0 packed=0 window=0 plain=0 normed=0 f32=0 int8=0 muon=0 unit turn
+  unit=$(unit)
+  # Each file is a document: with its end 512 tokens.
+  mkdir -p documents && (cd documents && cat $(find -L /usr/include/c++ -type f -size +20k | LC_ALL=C sort | sed -n 1,12p) | head -c 300000 | split -b 511 -a 4 -)
+  find documents -type f | LC_ALL=C sort | xargs "$trainctl" data tokenize --tokenizer bytes --out documents >/dev/null 2>&1
+  local long="-s model.max_seq_len=4096 -s device=cpu -s parallelism.threads_per_rank=$cores"
+  local all="-s parallelism.threads_per_rank=$cores"
+  for turn in $(seq "$turns"); do
+    spec llama-4m 4096 2 1 6 | sed 's/tokens.idx/documents.idx/' >job.json
+    launch $long -s data.documents=ignore
+    full=$(best "$full" "$(field tokens_per_s)")
+    launch $long -s data.documents=mask -s data.packing=best_fit
+    packed=$(best "$packed" "$(field tokens_per_s)")
+    launch $long -s data.documents=ignore -s model.layer.window=512 -s model.layers=window
+    window=$(best "$window" "$(field tokens_per_s)")
+    spec gpt2-30m 256 8 4 8 >job.json
+    local llama="-s model.preset=llama-4m -s model.hidden_size=512 -s model.num_layers=8 -s model.num_heads=8 -s model.num_kv_heads=8 -s model.ffn_size=1376 -s model.vocab_size=8192"
+    launch $all $llama
+    plain=$(best "$plain" "$(field tokens_per_s)")
+    launch $all $llama -s model.layer.qk_norm=head
+    normed=$(best "$normed" "$(field tokens_per_s)")
+    launch $all
+    f32=$(least "$f32" "$(field optimizer_s)")
+    launch $all -s optimizer.moments=int8
+    int8=$(least "$int8" "$(field optimizer_s)")
+    launch $all -s optimizer.type=muon
+    muon=$(least "$muon" "$(field optimizer_s)")
+    unit=$(best "$unit" "$(unit)")
+  done
+  # Five times two products [m, m, n] and one [m, m, m] for each of 4 matrices 512 x 512 and 2 of 512 x 2048, in 8 layers.
+  local products
+  products=$(awk 'BEGIN{m=512; print 8*5*(4*(4*m*m*m+2*m*m*m)+2*(4*m*m*4*m+2*m*m*m))}')
+  say "4096 tokens: documents of 512 $(ratio "$packed" "$full") of full attention's tokens/s, windows of 512 $(ratio "$window" "$full")"
+  say "norms of queries and keys: $(ratio "$normed" "$plain"); moments in 8 bits: the optimizer takes $(ratio "$int8" "$f32"); Muon reaches $(ratio "$products" "$(awk -v s="$muon" -v u="$unit" 'BEGIN{print s*u*1e9}')") of the unit"
+  add features "{\"documents_over_full\":$(ratio "$packed" "$full"),\"window_over_full\":$(ratio "$window" "$full"),\"qk_norm_over_plain\":$(ratio "$normed" "$plain"),
+  \"optimizer_int8_over_f32\":$(ratio "$int8" "$f32"),\"muon_over_unit\":$(ratio "$products" "$(awk -v s="$muon" -v u="$unit" 'BEGIN{print s*u*1e9}')"),\"muon_optimizer_s\":$muon}"
+}
+
 bench_saving() {
   local memcpy plain_s copied_s bytes stalls stall_median stall_p99 memcpy_s
   memcpy=$("$build/bench_unit" memcpy)
@@ -183,7 +227,7 @@ bench_launch() {
   add launch_one_step_8_ranks_s "$total"
 }
 
-parts=(gpt2_124m mesh_30m context saving checkpoints exchange overlap reduction launch)
+parts=(gpt2_124m mesh_30m context features saving checkpoints exchange overlap reduction launch)
 if [ $# -gt 0 ]; then parts=("$@"); fi
 for part in "${parts[@]}"; do
   if ! declare -F "bench_$part" >/dev/null; then echo "bench: there is no part $part" >&2; exit 2; fi
