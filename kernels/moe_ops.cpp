@@ -1,5 +1,7 @@
 #include "kernels/moe_ops.h"
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 
 namespace trainctl::kernels {
@@ -19,10 +21,11 @@ void check_router(const Matrix& logits, const Matrix& ids, const Matrix& counts,
   check_dtype(counts, logits.rows / seq_len, logits.cols, DType::i32);
 }
 
-/// Rows by expert: the slots of `tokens` tokens, of which x has rows.
-void check_slots(const Matrix& slots, int64_t rows, int64_t tokens) {
+/// The slots of rows, of which there may be fewer than slots.
+void check_slots(const Matrix& slots, int64_t rows, const Matrix& weights) {
   check_dtype(slots, 1, rows, DType::i32);
-  ENSURE(tokens == 0 || rows % tokens == 0, "{} rows of {} tokens", rows, tokens);
+  check_dtype(weights, weights.rows, weights.cols, DType::f32);
+  ENSURE(rows <= weights.count(), "{} weights of {} rows", weights.count(), rows);
 }
 
 void check_grouped(const Matrix& offsets, const PackedWeight& w, const Matrix& left, const Matrix& out,
@@ -40,8 +43,7 @@ void check_expert_bias(const Matrix& rows, const Matrix& bias, const Matrix& off
   check_dtype(offsets, 1, offsets.cols, DType::i32);
   check_dtype(bias, offsets.cols - 1, rows.cols, DType::f32);
   if (!weights) return;
-  check_slots(slots, rows.rows, weights.rows);
-  check_dtype(weights, weights.rows, weights.cols, DType::f32);
+  check_slots(slots, rows.rows, weights);
 }
 
 }  // namespace
@@ -71,25 +73,27 @@ void SortByExpert::check() const {
   check_dtype(ids, ids.rows, ids.cols, DType::i32);
   ENSURE(offsets.cols > 1, "offsets of {} experts", offsets.cols - 1);
   check_dtype(offsets, 1, offsets.cols, DType::i32);
-  check_dtype(slots, 1, ids.count(), DType::i32);
+  ENSURE(capacity >= 0, "a capacity of {}", capacity);
+  const int64_t most = capacity > 0 ? std::min(ids.count(), experts() * capacity) : ids.count();
+  check_dtype(slots, 1, most, DType::i32);
   check_dtype(rows, 1, ids.count(), DType::i32);
+  if (weights) check_dtype(weights, ids.rows, ids.cols, DType::f32);
 }
 
 void GatherRows::check() const {
-  ENSURE(x.cols == out.cols && x.dtype == out.dtype && is_activation(x.dtype));
-  check_slots(slots, out.rows, x.rows);
+  ENSURE(x.cols == out.cols && x.dtype == out.dtype && is_activation(x.dtype) && top_k >= 1);
+  check_dtype(slots, 1, out.rows, DType::i32);
 }
 
 void CombineRows::check() const {
   ENSURE(x.cols == out.cols && x.dtype == out.dtype && is_activation(x.dtype));
-  check_slots(rows, x.rows, out.rows);
+  check_dtype(rows, 1, rows.cols, DType::i32);
+  ENSURE(out.rows == 0 || rows.cols % out.rows == 0, "{} rows of {} tokens", rows.cols, out.rows);
 }
 
 void ScaleRows::check() const {
   check_same({x, y});
-  check_slots(slots, x.rows, weights.rows);
-  check_dtype(weights, weights.rows, weights.cols, DType::f32);
-  ENSURE(weights.count() == x.rows, "{} weights of {} rows", weights.count(), x.rows);
+  check_slots(slots, x.rows, weights);
 }
 
 void ScaleRowsBackward::check() const {

@@ -8,8 +8,9 @@
 namespace trainctl::kernels {
 
 enum class RouterScore {
-  softmax,  ///< s = softmax(logits) over all experts
-  sigmoid   ///< s = sigmoid(logits) of each expert; Source: DeepSeek-V3, arXiv:2412.19437
+  softmax,       ///< s = softmax(logits) over all experts
+  sigmoid,       ///< s = sigmoid(logits) of each expert; Source: DeepSeek-V3, arXiv:2412.19437
+  sqrt_softplus  ///< s = sqrt(log(1 + exp(logits))) of each expert; Source: DeepSeek-V4, arXiv:2606.19348
 };
 
 /// How logits become experts and weights. A token goes to the k experts with the largest values, of equal
@@ -56,11 +57,12 @@ struct AddCounts {
 /// The gradient of Route's logits, and that of two losses of the router itself:
 ///   aux * E / (k T) * sum over sequences and experts e of counts[b, e] * sum over the sequence's tokens of p_e
 ///   z * sum over tokens of lse^2
-/// where p is s, of sigmoids s / (sum of s); lse is that of the token's logits, counts are constants. The
+/// where p is s, of scores of each expert s / (sum of s); lse is that of the token's logits, counts are constants. The
 /// first one is aux * T * (E / (k T^2)) * sum_e counts_e sum_t p_te of each sequence: of its tokens each has
 /// a part, so that it is the same however sequences are grouped. Source: arXiv:2101.03961, section 2.2; of
 /// sequences arXiv:2412.19437.
-/// dlogits [M, E]; with s' = dL/ds: p_e (s'_e - sum s'_i p_i), of sigmoids s'_e s_e (1 - s_e)
+/// dlogits [M, E]; with s' = dL/ds: p_e (s'_e - sum s'_i p_i), of sigmoids s'_e s_e (1 - s_e), of
+/// sqrt_softplus s'_e sigmoid(logits) / (2 s_e), 0 where s_e is
 struct RouteBackward {
   static constexpr const char* kName = "route_backward";
   Router router;
@@ -80,40 +82,46 @@ struct RouteBackward {
 
 /// The order of rows by expert.
 /// ids i32 [M, k] -> offsets i32 [1, E + 1]: expert e has the rows from offsets[e] to offsets[e + 1];
-/// slots i32 [1, R]: the slot of each row; rows i32 [1, R]: the row of each slot
+/// slots i32 [1, R]: the slot of each row; rows i32 [1, M k]: the row of each slot
+/// With a capacity an expert has at most so many rows: of its slots those with the largest weights, of equal
+/// ones the lower slots, or without weights its first slots. R is then min(M k, E capacity); the row of a
+/// slot without one is -1, and so is the slot of the rows behind those of all experts.
 struct SortByExpert {
   static constexpr const char* kName = "sort_by_expert";
   Matrix ids, offsets, slots, rows;
+  int64_t capacity = 0;  ///< 0: without
+  Matrix weights = {};   ///< f32 [M, k] of Route, or empty
   int64_t experts() const { return offsets.cols - 1; }
   OpShape cost_shape() const { return elements(kName, ids); }
-  double bytes() const { return bytes_of({ids, offsets, slots, rows}); }
+  double bytes() const { return bytes_of({ids, offsets, slots, rows, weights}); }
   void check() const;
-  void arguments(auto&& each) { each(ids), each(offsets), each(slots), each(rows); }
+  void arguments(auto&& each) { each(ids), each(offsets), each(slots), each(rows), each(weights); }
 };
 
-/// out[r] = x[slots[r] / k].   x [M, C], out [R, C]
+/// out[r] = x[slots[r] / top_k], or 0 where the slot is -1.   x [M, C], slots i32 [1, R], out [R, C]
 struct GatherRows {
   static constexpr const char* kName = "gather_rows";
   Matrix x, slots, out;
-  int64_t top_k() const { return x.rows > 0 ? out.rows / x.rows : 1; }
+  int64_t top_k = 1;
   OpShape cost_shape() const { return elements(kName, out); }
   double bytes() const { return bytes_of({slots, out, out}); }
   void check() const;
   void arguments(auto&& each) { each(x), each(slots), each(out); }
 };
 
-/// out[m] = sum over j, in order, of x[rows[m k + j]], in f32, rounded once.   x [R, C], out [M, C]
+/// out[m] = sum over j, in order, of x[rows[m k + j]], of those that are not -1, in f32, rounded once.
+/// x [R, C], rows i32 [1, M k], out [M, C]
 struct CombineRows {
   static constexpr const char* kName = "combine_rows";
   Matrix x, rows, out;
-  int64_t top_k() const { return out.rows > 0 ? x.rows / out.rows : 1; }
+  int64_t top_k() const { return out.rows > 0 ? rows.cols / out.rows : 1; }
   OpShape cost_shape() const { return elements(kName, x); }
   double bytes() const { return bytes_of({x, rows, out}); }
   void check() const;
   void arguments(auto&& each) { each(x), each(rows), each(out); }
 };
 
-/// y[r] = weights[slots[r]] * x[r].   x, y [R, F]; weights f32 [M, k]
+/// y[r] = weights[slots[r]] * x[r], or 0 where the slot is -1.   x, y [R, F]; weights f32 [M, k]
 struct ScaleRows {
   static constexpr const char* kName = "scale_rows";
   Matrix x, weights, slots, y;
@@ -123,7 +131,8 @@ struct ScaleRows {
   void arguments(auto&& each) { each(x), each(weights), each(slots), each(y); }
 };
 
-/// dweights[slots[r]] = sum_c x[r, c] * dy[r, c]; dx[r] = weights[slots[r]] * dy[r]. dx may be dy.
+/// dweights[slots[r]] = sum_c x[r, c] * dy[r, c]; dx[r] = weights[slots[r]] * dy[r], or 0 where the slot is
+/// -1. dx may be dy.
 struct ScaleRowsBackward {
   static constexpr const char* kName = "scale_rows_backward";
   Matrix x, weights, slots, dy, dweights, dx;

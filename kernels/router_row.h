@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "kernels/moe_ops.h"
@@ -38,13 +40,13 @@ class RouterRow {
   void backward(const float* logits, int64_t k, const int32_t* ids, const int32_t* counts,
                 const float* dweights, double aux, double z, float* dlogits) {
     score(logits);
-    const bool sigmoid = router_.score == RouterScore::sigmoid;
+    const bool of_each = router_.score != RouterScore::softmax;
     double all = 0, dot = 0;
     for (size_t e = 0; e < s_.size(); ++e) all += s_[e];
-    if (!sigmoid) all = 1;
+    if (!of_each) all = 1;
     for (size_t e = 0; e < s_.size(); ++e) dot += aux * counts[e] * s_[e] / all;
     // Of a softmax the last line takes the mean away.
-    for (size_t e = 0; e < s_.size(); ++e) ds_[e] = (aux * counts[e] - (sigmoid ? dot : 0)) / all;
+    for (size_t e = 0; e < s_.size(); ++e) ds_[e] = (aux * counts[e] - (of_each ? dot : 0)) / all;
     const double sum = router_.renormalize ? chosen(k, ids) : 1;
     double mean = 0;
     for (int64_t j = 0; j < k && router_.renormalize; ++j)
@@ -52,13 +54,30 @@ class RouterRow {
     for (int64_t j = 0; j < k; ++j)
       ds_[size_t(ids[j])] += double(router_.scale) * (double(dweights[j]) - mean) / sum;
     double through = 0;
-    for (size_t e = 0; e < s_.size() && !sigmoid; ++e) through += ds_[e] * s_[e];
+    for (size_t e = 0; e < s_.size() && !of_each; ++e) through += ds_[e] * s_[e];
     for (size_t e = 0; e < s_.size(); ++e)
-      dlogits[e] =
-          float((sigmoid ? ds_[e] * s_[e] * (1 - s_[e]) : s_[e] * (ds_[e] - through)) + 2 * z * lse_ * p_[e]);
+      dlogits[e] = float(through_score(e, double(logits[e]), through) + 2 * z * lse_ * p_[e]);
   }
 
  private:
+  double score_of(size_t e, double logit) const {
+    switch (router_.score) {
+      case RouterScore::softmax: return p_[e];
+      case RouterScore::sigmoid: return 1 / (1 + std::exp(-logit));
+      case RouterScore::sqrt_softplus:
+        return std::sqrt(std::max(logit, 0.0) + std::log1p(std::exp(-std::abs(logit))));
+    }
+    return 0;
+  }
+  /// The gradient of a logit through its score. through: sum s' p.
+  double through_score(size_t e, double logit, double through) const {
+    switch (router_.score) {
+      case RouterScore::softmax: return s_[e] * (ds_[e] - through);
+      case RouterScore::sigmoid: return ds_[e] * s_[e] * (1 - s_[e]);
+      case RouterScore::sqrt_softplus: return s_[e] > 0 ? ds_[e] / ((1 + std::exp(-logit)) * 2 * s_[e]) : 0;
+    }
+    return 0;
+  }
   /// Scores, the softmax of the logits, and lse.
   void score(const float* logits) {
     const size_t experts = s_.size();
@@ -67,8 +86,7 @@ class RouterRow {
     for (size_t e = 0; e < experts; ++e) sum += p_[e] = std::exp(double(logits[e]) - top);
     for (size_t e = 0; e < experts; ++e) p_[e] /= sum;
     lse_ = top + std::log(sum);
-    for (size_t e = 0; e < experts; ++e)
-      s_[e] = router_.score == RouterScore::sigmoid ? 1 / (1 + std::exp(-double(logits[e]))) : p_[e];
+    for (size_t e = 0; e < experts; ++e) s_[e] = score_of(e, double(logits[e]));
   }
   /// The sum of a group's two largest values.
   double value_of_group(size_t group, size_t size) const {
@@ -94,7 +112,7 @@ class RouterRow {
     }
   }
   double chosen(int64_t k, const int32_t* ids) const {
-    double sum = router_.score == RouterScore::sigmoid ? 1e-20 : 0;
+    double sum = router_.score != RouterScore::softmax ? 1e-20 : 0;
     for (int64_t j = 0; j < k; ++j) sum += s_[size_t(ids[j])];
     return sum;
   }
@@ -115,18 +133,45 @@ inline void add_counts(const AddCounts& op) {
   }
 }
 
+/// Larger for a larger weight, whatever bits it has.
+inline uint32_t order_of_weight(float weight) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &weight, sizeof bits);
+  return bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);
+}
+
+/// Of each slot of a SortByExpert whether it is one too many for its expert.
+inline std::vector<char> slots_without_row(const SortByExpert& op) {
+  std::vector<char> without(size_t(op.ids.count()), 0);
+  if (op.capacity == 0) return without;
+  const auto* weights = op.weights.as<float>();
+  std::vector<std::vector<int32_t>> slots(size_t(op.experts()));
+  for (int64_t i = 0; i < op.ids.count(); ++i) slots[size_t(op.ids.as<int32_t>()[i])].push_back(int32_t(i));
+  for (std::vector<int32_t>& of_expert : slots) {
+    if (int64_t(of_expert.size()) <= op.capacity) continue;
+    if (weights)
+      std::stable_sort(of_expert.begin(), of_expert.end(), [&](int32_t a, int32_t b) {
+        return order_of_weight(weights[a]) > order_of_weight(weights[b]);
+      });
+    for (size_t i = size_t(op.capacity); i < of_expert.size(); ++i) without[size_t(of_expert[i])] = 1;
+  }
+  return without;
+}
+
 /// SortByExpert, also on a device that is the machine: slots in order, so that the rows of an expert are.
 inline void sort_by_expert(const SortByExpert& op) {
+  const std::vector<char> without = slots_without_row(op);
   const auto* ids = op.ids.as<int32_t>();
   auto *offsets = op.offsets.as<int32_t>(), *slots = op.slots.as<int32_t>(), *rows = op.rows.as<int32_t>();
   const int64_t count = op.ids.count(), experts = op.experts();
   std::fill(offsets, offsets + experts + 1, 0);
-  for (int64_t i = 0; i < count; ++i) ++offsets[ids[i] + 1];
+  for (int64_t i = 0; i < count; ++i) offsets[ids[i] + 1] += without[size_t(i)] == 0;
   for (int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
   std::vector<int32_t> next(offsets, offsets + experts);
+  std::fill(slots + offsets[experts], slots + op.slots.cols, -1);
   for (int64_t i = 0; i < count; ++i) {
-    const int32_t row = next[size_t(ids[i])]++;
-    slots[row] = int32_t(i), rows[i] = row;
+    rows[i] = without[size_t(i)] != 0 ? -1 : next[size_t(ids[i])]++;
+    if (rows[i] >= 0) slots[rows[i]] = int32_t(i);
   }
 }
 

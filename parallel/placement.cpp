@@ -33,7 +33,7 @@ Placement weight_gradient(Placement dy, Placement x) {
   if (dy == cut_cols && x == replicated) return cut_rows;
   if (dy == replicated && x == cut_cols) return cut_cols;
   if (dy == x && dy != partial && has_whole_rows(dy)) return row_sum(dy);
-  if (dy == partial && x == replicated) return partial;
+  if ((dy == partial && x == replicated) || (dy == replicated && x == partial)) return partial;
   refuse(fmt::format("the gradient of a weight from outputs' gradients that are {} and inputs that are {}",
                      word_of(dy), word_of(x)));
 }

@@ -17,7 +17,8 @@ void combine(const CombineRows& op, int64_t m, auto* out) {
   const auto* rows = op.rows.as<int32_t>() + m * k;
   for (int64_t c = 0; c < op.out.cols; ++c) {
     float sum = 0;
-    for (int64_t j = 0; j < k; ++j) sum += to_float(op.x.as<T>()[rows[j] * op.x.stride + c]);
+    for (int64_t j = 0; j < k; ++j)
+      if (rows[j] >= 0) sum += to_float(op.x.as<T>()[rows[j] * op.x.stride + c]);
     out[c] = T(sum);
   }
 }
@@ -50,6 +51,10 @@ float dot_of(const Matrix& a, const Matrix& b, int64_t r) {
     sum = dot(of_a, b.as<std::remove_pointer_t<decltype(of_a)>>() + r * b.stride, a.cols);
   });
   return sum;
+}
+
+void zero_row(const Matrix& m, int64_t r) {
+  std::memset(m.row_range(r, 1).data, 0, size_t(m.cols) * size_of(m.dtype));
 }
 
 double gate_of(const Matrix& logits, int64_t m) { return 1 / (1 + std::exp(-double(logits.as<float>()[m]))); }
@@ -111,10 +116,14 @@ void CpuBackend::compute(const AddCounts& op) { add_counts(op); }
 void CpuBackend::compute(const SortByExpert& op) { sort_by_expert(op); }
 
 void CpuBackend::compute(const GatherRows& op) {
-  const int64_t k = op.top_k();
   over_rows(op.out.rows, kMovedRows, [&](int64_t first, int64_t n) {
-    for (int64_t r = first; r < first + n; ++r)
-      kernels_.copy({op.x.row_range(op.slots.as<int32_t>()[r] / k, 1), op.out.row_range(r, 1)});
+    for (int64_t r = first; r < first + n; ++r) {
+      const int64_t slot = op.slots.as<int32_t>()[r];
+      if (slot < 0)
+        zero_row(op.out, r);
+      else
+        kernels_.copy({op.x.row_range(slot / op.top_k, 1), op.out.row_range(r, 1)});
+    }
   });
 }
 
@@ -128,9 +137,13 @@ void CpuBackend::compute(const CombineRows& op) {
 
 void CpuBackend::compute(const ScaleRows& op) {
   over_rows(op.y.rows, kMovedRows, [&](int64_t first, int64_t n) {
-    for (int64_t r = first; r < first + n; ++r)
-      kernels_.scaled_copy({op.x.row_range(r, 1), op.y.row_range(r, 1)},
-                           op.weights.as<float>()[op.slots.as<int32_t>()[r]]);
+    for (int64_t r = first; r < first + n; ++r) {
+      const int64_t slot = op.slots.as<int32_t>()[r];
+      if (slot < 0)
+        zero_row(op.y, r);
+      else
+        kernels_.scaled_copy({op.x.row_range(r, 1), op.y.row_range(r, 1)}, op.weights.as<float>()[slot]);
+    }
   });
 }
 
@@ -138,6 +151,10 @@ void CpuBackend::compute(const ScaleRowsBackward& op) {
   over_rows(op.dy.rows, kMovedRows, [&](int64_t first, int64_t n) {
     for (int64_t r = first; r < first + n; ++r) {
       const int64_t slot = op.slots.as<int32_t>()[r];
+      if (slot < 0) {
+        zero_row(op.dx, r);
+        continue;
+      }
       op.dweights.as<float>()[slot] = dot_of(op.x, op.dy, r);
       kernels_.scaled_copy({op.dy.row_range(r, 1), op.dx.row_range(r, 1)}, op.weights.as<float>()[slot]);
     }

@@ -1,6 +1,7 @@
 // A mixture of experts: its router, the order of rows by expert, and products whose rows belong to experts.
 // The host does not know how many rows an expert has: a grid has a block for every tile that there may be,
 // and a block finds its expert in the offsets.
+#include <algorithm>
 #include <climits>
 
 #include "kernels/cuda/elements.cuh"
@@ -20,11 +21,11 @@ constexpr int kRouterWarps = 4;
 struct Scores {
   const float* logits;
   int experts, lane;
-  bool sigmoid;
+  RouterScore score;
   double top, sum, lse;
 
-  __device__ Scores(const float* row, int n, bool sigmoid_, int lane_)
-      : logits(row), experts(n), lane(lane_), sigmoid(sigmoid_) {
+  __device__ Scores(const float* row, int n, RouterScore score_, int lane_)
+      : logits(row), experts(n), lane(lane_), score(score_) {
     float most = -INFINITY;
     for (int e = lane; e < experts; e += kWarpSize) most = fmaxf(most, logits[e]);
     top = double(warp_max(most));
@@ -35,7 +36,17 @@ struct Scores {
   }
   __device__ double softmax(int e) const { return exp(double(logits[e]) - top) / sum; }
   __device__ double operator()(int e) const {
-    return sigmoid ? 1 / (1 + exp(-double(logits[e]))) : softmax(e);
+    const double logit = double(logits[e]);
+    if (score == RouterScore::sigmoid) return 1 / (1 + exp(-logit));
+    if (score == RouterScore::sqrt_softplus) return sqrt(fmax(logit, 0.0) + log1p(exp(-fabs(logit))));
+    return softmax(e);
+  }
+  /// The gradient of a logit through its score s. through: sum s' p.
+  __device__ double backward(int e, double ds, double s, double through) const {
+    if (score == RouterScore::sigmoid) return ds * s * (1 - s);
+    if (score == RouterScore::sqrt_softplus)
+      return s > 0 ? ds / ((1 + exp(-double(logits[e]))) * 2 * s) : 0.0;
+    return s * (ds - through);
   }
 };
 
@@ -111,14 +122,15 @@ struct RouterShape {
   int64_t tokens;
   int experts, k;
   int64_t seq_len;
-  bool sigmoid, renormalize;
+  RouterScore score;
+  bool renormalize;
   double scale;
   int groups, top_groups;
+  __device__ bool of_each() const { return score != RouterScore::softmax; }
 };
 RouterShape shape_of(const Router& router, const Matrix& logits, const Matrix& ids, int64_t seq_len) {
-  return {
-      logits.rows,        int(logits.cols),     int(ids.cols), seq_len, router.score == RouterScore::sigmoid,
-      router.renormalize, double(router.scale), router.groups, router.top_groups};
+  return {logits.rows,        int(logits.cols),     int(ids.cols), seq_len,          router.score,
+          router.renormalize, double(router.scale), router.groups, router.top_groups};
 }
 
 __global__ void __launch_bounds__(kRouterWarps* kWarpSize)
@@ -126,9 +138,9 @@ __global__ void __launch_bounds__(kRouterWarps* kWarpSize)
   const int64_t m = int64_t(blockIdx.x) * kRouterWarps + threadIdx.x / kWarpSize;
   if (m >= r.tokens) return;
   const int lane = int(threadIdx.x) % kWarpSize;
-  const Scores s(logits + m * r.experts, r.experts, r.sigmoid, lane);
+  const Scores s(logits + m * r.experts, r.experts, r.score, lane);
   const Values values(s, bias, r.groups, r.top_groups);
-  double sum = r.sigmoid ? 1e-20 : 0.0;
+  double sum = r.of_each() ? 1e-20 : 0.0;
   int chosen = -1;
   for (int j = 0; j < r.k; ++j) {
     chosen = next_best(values, chosen < 0 ? 0.0 : values(chosen), chosen);
@@ -148,34 +160,33 @@ __global__ void __launch_bounds__(kRouterWarps* kWarpSize)
   const int64_t m = int64_t(blockIdx.x) * kRouterWarps + threadIdx.x / kWarpSize;
   if (m >= r.tokens) return;
   const int lane = int(threadIdx.x) % kWarpSize;
-  const Scores s(logits + m * r.experts, r.experts, r.sigmoid, lane);
+  const Scores s(logits + m * r.experts, r.experts, r.score, lane);
   const int32_t* const own = ids + m * r.k;
   const int32_t* const count = counts + m / r.seq_len * r.experts;
   double all = 0, dot = 0;
   for (int e = lane; e < r.experts; e += kWarpSize) all += s(e), dot += aux * count[e] * s(e);
-  all = r.sigmoid ? warp_sum(all) : 1.0;
+  all = r.of_each() ? warp_sum(all) : 1.0;
   dot = warp_sum(dot) / all;
   double sum = 1, mean = 0;
   if (r.renormalize) {
-    sum = r.sigmoid ? 1e-20 : 0.0;
+    sum = r.of_each() ? 1e-20 : 0.0;
     for (int j = 0; j < r.k; ++j) sum += s(own[j]);
     for (int j = 0; j < r.k; ++j) mean += double(dweights[m * r.k + j]) * s(own[j]);
     mean /= sum;
   }
   const double of_all = 1 / all, of_chosen = r.scale / sum;
   const auto gradient = [&](int e) {
-    double ds = (aux * count[e] - (r.sigmoid ? dot : 0.0)) * of_all;
+    double ds = (aux * count[e] - (r.of_each() ? dot : 0.0)) * of_all;
     for (int j = 0; j < r.k; ++j)
       if (own[j] == e) ds += of_chosen * (double(dweights[m * r.k + j]) - mean);
     return ds;
   };
   double through = 0;
-  if (!r.sigmoid)
+  if (!r.of_each())
     for (int e = lane; e < r.experts; e += kWarpSize) through += gradient(e) * s(e);
   through = warp_sum(through);
   for (int e = lane; e < r.experts; e += kWarpSize) {
-    const double ds = gradient(e), score = s(e);
-    const double d = r.sigmoid ? ds * score * (1 - score) : score * (ds - through);
+    const double d = s.backward(e, gradient(e), s(e), through);
     dlogits[m * r.experts + e] = float(d + 2 * z * s.lse * s.softmax(e));
   }
 }
@@ -207,37 +218,119 @@ __global__ void __launch_bounds__(kMoeThreads)
   sums[e] = accumulate ? sums[e] + float(count) : float(count);
 }
 
-/// Counts at offsets[1..] become the ends of the experts' rows.
-__global__ void offsets_kernel(int experts, int32_t* offsets) {
+/// Counts at offsets[1..] become the ends of the experts' rows, of which each has `most` at most.
+__global__ void offsets_kernel(int experts, int most, int32_t* offsets) {
   offsets[0] = 0;
-  for (int e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
+  for (int e = 0; e < experts; ++e) offsets[e + 1] = offsets[e] + min(offsets[e + 1], most);
+}
+
+/// Of a block's threads, of which `yes` is true: how many there are, and how many of them are before this
+/// one.
+struct Place {
+  int before, all;
+};
+__device__ inline Place place_among(bool yes, int (*sums)[kMoeThreads]) {
+  const int thread = int(threadIdx.x);
+  int in = 0;
+  sums[in][thread] = yes;
+  __syncthreads();
+  for (int width = 1; width < kMoeThreads; width *= 2, in = 1 - in) {
+    sums[1 - in][thread] = sums[in][thread] + (thread >= width ? sums[in][thread - width] : 0);
+    __syncthreads();
+  }
+  const Place place{sums[in][thread] - int(yes), sums[in][kMoeThreads - 1]};
+  __syncthreads();
+  return place;
 }
 
 /// A block for each expert goes over all slots, kMoeThreads at a time, and gives those of its own the next
 /// rows in order.
 __global__ void __launch_bounds__(kMoeThreads)
     place_kernel(const int32_t* ids, int64_t n, const int32_t* offsets, int32_t* slots, int32_t* rows) {
-  __shared__ int before[2][kMoeThreads];
-  const int expert = int(blockIdx.x), thread = int(threadIdx.x);
+  __shared__ int sums[2][kMoeThreads];
+  const int expert = int(blockIdx.x);
   int next = offsets[expert];
   for (int64_t first = 0; first < n && next < offsets[expert + 1]; first += kMoeThreads) {
-    const int64_t i = first + thread;
+    const int64_t i = first + threadIdx.x;
     const bool is_own = i < n && ids[i] == expert;
-    int in = 0;
-    before[in][thread] = is_own;
-    __syncthreads();
-    for (int width = 1; width < kMoeThreads; width *= 2, in = 1 - in) {
-      before[1 - in][thread] = before[in][thread] + (thread >= width ? before[in][thread - width] : 0);
-      __syncthreads();
-    }
+    const Place place = place_among(is_own, sums);
     if (is_own) {
-      const int row = next + before[in][thread] - 1;
+      const int row = next + place.before;
       slots[row] = int32_t(i);
       rows[i] = row;
     }
-    next += before[in][kMoeThreads - 1];
+    next += place.all;
+  }
+}
+
+// ---- capacity: of an expert's slots those with the largest weights have rows
+// ------------------------------------------------------------------------
+
+/// Larger for a larger weight, whatever bits it has; weights null: equal for all.
+__device__ inline uint32_t order_of_weight(const float* weights, int64_t slot) {
+  if (!weights) return 0;
+  const uint32_t bits = __float_as_uint(weights[slot]);
+  return bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);
+}
+
+/// The slots of an expert with a larger order than `least` have a row, and the first `equal` of those with
+/// this one.
+struct Cut {
+  uint32_t least;
+  int equal;
+};
+
+/// Finds the order of the capacity-th largest weight from its highest byte to its lowest: each time the byte
+/// at which the slots that agree in the higher ones are enough.
+__device__ inline Cut cut_of(const int32_t* ids, const float* weights, int64_t n, int expert, int capacity) {
+  constexpr int kBytes = 256;
+  __shared__ int with_byte[kBytes];
+  __shared__ Cut cut;
+  if (threadIdx.x == 0) cut = {0, capacity};
+  uint32_t known = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int b = int(threadIdx.x); b < kBytes; b += kMoeThreads) with_byte[b] = 0;
+    __syncthreads();
+    const uint32_t least = cut.least;
+    for (int64_t i = threadIdx.x; i < n; i += kMoeThreads) {
+      const uint32_t order = order_of_weight(weights, i);
+      if (ids[i] == expert && (order & known) == least) atomicAdd(&with_byte[order >> shift & 255], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int byte = kBytes - 1;
+      for (; byte > 0 && with_byte[byte] < cut.equal; --byte) cut.equal -= with_byte[byte];
+      cut.least |= uint32_t(byte) << shift;
+    }
+    known |= uint32_t(255) << shift;
     __syncthreads();
   }
+  return cut;
+}
+
+/// place_kernel where an expert has `capacity` rows at most. all_rows: as many as `slots` has room for.
+__global__ void __launch_bounds__(kMoeThreads)
+    place_capped_kernel(const int32_t* ids, const float* weights, int64_t n, int capacity,
+                        const int32_t* offsets, int64_t all_rows, int32_t* slots, int32_t* rows) {
+  __shared__ int sums[2][kMoeThreads];
+  const int expert = int(blockIdx.x), experts = int(gridDim.x);
+  Cut cut = cut_of(ids, weights, n, expert, capacity);
+  int next = offsets[expert];
+  for (int64_t first = 0; first < n; first += kMoeThreads) {
+    const int64_t i = first + threadIdx.x;
+    const bool is_own = i < n && ids[i] == expert;
+    const uint32_t order = is_own ? order_of_weight(weights, i) : 0;
+    const bool is_equal = is_own && order == cut.least;
+    const Place among_equal = place_among(is_equal, sums);
+    const bool has_row = is_own && (is_equal ? among_equal.before < cut.equal : order > cut.least);
+    const Place place = place_among(has_row, sums);
+    if (is_own) rows[i] = has_row ? next + place.before : -1;
+    if (has_row) slots[next + place.before] = int32_t(i);
+    next += place.all;
+    cut.equal -= among_equal.all;
+  }
+  if (expert == experts - 1)
+    for (int64_t r = offsets[experts] + threadIdx.x; r < all_rows; r += kMoeThreads) slots[r] = -1;
 }
 
 // ---- products
@@ -363,7 +456,12 @@ void enqueue(const Queue& queue, const AddCounts& op) {
 void enqueue(const Queue& queue, const SortByExpert& op) {
   auto* const offsets = op.offsets.as<int32_t>();
   count(queue, SortByExpert::kName, op.ids, 1, op.experts(), offsets + 1);
-  launch(queue, SortByExpert::kName, offsets_kernel, 1, 1, 0, int(op.experts()), offsets);
+  const int most = op.capacity > 0 ? int(std::min<int64_t>(op.capacity, INT_MAX)) : INT_MAX;
+  launch(queue, SortByExpert::kName, offsets_kernel, 1, 1, 0, int(op.experts()), most, offsets);
+  if (op.capacity > 0)
+    return launch(queue, SortByExpert::kName, place_capped_kernel, unsigned(op.experts()), kMoeThreads, 0,
+                  op.ids.as<int32_t>(), op.weights.as<float>(), op.ids.count(), most, offsets, op.slots.cols,
+                  op.slots.as<int32_t>(), op.rows.as<int32_t>());
   launch(queue, SortByExpert::kName, place_kernel, unsigned(op.experts()), kMoeThreads, 0,
          op.ids.as<int32_t>(), op.ids.count(), offsets, op.slots.as<int32_t>(), op.rows.as<int32_t>());
 }

@@ -11,8 +11,9 @@ constexpr int kRowThreads = 256;
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     gather_kernel(View<const T> x, const int32_t* slots, int k, View<T> out, int64_t cols) {
-  const int64_t r = blockIdx.x, m = slots[r] / k;
-  for (int64_t c = threadIdx.x; c < cols; c += kRowThreads) *out.at(r, c) = *x.at(m, c);
+  const int64_t r = blockIdx.x, slot = slots[r], m = slot / k;
+  for (int64_t c = threadIdx.x; c < cols; c += kRowThreads)
+    *out.at(r, c) = slot < 0 ? from_float<T>(0.0f) : *x.at(m, c);
 }
 
 template <typename T>
@@ -21,7 +22,8 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t m = blockIdx.x;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads) {
     float sum = 0;
-    for (int j = 0; j < k; ++j) sum += to_float(*x.at(rows[m * k + j], c));
+    for (int j = 0; j < k; ++j)
+      if (rows[m * k + j] >= 0) sum += to_float(*x.at(rows[m * k + j], c));
     *out.at(m, c) = from_float<T>(sum);
   }
 }
@@ -30,9 +32,10 @@ template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     scale_kernel(View<const T> x, const float* weights, const int32_t* slots, View<T> y, int64_t cols) {
   const int64_t r = blockIdx.x;
-  const float weight = weights[slots[r]];
+  const bool exists = slots[r] >= 0;
+  const float weight = exists ? weights[slots[r]] : 0.0f;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads)
-    *y.at(r, c) = from_float<T>(weight * to_float(*x.at(r, c)));
+    *y.at(r, c) = from_float<T>(exists ? weight * to_float(*x.at(r, c)) : 0.0f);
 }
 
 template <typename T>
@@ -41,15 +44,16 @@ __global__ void __launch_bounds__(kRowThreads)
                           float* dweights, View<T> dx, int64_t cols) {
   __shared__ float shared[kRowThreads / kWarpSize];
   const int64_t r = blockIdx.x;
-  const float weight = weights[slots[r]];
+  const bool exists = slots[r] >= 0;
+  const float weight = exists ? weights[slots[r]] : 0.0f;
   float dot = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads) {
     const float d = to_float(*dy.at(r, c));
     dot = fmaf(to_float(*x.at(r, c)), d, dot);
-    *dx.at(r, c) = from_float<T>(weight * d);
+    *dx.at(r, c) = from_float<T>(exists ? weight * d : 0.0f);
   }
   dot = block_sum<kRowThreads>(dot, shared);
-  if (threadIdx.x == 0) dweights[slots[r]] = dot;
+  if (threadIdx.x == 0 && exists) dweights[slots[r]] = dot;
 }
 
 __device__ inline double sigmoid_of(float x) { return 1 / (1 + exp(-double(x))); }
@@ -103,6 +107,7 @@ __global__ void __launch_bounds__(kRowThreads)
     add_expert_bias_kernel(View<T> x, const int32_t* offsets, int experts, const float* bias,
                            const float* weights, const int32_t* slots, int64_t cols) {
   const int64_t r = blockIdx.x;
+  if (r >= offsets[experts]) return;
   const float* const own = bias + expert_of(offsets, experts, r) * cols;
   const float weight = weight_of(weights, slots, r);
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads)
@@ -129,6 +134,7 @@ __global__ void __launch_bounds__(kRowThreads)
                                const int32_t* slots, float* dweights, int64_t cols) {
   __shared__ float shared[kRowThreads / kWarpSize];
   const int64_t r = blockIdx.x;
+  if (r >= offsets[experts]) return;
   const float* const own = bias + expert_of(offsets, experts, r) * cols;
   float dot = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads) dot = fmaf(own[c], to_float(*dy.at(r, c)), dot);
@@ -142,7 +148,7 @@ void enqueue(const Queue& queue, const GatherRows& op) {
   with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     launch(queue, GatherRows::kName, gather_kernel<T>, unsigned(op.out.rows), kRowThreads, 0,
-           view_of<const T>(op.x), op.slots.as<int32_t>(), int(op.top_k()), view_of<T>(op.out), op.out.cols);
+           view_of<const T>(op.x), op.slots.as<int32_t>(), int(op.top_k), view_of<T>(op.out), op.out.cols);
   });
 }
 

@@ -61,7 +61,8 @@ void compute(const SortByExpert& op) { sort_by_expert(op); }
 void compute(const GatherRows& op) {
   for (int64_t r = 0; r < op.out.rows; ++r)
     for (int64_t c = 0; c < op.out.cols; ++c)
-      put(op.out, r, c, get(op.x, op.slots.as<int32_t>()[r] / op.top_k(), c));
+      put(op.out, r, c,
+          op.slots.as<int32_t>()[r] < 0 ? 0 : get(op.x, op.slots.as<int32_t>()[r] / op.top_k, c));
 }
 
 void compute(const CombineRows& op) {
@@ -69,21 +70,27 @@ void compute(const CombineRows& op) {
   for (int64_t m = 0; m < op.out.rows; ++m)
     for (int64_t c = 0; c < op.out.cols; ++c) {
       double sum = 0;
-      for (int64_t j = 0; j < k; ++j) sum += get(op.x, op.rows.as<int32_t>()[m * k + j], c);
+      for (int64_t j = 0; j < k; ++j)
+        if (const int32_t row = op.rows.as<int32_t>()[m * k + j]; row >= 0) sum += get(op.x, row, c);
       put(op.out, m, c, sum);
     }
 }
 
 void compute(const ScaleRows& op) {
   for (int64_t r = 0; r < op.y.rows; ++r) {
-    const double weight = op.weights.as<float>()[op.slots.as<int32_t>()[r]];
-    for (int64_t c = 0; c < op.y.cols; ++c) put(op.y, r, c, weight * get(op.x, r, c));
+    const int32_t slot = op.slots.as<int32_t>()[r];
+    for (int64_t c = 0; c < op.y.cols; ++c)
+      put(op.y, r, c, slot < 0 ? 0 : double(op.weights.as<float>()[slot]) * get(op.x, r, c));
   }
 }
 
 void compute(const ScaleRowsBackward& op) {
   for (int64_t r = 0; r < op.dy.rows; ++r) {
     const int64_t slot = op.slots.as<int32_t>()[r];
+    if (slot < 0) {
+      for (int64_t c = 0; c < op.dx.cols; ++c) put(op.dx, r, c, 0);
+      continue;
+    }
     const double weight = op.weights.as<float>()[slot];
     double dot = 0;
     for (int64_t c = 0; c < op.dy.cols; ++c) {

@@ -273,6 +273,8 @@ std::string unsaid_field(const ModelSpec& model, const OrderedJson& config) {
   read.moe.aux_loss_coefficient = model.moe.aux_loss_coefficient;
   read.moe.bias_update_rate = model.moe.bias_update_rate;
   read.mtp = model.mtp;
+  read.moe.capacity_factor = model.moe.capacity_factor;
+  read.moe.drop_policy = model.moe.drop_policy;
   if (read.max_seq_len == model.max_seq_len && compute_the_same(model_plan(read), model_plan(model))) return "";
   const std::vector<ModelDifference> differences = differing_fields(model, read);
   return differences.empty() ? "model.layer" : differences.front().field;
@@ -323,6 +325,8 @@ std::vector<ModelDifference> model_differences(const ModelSpec& here, ModelSpec 
   there.moe.aux_loss_coefficient = here.moe.aux_loss_coefficient;
   there.moe.bias_update_rate = here.moe.bias_update_rate;
   there.mtp = here.mtp;
+  there.moe.capacity_factor = here.moe.capacity_factor;
+  there.moe.drop_policy = here.moe.drop_policy;
   if (compute_the_same(model_plan(here), model_plan(there))) return {};
   std::vector<ModelDifference> found = differing_fields(here, there);
   std::erase_if(found, [](const ModelDifference& d) { return d.field == "model.max_seq_len"; });

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "runtime/model/mtp_plan.h"
+#include "runtime/model/sublayers/latent_experts.h"
 
 namespace trainctl {
 namespace {
@@ -310,10 +311,13 @@ class PlanBuilder {
     M plan{.experts = spec.num_experts, .top_k = spec.top_k, .ffn = spec.expert_ffn_size};
     plan.activation = layer_.activation;
     if (layer_.activation == FfnActivation::swiglu_clamped) plan.limit = float(layer_.activation_limit);
-    plan.router = {
-        spec.router == RouterKind::sigmoid ? kernels::RouterScore::sigmoid : kernels::RouterScore::softmax,
-        spec.renormalize, float(spec.routed_scale), int(spec.groups), int(spec.top_groups)};
+    // Both have their words in the same order.
+    plan.router = {kernels::RouterScore(spec.router), spec.renormalize, float(spec.routed_scale),
+                   int(spec.groups), int(spec.top_groups)};
     plan.shared = {spec.shared_ffn_size, spec.shared_gate};
+    plan.capacity_factor = spec.capacity_factor;
+    plan.drops_by_weight = spec.drop_policy == DropPolicy::weight;
+    plan.latent = spec.latent_size;
     plan.aux_loss = float(spec.aux_loss_coefficient);
     plan.z_loss = float(spec.z_loss_coefficient);
     ParamList list;
@@ -335,6 +339,7 @@ class PlanBuilder {
                 .role = ParamRole::selection_bias,
                 .rows = spec.num_experts,
                 .place = M::selection_bias});
+    LatentExperts::declare_parameters(list, m_.hidden_size, spec.latent_size, {M::latent_in, M::latent_out});
     expert_parameters(list, words);
     if (spec.shared_ffn_size > 0) shared_expert(list, words.shared);
     plan.norm_after = norm(list, names[3], M::after_weight, M::after_bias);
@@ -346,7 +351,8 @@ class PlanBuilder {
   void expert_parameters(ParamList& list, const ExpertWords& words) const {
     std::vector<ParamList::Linear> up, down;
     for (int64_t e = 0; e < m_.moe.num_experts; ++e)
-      feed_forward(words.expert + std::to_string(e) + ".", words, m_.moe.expert_ffn_size, up, down, int(e));
+      feed_forward(words.expert + std::to_string(e) + ".", words, m_.moe.width(m_.hidden_size),
+                   m_.moe.expert_ffn_size, up, down, int(e));
     for (const ParamList::Linear& product : up) list.weight(product, MoePlan::up_weight);
     for (const ParamList::Linear& product : down) list.weight(product, MoePlan::down_weight);
     if (!layer_.mlp_bias) return;
@@ -356,7 +362,7 @@ class PlanBuilder {
 
   void shared_expert(ParamList& list, const std::string& name) const {
     std::vector<ParamList::Linear> up, down;
-    feed_forward(name + ".", kExpertWords[0], m_.moe.shared_ffn_size, up, down);
+    feed_forward(name + ".", kExpertWords[0], m_.hidden_size, m_.moe.shared_ffn_size, up, down);
     for (const ParamList::Linear& product : up) list.weight(product, MoePlan::shared_up_weight);
     list.weight(down[0], MoePlan::shared_down_weight);
     if (m_.moe.shared_gate)
@@ -368,25 +374,25 @@ class PlanBuilder {
                 .partial = true});
   }
 
-  /// Adds the products of one expert behind those of others.
-  void feed_forward(const std::string& before, const ExpertWords& words, int64_t width,
+  /// Adds the products of one expert behind those of others. hidden: the width of what it reads.
+  void feed_forward(const std::string& before, const ExpertWords& words, int64_t hidden, int64_t width,
                     std::vector<ParamList::Linear>& up, std::vector<ParamList::Linear>& down,
                     int expert = -1) const {
     if (is_gated(layer_.activation))
       up.push_back({.name = before + words.gate,
                     .out = width,
-                    .in = m_.hidden_size,
+                    .in = hidden,
                     .cut = Cut::rows,
                     .joined = !up.empty(),
                     .expert = expert});
     up.push_back({.name = before + words.up,
                   .out = width,
-                  .in = m_.hidden_size,
+                  .in = hidden,
                   .cut = Cut::rows,
                   .joined = !up.empty(),
                   .expert = expert});
     down.push_back({.name = before + words.down,
-                    .out = m_.hidden_size,
+                    .out = hidden,
                     .in = width,
                     .cut = Cut::cols,
                     .residual = true,

@@ -227,6 +227,7 @@ class PlacementBackend final : public kernels::Backend {
   }
   void place(const kernels::AddCounts& op) { accumulate(op.sums, row_sum(p_.of(op.counts)), op.accumulate); }
   void place(const kernels::SortByExpert& op) {
+    if (op.weights) alike("the experts of tokens and their weights", p_.of(op.ids), p_.of(op.weights));
     for (const Matrix& out : {op.offsets, op.slots, op.rows}) p_.set(out, p_.of(op.ids));
   }
   void place(const kernels::GatherRows& op) {

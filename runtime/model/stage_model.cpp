@@ -49,7 +49,11 @@ StageModel::ExpertCounts StageModel::expert_counts(const StageUses& uses) {
   ExpertCounts counts{.sequences = uses.shape.rows / route_tokens(uses.shape)};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
     for (const LayerUses& layer : virtual_stage.layers)
-      if (const MoePlan* moe = experts_of(*layer.plan)) ++counts.layers, counts.experts = moe->experts;
+      if (const MoePlan* moe = experts_of(*layer.plan)) {
+        ++counts.layers, counts.experts = moe->experts;
+        counts.of_source = counts.sequences / uses.shape.cut.blocks_here();
+        counts.capacity = moe->dispatch(uses.shape).capacity;
+      }
   return counts;
 }
 void StageModel::watch_experts(int32_t* host) { impl_->watched_experts = host; }

@@ -57,6 +57,8 @@ class StageModel {
   /// micro-batch's sequences.
   struct ExpertCounts {
     int64_t layers = 0, sequences = 0, experts = 0;
+    /// How many neighbouring sequences are a source, of which an expert takes `capacity` slots at most; 0: all.
+    int64_t of_source = 1, capacity = 0;
     int64_t of_micro_batch() const { return layers * sequences * experts; }
   };
   static ExpertCounts expert_counts(const StageUses& uses);

@@ -113,6 +113,35 @@ void check_balance(Resolution& r) {
              {"batch.global_sequences", "data.seq_len", bias}, {"use a smaller batch"});
 }
 
+/// Whether a capacity drops something, and not nearly all: at least a row of a source is an expert's by the
+/// factor alone.
+void check_capacity(Resolution& r) {
+  const MoeSpec& moe = r.job.model.moe;
+  const char *factor = "model.moe.capacity_factor", *policy = "model.moe.drop_policy";
+  if (!r.sound({factor, policy})) return;
+  if (moe.capacity_factor == 0) {
+    if (moe.drop_policy != DropPolicy::weight)
+      r.report("E0224", fmt::format("`{}` has no effect here", policy), {policy, factor},
+               {"give model.moe.capacity_factor, too"});
+    return;
+  }
+  if (!r.sound({"model.moe.num_experts", "model.moe.top_k", "batch.micro_sequences", "data.seq_len",
+                "parallelism.context_blocks"}) ||
+      moe.top_k > moe.num_experts)
+    return;
+  const int64_t tokens = r.job.batch.micro_sequences * r.job.data.seq_len /
+                         std::max<int64_t>(1, r.job.parallelism.context_blocks);
+  const double rows = moe.capacity_factor * moe.mean_count(tokens);
+  if (rows >= double(tokens))
+    r.report("E0224", fmt::format("`{}` has no effect here", factor), {factor, "model.moe.top_k"},
+             {fmt::format("an expert would take {:.0f} of {} tokens: use less than {:.4g}, or 0", rows,
+                          tokens, double(moe.num_experts) / double(moe.top_k))});
+  if (rows < 1)
+    r.report("E0258", fmt::format("experts would take {:.2g} of {} tokens each", rows, tokens),
+             {factor, "model.moe.num_experts"},
+             {fmt::format("use at least {:.4g}", 1 / moe.mean_count(tokens))});
+}
+
 void check_experts(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const char *experts = "model.moe.num_experts", *width = "model.moe.expert_ffn_size",
@@ -159,6 +188,7 @@ void check_experts(Resolution& r) {
              {"give model.moe.shared_ffn_size, too"});
   check_groups(r);
   check_balance(r);
+  check_capacity(r);
 }
 
 void check_pattern(Resolution& r) {

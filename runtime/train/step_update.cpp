@@ -58,12 +58,23 @@ void ExpertUse::count(const int32_t* counts, int64_t rows, int64_t experts_of_ro
   sequences += rows, experts += rows * experts_of_row;
 }
 
+void ExpertUse::count_drops(const int32_t* counts, const StageModel::ExpertCounts& of, int64_t rows) {
+  if (of.capacity == 0) return;
+  for (int64_t source = 0; source < rows / of.of_source; ++source, counts += of.of_source * of.experts)
+    for (int64_t e = 0; e < of.experts; ++e) {
+      int64_t all = 0;
+      for (int64_t row = 0; row < of.of_source; ++row) all += counts[row * of.experts + e];
+      dropped += std::max<int64_t>(0, all - of.capacity);
+    }
+}
+
 StepEnd::StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver)
     : rank_(rank),
       control_(control),
       saver_(saver),
       tokens_per_step_(job.tokens_per_step()),
       skip_bad_steps_(job.fault_tolerance.skip_bad_steps),
+      may_drop_(job.model.moe.num_experts > 0 && job.model.moe.capacity_factor > 0),
       balance_(balance_step(job)),
       optimizer_(job.optimizer),
       schedule_(job.schedule) {}
@@ -96,8 +107,10 @@ StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets
   if (rank_.owns_losses()) sums.targets = rank_.tokens->targets_weight();
   if (rank_.expert_counts) {
     const StageModel::ExpertCounts of = StageModel::expert_counts(rank_.plan.uses);
-    sums.experts.count(static_cast<const int32_t*>(rank_.expert_counts->data()),
-                       of.layers * of.sequences * micro_batches, of.experts);
+    const auto* const counts = static_cast<const int32_t*>(rank_.expert_counts->data());
+    const int64_t rows = of.layers * of.sequences * micro_batches;
+    sums.experts.count(counts, rows, of.experts);
+    sums.experts.count_drops(counts, of, rows);
   }
   rank_.comms.check();
   sums.stop = control_.stop_level() != StopLevel::none;
@@ -118,6 +131,8 @@ StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets
   if (sums.experts.slots > 0)
     s.line.expert_load = sums.experts.load(), s.line.idle_experts = sums.experts.idle_share();
   s.line.mtp_losses = mtp_losses(targets);
+  if (sums.experts.slots > 0 && may_drop_)
+    s.line.dropped_slots = sums.experts.dropped, s.line.dropped_share = sums.experts.dropped_share();
   s.stop = sums.stop;
   s.saves = sums.saves;
   s.due = sums.due;

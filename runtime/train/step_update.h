@@ -36,14 +36,19 @@ struct OwnScalars {
 /// How evenly experts are used, as sums over layers and sequences.
 struct ExpertUse {
   int64_t sequences = 0, experts = 0, slots = 0, largest = 0, idle = 0;
+  int64_t dropped = 0;  ///< slots over an expert's capacity
   /// counts [rows, experts]: of a layer and a sequence each
   void count(const int32_t* counts, int64_t rows, int64_t experts_of_row);
+  /// Of the same counts the slots over the capacity.
+  void count_drops(const int32_t* counts, const StageModel::ExpertCounts& of, int64_t rows);
   void add(const ExpertUse& other) {
+    dropped += other.dropped;
     sequences += other.sequences, experts += other.experts, slots += other.slots;
     largest += other.largest, idle += other.idle;
   }
   /// Means over layers and sequences: the most used expert's slots over the mean one's; the share without any.
   double load() const { return double(largest) / double(slots) * (double(experts) / double(sequences)); }
+  double dropped_share() const { return double(dropped) / double(slots); }
   double idle_share() const { return double(idle) / double(experts); }
 };
 
@@ -104,6 +109,7 @@ class StepEnd {
   Control& control_;
   Saver& saver_;
   const int64_t tokens_per_step_, skip_bad_steps_;
+  const bool may_drop_;
   const kernels::BalanceStep balance_;
   const OptimizerSpec optimizer_;
   const ScheduleSpec schedule_;

@@ -71,7 +71,9 @@ std::unique_ptr<PackedWeight> packed(Backend& b, Stream& s, const Matrix& w) {
 constexpr Router kRouters[] = {{},
                                {.renormalize = false, .scale = 1.5f},
                                {.score = RouterScore::sigmoid, .scale = 2.5f},
-                               {.score = RouterScore::sigmoid, .renormalize = false}};
+                               {.score = RouterScore::sigmoid, .renormalize = false},
+                               {.score = RouterScore::sqrt_softplus, .scale = 2.5f},
+                               {.score = RouterScore::sqrt_softplus, .renormalize = false}};
 
 }  // namespace
 
@@ -100,7 +102,7 @@ TEST_CASE("rows of experts are sorted, gathered, weighted and combined as by the
         const double t = tolerance::of_op(dtype);
         compare({wide, narrow, wide, dots, dy}, {0, t, t, tolerance::kOpF32, t},
                 [&](Backend& b, Stream& s, auto& o) {
-                  b.run(s, GatherRows{.x = x, .slots = sorted.slot, .out = o[0]});
+                  b.run(s, GatherRows{.x = x, .slots = sorted.slot, .out = o[0], .top_k = r.k});
                   b.run(s, CombineRows{.x = by_row, .rows = sorted.row, .out = o[1]});
                   b.run(s, ScaleRows{.x = by_row, .weights = weights, .slots = sorted.slot, .y = o[2]});
                   b.run(s, ScaleRowsBackward{.x = by_row,
@@ -280,7 +282,7 @@ TEST_CASE("routers choose by biased scores, in the best groups, as the reference
     bool biased;
   };
   Random random(105);
-  for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid})
+  for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid, RouterScore::sqrt_softplus})
     for (const auto& [experts, k, groups, top_groups, biased] : {Choice{1, 1, 1, 1, true},
                                                                  {8, 3, 1, 1, true},
                                                                  {8, 3, 4, 2, false},
@@ -385,6 +387,45 @@ TEST_CASE("a router's bias decides the choice and not the weights, groups by the
   }
 }
 
+TEST_CASE("scores of the root of a softplus are finite, and so are their gradients, of any logit") {
+  constexpr float kLogits[] = {-1e4f, -800, -90, 0, 90, 1e4f};
+  Storage logits(DType::f32, 1, 6, 0), weights(DType::f32, 1, 6, 0), dweights(DType::f32, 1, 6, 0),
+      dlogits(DType::f32, 1, 6, 0);
+  for (int e = 0; e < 6; ++e) logits.set(0, e, kLogits[e]), dweights.set(0, e, 1);
+  std::vector<int32_t> ids(6), counts(6);
+  const Router router{.score = RouterScore::sqrt_softplus, .renormalize = false};
+  const auto check = [&](Backend& b) {
+    const auto stream = b.create_stream();
+    b.run(*stream, Route{.router = router,
+                         .seq_len = 1,
+                         .logits = logits,
+                         .ids = ints(ids, 1, 6),
+                         .weights = weights,
+                         .counts = ints(counts, 1, 6)});
+    b.run(*stream, RouteBackward{.router = router,
+                                 .seq_len = 1,
+                                 .logits = logits,
+                                 .ids = ints(ids, 1, 6),
+                                 .counts = ints(counts, 1, 6),
+                                 .dweights = dweights,
+                                 .dlogits = dlogits});
+    for (int j = 0; j < 6; ++j) {  // in descending order
+      const double l = double(kLogits[5 - j]);
+      const double s = l > 40    ? std::sqrt(l)
+                       : l < -40 ? std::exp(l / 2)
+                                 : std::sqrt(std::log(1 + std::exp(l)));
+      CHECK(weights.get(0, j) == Approx(float(s)));
+      const double slope = s > 0 ? 1 / (1 + std::exp(-l)) / (2 * s) : 0;
+      CHECK(dlogits.get(0, 5 - j) == Approx(float(l < -40 ? std::exp(l / 2) / 2 : slope)));
+    }
+  };
+  check(reference());
+  for (const Candidate& c : candidates()) {
+    INFO(c.name);
+    check(*c.backend);
+  }
+}
+
 TEST_CASE("the gradient of a router is the derivative of its weights and losses") {
   constexpr int64_t kTokens = 6, kSequence = 3, kExperts = 4, kChosen = 2;
   constexpr float kAux = 0.2f, kZ = 0.05f;
@@ -412,6 +453,7 @@ TEST_CASE("the gradient of a router is the derivative of its weights and losses"
         for (int e = 0; e < kExperts; ++e) softmax += std::exp(logits.get(m, e));
         const auto p = [&](int e) {
           const double l = logits.get(m, e);
+          if (router.score == RouterScore::sqrt_softplus) return std::sqrt(std::log(1 + std::exp(l)));
           return router.score == RouterScore::softmax ? std::exp(l) / softmax : 1 / (1 + std::exp(-l));
         };
         for (int e = 0; e < kExperts; ++e) all += p(e);

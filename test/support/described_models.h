@@ -122,6 +122,32 @@ inline void describe_latent_mtp(ModelSpec& m) {
   m.mtp = {.num_layers = 1, .loss_weight = 0.3, .later_loss_weight = 0.1, .later_from_step = 2};
 }
 
+/// Experts that drop what is over their capacity, with biases, losses apart.
+inline void describe_capped_experts(ModelSpec& m) {
+  describe_lossless_experts(m);
+  m.layer.mlp_bias = true;
+  m.moe.capacity_factor = 0.8;
+}
+/// The first tokens stay; what they weigh is the root of a softplus.
+inline void describe_capped_by_position(ModelSpec& m) {
+  describe_grouped_experts(m);
+  m.moe.router = RouterKind::sqrt_softplus;
+  m.moe.capacity_factor = 0.5;
+  m.moe.drop_policy = DropPolicy::position;
+}
+/// Experts in a width of their own, beside a shared one in the model's.
+inline void describe_narrow_experts(ModelSpec& m) {
+  describe_shared_expert(m);
+  m.layer.norm_place = NormPlace::sandwich;
+  m.moe.latent_size = 12;
+}
+/// And with a capacity.
+inline void describe_capped_narrow_experts(ModelSpec& m) {
+  describe_biased_products(m);
+  m.moe.latent_size = 20;
+  m.moe.capacity_factor = 1;
+}
+
 /// Without modules of multi-token prediction.
 inline const std::vector<DescribedModel>& described_layers() {
   static const std::vector<DescribedModel> all = {
@@ -184,6 +210,12 @@ inline const std::vector<DescribedModel>& described_layers() {
       {"a shared expert with a gate", describe_shared_expert},
       {"a shared expert without a gate",
        [](ModelSpec& m) { describe_lossless_experts(m), m.moe.shared_ffn_size = 16; }},
+      {"experts with scores of the root of a softplus",
+       [](ModelSpec& m) { describe_lossless_experts(m), m.moe.router = RouterKind::sqrt_softplus; }},
+      {"experts with a capacity", describe_capped_experts},
+      {"experts that take the first tokens", describe_capped_by_position},
+      {"experts in a latent width", describe_narrow_experts},
+      {"experts in a latent width with a capacity", describe_capped_narrow_experts},
       {"everything", describe_everything}};
   return all;
 }

@@ -17,13 +17,14 @@ const int32_t* numbers(const Matrix& m) { return m.as<int32_t>(); }
 }  // namespace
 
 void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
-                         int64_t experts, int64_t top_k) {
-  const int64_t blocks = s.cut.blocks_here(), sources = blocks * s.expert_ranks, rows = s.rows * top_k;
+                         const Dispatch& dispatch) {
+  const int64_t blocks = s.cut.blocks_here(), sources = blocks * s.expert_ranks, experts = dispatch.experts,
+                rows = own_rows(s, dispatch);
   list.push_back({n.offsets, Life::activation, DType::i32, blocks, experts + 1});
   list.push_back({n.slots, Life::activation, DType::i32, 1, rows});
-  list.push_back({n.rows, Life::activation, DType::i32, 1, rows});
+  list.push_back({n.rows, Life::activation, DType::i32, 1, s.rows * dispatch.top_k});
   if (s.expert_ranks == 1) return;
-  const int64_t here = most_rows(s, experts, top_k);
+  const int64_t here = most_rows(s, dispatch);
   list.push_back({n.offsets_of_sources, Life::activation, DType::i32, sources, experts + 1});
   list.push_back({n.offsets_here, Life::activation, DType::i32, sources, experts / s.expert_ranks + 1});
   list.push_back({n.places_here, Life::scratch, DType::i32, 1, here});
@@ -32,25 +33,29 @@ void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape&
   list.push_back({n.weight_gradients_here, Life::scratch, DType::f32, here, 1});
 }
 
-ExpertRows::ExpertRows(const LayerContext& c, const Numbers& n, int64_t experts, int64_t top_k)
-    : n_(n), ranks_{c.experts}, blocks_(c.shape.cut.blocks_here()), experts_(experts), top_k_(top_k) {
-  ENSURE(experts % ranks_.size() == 0 && ranks_.size() == c.shape.expert_ranks, "{} experts on {} ranks",
-         experts, ranks_.size());
+ExpertRows::ExpertRows(const LayerContext& c, const Numbers& n, const Dispatch& dispatch)
+    : n_(n), ranks_{c.experts}, blocks_(c.shape.cut.blocks_here()), dispatch_(dispatch) {
+  ENSURE(dispatch.experts % ranks_.size() == 0 && ranks_.size() == c.shape.expert_ranks,
+         "{} experts on {} ranks", dispatch.experts, ranks_.size());
   ENSURE(ranks_.size() == 1 || c.backend.is_host() || !c.backend.computes(),
          "the rows of experts on other ranks are counted on the host");
 }
 
-void ExpertRows::arrange(const LayerContext& c, Tensors& t) const {
+void ExpertRows::arrange(const LayerContext& c, Tensors& t, Matrix weights) const {
   // Behind a cache of keys there are fewer tokens than in a sequence.
-  const int64_t rows = t[size_t(n_.ids)].count(), of_block = rows / blocks_;
-  for (const int order : {n_.slots, n_.rows}) t[size_t(order)] = t[size_t(order)].columns(0, rows);
-  for (int block = 0; block < blocks_; ++block)
-    c.backend.run(c.stream,
-                  kernels::SortByExpert{
-                      .ids = t[size_t(n_.ids)].row_range(block * of_block / top_k_, of_block / top_k_),
-                      .offsets = t[size_t(n_.offsets)].row_range(block, 1),
-                      .slots = t[size_t(n_.slots)].columns(block * of_block, of_block),
-                      .rows = t[size_t(n_.rows)].columns(block * of_block, of_block)});
+  const Matrix ids = t[size_t(n_.ids)];
+  const int64_t tokens = ids.rows / blocks_, slots = tokens * dispatch_.top_k, rows = dispatch_.rows(tokens);
+  t[size_t(n_.slots)] = t[size_t(n_.slots)].columns(0, blocks_ * rows);
+  t[size_t(n_.rows)] = t[size_t(n_.rows)].columns(0, blocks_ * slots);
+  for (int block = 0; block < blocks_; ++block) {
+    kernels::SortByExpert op{.ids = ids.row_range(block * tokens, tokens),
+                             .offsets = t[size_t(n_.offsets)].row_range(block, 1),
+                             .slots = t[size_t(n_.slots)].columns(block * rows, rows),
+                             .rows = t[size_t(n_.rows)].columns(block * slots, slots),
+                             .capacity = dispatch_.capacity};
+    if (dispatch_.capacity > 0 && dispatch_.by_weight) op.weights = weights.row_range(block * tokens, tokens);
+    c.backend.run(c.stream, op);
+  }
   if (ranks_.size() > 1) tell(c, t);
 }
 
@@ -70,7 +75,7 @@ void ExpertRows::tell(const LayerContext& c, Tensors& t) const {
 /// How many rows of a source are of the experts of rank `rank`.
 int64_t ExpertRows::sent(const LayerContext& c, const Tensors& t, int source, int rank) const {
   // Where nothing is computed: as if all experts had equally many.
-  if (!c.backend.computes()) return c.shape.rows * top_k_ / blocks_ / ranks_.size();
+  if (!c.backend.computes()) return rows_of_block(t) / ranks_.size();
   const int32_t* const offsets = numbers(t[size_t(n_.offsets_of_sources)].row_range(source, 1));
   return offsets[(rank + 1) * experts_here()] - offsets[rank * experts_here()];
 }
@@ -80,7 +85,7 @@ std::vector<ExpertRows::Source> ExpertRows::sources_here(const LayerContext& c, 
   int64_t first = 0;
   for (int i = 0; i < sources(); ++i) {
     const bool alone = ranks_.size() == 1;
-    const int64_t count = alone ? t[size_t(n_.slots)].cols / blocks_ : sent(c, t, i, ranks_.rank());
+    const int64_t count = alone ? rows_of_block(t) : sent(c, t, i, ranks_.rank());
     list.push_back({first, count, t[size_t(alone ? n_.offsets : n_.offsets_here)].row_range(i, 1)});
     first += count;
   }
@@ -105,13 +110,15 @@ void ExpertRows::exchange(const LayerContext& c, const Tensors& t, Matrix home, 
     if (count > 0)
       transfers.push_back({kind, peer, m.row_range(first, count).data, size_t(count) * row, block});
   };
-  int64_t at_home = 0, at_here = 0;
-  for (int block = 0; block < blocks_; ++block)
+  int64_t at_here = 0;
+  for (int block = 0; block < blocks_; ++block) {
+    int64_t at_home = block * rows_of_block(t);
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       const int64_t count = sent(c, t, ranks_.rank() * blocks_ + block, peer);
       add(of_home, peer, home, at_home, count, block);
       at_home += count;
     }
+  }
   for (int source = 0; source < sources(); ++source) {
     const int64_t count = sent(c, t, source, ranks_.rank());
     add(of_here, source / blocks_, here, at_here, count, source % blocks_);
@@ -123,11 +130,12 @@ void ExpertRows::exchange(const LayerContext& c, const Tensors& t, Matrix home, 
 }
 
 Matrix ExpertRows::send(const LayerContext& c, Tensors& t, Matrix of_tokens, Matrix home, Matrix here) const {
-  const int64_t rows = t[size_t(n_.slots)].cols / blocks_, tokens = of_tokens.rows / blocks_;
+  const int64_t rows = rows_of_block(t), tokens = of_tokens.rows / blocks_;
   for (int block = 0; block < blocks_; ++block)
     c.backend.run(c.stream, kernels::GatherRows{.x = of_tokens.row_range(block * tokens, tokens),
                                                 .slots = t[size_t(n_.slots)].columns(block * rows, rows),
-                                                .out = home.row_range(block * rows, rows)});
+                                                .out = home.row_range(block * rows, rows),
+                                                .top_k = slots_of_block(t) / tokens});
   if (ranks_.size() == 1) return home;
   here = this->here(c, t, here);
   exchange(c, t, home, here, false);
@@ -139,10 +147,10 @@ void ExpertRows::give_back(const LayerContext& c, Tensors& t, Matrix here, Matri
 }
 
 void ExpertRows::combine(const LayerContext& c, Tensors& t, Matrix home, Matrix out) const {
-  const int64_t rows = t[size_t(n_.rows)].cols / blocks_, tokens = out.rows / blocks_;
+  const int64_t rows = rows_of_block(t), slots = slots_of_block(t), tokens = out.rows / blocks_;
   for (int block = 0; block < blocks_; ++block)
     c.backend.run(c.stream, kernels::CombineRows{.x = home.row_range(block * rows, rows),
-                                                 .rows = t[size_t(n_.rows)].columns(block * rows, rows),
+                                                 .rows = t[size_t(n_.rows)].columns(block * slots, slots),
                                                  .out = out.row_range(block * tokens, tokens)});
 }
 
@@ -193,11 +201,11 @@ void ExpertRows::scale_backward(const LayerContext& c, Tensors& t, Matrix weight
 void ExpertRows::give_weights_back(const LayerContext& c, Tensors& t, Matrix dweights) const {
   if (ranks_.size() == 1) return;
   const Matrix home = t[size_t(n_.row_weights)];
-  const int64_t rows = t[size_t(n_.rows)].cols / blocks_, tokens = dweights.rows / blocks_;
+  const int64_t rows = rows_of_block(t), slots = slots_of_block(t), tokens = dweights.rows / blocks_;
   give_back(c, t, here(c, t, t[size_t(n_.weight_gradients_here)]), home);
   for (int block = 0; block < blocks_; ++block)
     c.backend.run(c.stream, kernels::GatherRows{.x = home.row_range(block * rows, rows),
-                                                .slots = t[size_t(n_.rows)].columns(block * rows, rows),
+                                                .slots = t[size_t(n_.rows)].columns(block * slots, slots),
                                                 .out = column(dweights.row_range(block * tokens, tokens))});
 }
 

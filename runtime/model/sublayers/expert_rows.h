@@ -4,8 +4,11 @@
 // experts and of slots, their gradients of weights belong to the source's own lane, and each row comes back
 // to be added at home. So nothing depends on how many ranks share the experts.
 //
-// Letters (sublayer.h, kernels/moe_ops.h): R = M k rows of own tokens; N the rows at the experts here, of each of the
-// ranks that share them at most M times k, or times the experts here if they are fewer.
+// With a capacity an expert takes at most so many rows of each source; what is over has no row, and adds
+// nothing to its token.
+//
+// Letters (sublayer.h, kernels/moe_ops.h): R rows of own tokens, M k at most; N the rows at the experts here, of each
+// of the ranks that share them at most M times k, or times the experts here if they are fewer.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -22,27 +25,47 @@ struct ExpertRanks {
   int rank() const { return comm ? comm->rank() : 0; }
 };
 
+/// How tokens are sent to experts.
+struct Dispatch {
+  int64_t experts = 0, top_k = 0;
+  int64_t capacity = 0;   ///< rows of a source that an expert takes at most; 0: all
+  bool by_weight = true;  ///< with a capacity the largest weights are taken, else the first tokens
+  /// Of a source of so many tokens: the most rows, and those at `here` of the experts.
+  int64_t rows(int64_t tokens) const { return rows_at(tokens, experts); }
+  int64_t rows_at(int64_t tokens, int64_t here) const {
+    const int64_t all = tokens * std::min(top_k, here);
+    return capacity > 0 ? std::min(all, here * capacity) : all;
+  }
+};
+
 class ExpertRows {
  public:
   /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1],
-  /// slots and rows [R]; that of all sources [sources, E + 1], and of their rows here [sources, E here + 1].
+  /// slots [R] and rows [M k]; that of all sources [sources, E + 1], and of their rows here [sources, E here + 1].
   /// In the order of own rows, and of rows here: weights and their gradients in f32.
   struct Numbers {
     int ids, offsets, slots, rows, offsets_of_sources, offsets_here, places_here;
     int row_weights, weights_here, weight_gradients_here;
   };
   static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
-                      int64_t experts, int64_t top_k);
-  /// N at most.
-  static int64_t most_rows(const LayerShape& s, int64_t experts, int64_t top_k) {
-    return s.expert_ranks * s.rows * std::min(top_k, experts / s.expert_ranks);
+                      const Dispatch& dispatch);
+  /// R, and N at most.
+  static int64_t own_rows(const LayerShape& s, const Dispatch& dispatch) {
+    return s.cut.blocks_here() * dispatch.rows(tokens_of_source(s));
   }
+  static int64_t most_rows(const LayerShape& s, const Dispatch& dispatch) {
+    return s.expert_ranks * s.cut.blocks_here() *
+           dispatch.rows_at(tokens_of_source(s), dispatch.experts / s.expert_ranks);
+  }
+  static int64_t tokens_of_source(const LayerShape& s) { return s.rows / s.cut.blocks_here(); }
 
-  ExpertRows(const LayerContext& c, const Numbers& n, int64_t experts, int64_t top_k);
-  int64_t experts_here() const { return experts_ / ranks_.size(); }
+  ExpertRows(const LayerContext& c, const Numbers& n, const Dispatch& dispatch);
+  int64_t experts_here() const { return dispatch_.experts / ranks_.size(); }
+  bool may_drop() const { return dispatch_.capacity > 0; }
 
-  /// Orders the rows of the tokens that the router has sent (ids), and tells the ranks of their experts.
-  void arrange(const LayerContext& c, Tensors& t) const;
+  /// Orders the rows of the tokens that the router has sent (ids, and weights [M, k]), and tells the ranks of
+  /// their experts.
+  void arrange(const LayerContext& c, Tensors& t, kernels::Matrix weights) const;
   /// Rows of `of_tokens` [M, C] to their experts. home [R, C]: room for own rows in order. Returns the rows
   /// here: of `here` [N, C], which without other ranks is `home`.
   kernels::Matrix send(const LayerContext& c, Tensors& t, kernels::Matrix of_tokens, kernels::Matrix home,
@@ -59,7 +82,8 @@ class ExpertRows {
   void scale(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
              kernels::Matrix y) const;
   /// The gradient of `scale`: dy becomes that of x. Those of weights are complete after give_weights_back,
-  /// dweights [M, k].
+  /// dweights [M, k]; those of slots without a row are left as they are here, and then 0 if experts are on
+  /// several ranks.
   void scale_backward(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
                       kernels::Matrix dy, kernels::Matrix dweights) const;
   void give_weights_back(const LayerContext& c, Tensors& t, kernels::Matrix dweights) const;
@@ -88,6 +112,9 @@ class ExpertRows {
     kernels::Matrix offsets;
   };
   int sources() const { return ranks_.size() * blocks_; }
+  /// Of a block here: its rows, and its slots.
+  int64_t rows_of_block(const Tensors& t) const { return t[size_t(n_.slots)].cols / blocks_; }
+  int64_t slots_of_block(const Tensors& t) const { return t[size_t(n_.rows)].cols / blocks_; }
   std::vector<Source> sources_here(const LayerContext& c, const Tensors& t) const;
   /// Of the rows of a source: the router's weights, or their gradients, and the slots by which ops find them.
   struct Weights {
@@ -104,7 +131,7 @@ class ExpertRows {
   const Numbers n_;
   const ExpertRanks ranks_;
   const int blocks_;  ///< context blocks here
-  const int64_t experts_, top_k_;
+  const Dispatch dispatch_;
 };
 
 }  // namespace trainctl

@@ -1,9 +1,10 @@
 #include "runtime/model/sublayers/moe.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "runtime/model/sublayers/expert_rows.h"
 #include "runtime/model/sublayers/ffn_activation.h"
+#include "runtime/model/sublayers/latent_experts.h"
 #include "runtime/model/sublayers/sublayer_parts.h"
 
 namespace trainctl {
@@ -32,13 +33,14 @@ enum MoeNumber {
   kRowsHome,
   kRowsHere,
   kRowsAct,
-  kRowsActGradient,  // [R, C] [N, C] [N, F] [N, F]
+  kRowsActGradient,  // [R, L] [N, L] [N, F] [N, F]
   kWeightsGradient,
   kRouterInput,
   kRouterGradient,  // [M, k] [M, C] in f32, [M, C] in f32
-  kShared           // those of the shared expert
+  kShared,          // those of the shared expert
+  kLatent = kShared + SharedExpert::kTensors
 };
-static_assert(kShared + SharedExpert::kTensors <= kMostTensors);
+static_assert(kLatent + LatentExperts::kTensors <= kMostTensors);
 
 constexpr ExpertRows::Numbers kRowNumbers{
     kIds,         kOffsets,    kSlots,      kRows,        kOffsetsOfSources,
@@ -50,8 +52,9 @@ struct MoeSizes {
 };
 MoeSizes sizes_of(const MoePlan& plan, const LayerShape& s) {
   const int64_t ffn = plan.ffn / s.tensor;
-  return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn, s.rows * plan.top_k,
-          ExpertRows::most_rows(s, plan.experts, plan.top_k)};
+  const Dispatch dispatch = plan.dispatch(s);
+  return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn, ExpertRows::own_rows(s, dispatch),
+          ExpertRows::most_rows(s, dispatch)};
 }
 
 class Moe : public Sublayer {
@@ -62,17 +65,22 @@ class Moe : public Sublayer {
         activation_(plan.activation, plan.limit),
         norm_(plan.norm, uses, kNormNumbers),
         router_(c, uses.use(plan.router_weight), uses.use(plan.router_bias), plan.experts),
-        rows_(c, kRowNumbers, plan.experts, plan.top_k),
+        rows_(c, kRowNumbers, plan.dispatch(c.shape)),
         selection_bias_(uses.use(plan.selection_bias)),
         up_bias_(uses.use(plan.up_bias)),
         down_bias_(uses.use(plan.down_bias)),
-        up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * sizes_.up, c.shape.hidden, {}),
-        down_(c, uses.use(plan.down_weight), -1, rows_.experts_here() * c.shape.hidden, sizes_.ffn, {}),
+        up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * sizes_.up, plan.width_of_rows(c.shape),
+            {}),
+        down_(c, uses.use(plan.down_weight), -1, rows_.experts_here() * plan.width_of_rows(c.shape),
+              sizes_.ffn, {}),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {
     if (plan.shared.ffn > 0)
       shared_.emplace(c, kShared, plan.shared, activation_, is_gated(plan.activation),
                       SharedExpert::Weights{uses.use(plan.shared_up_weight),
                                             uses.use(plan.shared_down_weight), uses.use(plan.shared_gate)});
+    if (plan.latent > 0)
+      latent_.emplace(c, kLatent, plan.latent,
+                      LatentExperts::Weights{uses.use(plan.latent_in), uses.use(plan.latent_out)});
   }
 
   void pack(const LayerContext& c) override {
@@ -80,15 +88,13 @@ class Moe : public Sublayer {
     up_.pack(c);
     down_.pack(c);
     if (shared_) shared_->pack(c);
+    if (latent_) latent_->pack(c);
   }
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     activated(c, t, previous, delta);
-    const Matrix out = rows_here(c, t);
-    rows_.multiply(c, t, here(c, t, kExpertAct), down_, out);
-    if (adds_down_bias(c)) rows_.add_bias(c, t, out, down_bias_, t[kWeights]);
-    rows_.give_back(c, t, out, t[kRowsHome]);
-    rows_.combine(c, t, t[kRowsHome], exit_.part(c, t));
+    sum_of_experts(c, t, latent_ ? latent_->sum(t) : exit_.part(c, t));
+    if (latent_) latent_->leave(c, t, exit_.part(c, t));
     if (shared_) shared_->forward(c, t, t[kNorm], router_input(c, t), exit_.part(c, t));
     return exit_.forward(c, t);
   }
@@ -110,9 +116,11 @@ class Moe : public Sublayer {
     exit_.backward_input(c, t, dout, at);
     const Matrix up = here(c, t, kExpertUp), act = here(c, t, kRowsAct), dact = here(c, t, kRowsActGradient),
                  dup = here(c, t, kExpertUpGradient), partial = c.scratch.partial;
-    const Matrix dout_here = send(c, t, t[size_t(exit_.gradient())]);
+    if (latent_) latent_->leave_backward(c, t, t[size_t(exit_.gradient())]);
+    const Matrix dout_here = send(c, t, sum_gradient(t));
     rows_.multiply_backward(c, t, dout_here, down_, dact);
     activation_.forward(c, up, act);
+    if (rows_.may_drop()) clear(c, t[kWeightsGradient]);
     rows_.scale_backward(c, t, t[kWeights], act, dact, t[kWeightsGradient]);
     if (adds_down_bias(c)) rows_.bias_weights(c, t, dout_here, down_bias_, t[kWeightsGradient]);
     rows_.give_weights_back(c, t, t[kWeightsGradient]);
@@ -120,7 +128,8 @@ class Moe : public Sublayer {
     const Matrix din_here = rows_here(c, t);
     rows_.multiply_backward(c, t, dup, up_, din_here);
     rows_.give_back(c, t, din_here, t[kRowsHome]);
-    rows_.combine(c, t, t[kRowsHome], partial);
+    rows_.combine(c, t, t[kRowsHome], latent_ ? latent_->in_gradient(t) : partial);
+    if (latent_) latent_->enter_backward(c, t, partial);
     if (shared_)
       shared_->backward_input(c, t, t[size_t(exit_.gradient())], t[kRouterGradient], t[kRouterInput],
                               partial);
@@ -130,11 +139,12 @@ class Moe : public Sublayer {
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    const Matrix dout = send(c, t, t[size_t(exit_.gradient())]), dup = here(c, t, kExpertUpGradient);
+    const Matrix dout = send(c, t, sum_gradient(t)), dup = here(c, t, kExpertUpGradient);
     rows_.weight_gradient(c, t, dout, here(c, t, kExpertAct), down_, at);
     if (down_bias_ >= 0) rows_.bias_gradient(c, t, dout, down_bias_, t[kWeights], at);
     if (up_bias_ >= 0) rows_.bias_gradient(c, t, dup, up_bias_, {}, at);
-    rows_.weight_gradient(c, t, dup, send(c, t, t[kNorm]), up_, at);
+    rows_.weight_gradient(c, t, dup, send(c, t, input_of_experts(t)), up_, at);
+    if (latent_) latent_->backward_weight(c, t, t[size_t(exit_.gradient())], t[kNorm], at);
     const Matrix x = router_input(c, t);
     router_.backward_weight(c, t[kLogitsGradient], x, at);
     if (shared_) shared_->backward_weight(c, t, t[size_t(exit_.gradient())], t[kNorm], x, at);
@@ -168,17 +178,35 @@ class Moe : public Sublayer {
     if (c.expert_counts)
       c.backend.copy_to_host(c.stream, c.expert_counts, t[kCounts].data,
                              size_t(t[kCounts].count()) * sizeof(int32_t));
-    rows_.arrange(c, t);
+    if (latent_) latent_->enter(c, t, t[kNorm]);
+    rows_.arrange(c, t, t[kWeights]);
     rows_.send_weights(c, t, t[kWeights]);
     const Matrix up = here(c, t, kExpertUp);
-    rows_.multiply(c, t, send(c, t, t[kNorm]), up_, up);
+    rows_.multiply(c, t, send(c, t, input_of_experts(t)), up_, up);
     if (up_bias_ >= 0) rows_.add_bias(c, t, up, up_bias_, {});
     activate(c, t);
   }
 
   void without_output(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
     activated(c, t, previous, delta);
+    if (latent_) sum_of_experts(c, t, latent_->sum(t));
     if (shared_) shared_->activated(c, t, t[kNorm], router_input(c, t));
+  }
+
+  /// Of each token the sum of its experts [M, L].
+  void sum_of_experts(const LayerContext& c, Tensors& t, Matrix sum) const {
+    const Matrix out = rows_here(c, t);
+    rows_.multiply(c, t, here(c, t, kExpertAct), down_, out);
+    if (adds_down_bias(c)) rows_.add_bias(c, t, out, down_bias_, t[kWeights]);
+    rows_.give_back(c, t, out, t[kRowsHome]);
+    rows_.combine(c, t, t[kRowsHome], sum);
+  }
+  Matrix input_of_experts(const Tensors& t) const { return latent_ ? latent_->in(t) : t[kNorm]; }
+  Matrix sum_gradient(const Tensors& t) const {
+    return latent_ ? latent_->sum_gradient(t) : t[size_t(exit_.gradient())];
+  }
+  static void clear(const LayerContext& c, Matrix m) {
+    c.backend.run(c.stream, kernels::FillZero{.data = m.data, .size = size_t(m.count()) * size_of(m.dtype)});
   }
 
   /// Of the ranks whose parts of the sum are joined, one adds the biases.
@@ -233,10 +261,19 @@ class Moe : public Sublayer {
   int selection_bias_, up_bias_, down_bias_;
   Linear up_, down_;
   std::optional<SharedExpert> shared_;
+  std::optional<LatentExperts> latent_;
   Exit exit_;
 };
 
 }  // namespace
+
+Dispatch MoePlan::dispatch(const LayerShape& s) const {
+  Dispatch dispatch{.experts = experts, .top_k = top_k, .by_weight = drops_by_weight};
+  const double mean = double(ExpertRows::tokens_of_source(s) * top_k) / double(experts);
+  // What the product of a decimal fraction has too much by rounding is no row.
+  if (capacity_factor > 0) dispatch.capacity = int64_t(std::ceil(capacity_factor * mean * (1 - 1e-12)));
+  return dispatch;
+}
 
 std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
   const MoeSizes sizes = sizes_of(*this, s);
@@ -251,15 +288,17 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
       {kExpertAct, Life::cheap, s.compute, sizes.rows_here, sizes.ffn, true},
       {kExpertUpGradient, Life::gradient, s.compute, sizes.rows_here, sizes.up, true},
       {kLogitsGradient, Life::gradient, DType::f32, s.rows, experts},
-      {kRowsHome, Life::scratch, s.compute, sizes.rows, s.hidden, s.expert_ranks == 1},
+      {kRowsHome, Life::scratch, s.compute, sizes.rows, width_of_rows(s), s.expert_ranks == 1},
       {kRowsAct, Life::scratch, s.compute, sizes.rows_here, sizes.ffn, true},
       {kRowsActGradient, Life::scratch, s.compute, sizes.rows_here, sizes.ffn, true},
       {kWeightsGradient, Life::scratch, DType::f32, s.rows, top_k},
       {kRouterGradient, Life::scratch, DType::f32, s.rows, s.hidden}};
-  ExpertRows::declare(list, s, kRowNumbers, experts, top_k);
-  if (s.expert_ranks > 1) list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, s.hidden});
+  ExpertRows::declare(list, s, kRowNumbers, dispatch(s));
+  if (s.expert_ranks > 1)
+    list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, width_of_rows(s)});
   if (s.compute != DType::f32) list.push_back({kRouterInput, Life::scratch, DType::f32, s.rows, s.hidden});
   SharedExpert::declare(list, s, kShared, shared, activation);
+  LatentExperts::declare(list, s, kLatent, latent);
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   return list;
@@ -267,8 +306,8 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
 
 void MoePlan::widen(Widest& widest, const LayerShape& s) const {
   const MoeSizes sizes = sizes_of(*this, s);
-  widest.columns = std::max({widest.columns, s.hidden, sizes.up});
-  widest.depth = std::max({widest.depth, s.hidden, sizes.ffn});
+  widest.columns = std::max({widest.columns, s.hidden, sizes.up, latent});
+  widest.depth = std::max({widest.depth, s.hidden, sizes.ffn, latent});
   SharedExpert::widen(widest, s, shared, activation);
 }
 

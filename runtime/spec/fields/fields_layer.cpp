@@ -115,7 +115,8 @@ void declare_expert_sizes(DeclareSection& moe) {
       .example("64");
   moe.integer(
          "top_k",
-         "Experts of each token: those with the largest scores, of equal ones the first. None is dropped.")
+         "Experts of each token: those with the largest scores, of equal ones the first. None is dropped, "
+         "unless there is a capacity_factor.")
       .to(IN_JOB(model.moe.top_k))
       .from(1)
       .upto(4096)
@@ -150,7 +151,8 @@ void declare_expert_sizes(DeclareSection& moe) {
 void declare_router(DeclareSection& moe) {
   moe.choice(
          "router", words_of<RouterKind>(),
-         "Scores of experts, in float32: `softmax` over all experts, or a `sigmoid` of each (DeepSeek-V3).")
+         "Scores of experts, in float32: `softmax` over all experts, a `sigmoid` of each (DeepSeek-V3), or "
+         "`sqrt_softplus`, sqrt(log(1 + e^x)) of each (DeepSeek-V4).")
       .to(IN_JOB(model.moe.router))
       .fallback(std::string("softmax"))
       .left_out_as_default()
@@ -262,6 +264,47 @@ void declare_beside_experts(DeclareSection& moe) {
       .left_out_as_default();
 }
 
+void declare_capacity(DeclareSection& moe) {
+  moe.number(
+         "capacity_factor",
+         "An expert takes at most this times the mean of all experts, rounded up, of the tokens of a "
+         "micro-batch (where sequences are cut, of each of parallelism.context_blocks). Tokens that are over "
+         "are "
+         "dropped there: the expert adds nothing to them, and the weights of their others stay as they "
+         "are. Memory is planned for so many rows. The losses of balance and bias_update_rate follow from "
+         "what the router chose, with what is dropped. Evaluations drop, too; what is generated drops "
+         "over the capacity of a micro-batch. batch.micro_sequences therefore decides what is dropped. 0: "
+         "nothing.")
+      .to(IN_JOB(model.moe.capacity_factor))
+      .on_change(Change::branch)
+      .from(0)
+      .upto(4096)
+      .fallback(0.0)
+      .left_out_as_default()
+      .also({"moe_expert_capacity_factor", "expert_capacity_factor"})
+      .example("1.25");
+  moe.choice("drop_policy", words_of<DropPolicy>(),
+             "Which tokens an expert takes of more than it can: those to which it counts most (`weight`, of "
+             "equal ones the first, as Megatron-LM's `probs`), or the first ones (`position`).")
+      .to(IN_JOB(model.moe.drop_policy))
+      .on_change(Change::branch)
+      .fallback(std::string("weight"))
+      .left_out_as_default()
+      .also({"moe_token_drop_policy"});
+  moe.integer(
+         "latent_size",
+         "Experts work in this width: one product that all share brings tokens there before they are "
+         "sent to experts, another brings the sum of their experts back (Nemotron 3). The router and the "
+         "shared expert work in hidden_size. 0: so do experts.")
+      .to(IN_JOB(model.moe.latent_size))
+      .from(0)
+      .upto(1 << 20)
+      .fallback(int64_t{0})
+      .left_out_as_default()
+      .also({"moe_latent_size"})
+      .example("1024");
+}
+
 void declare_experts(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection moe(
       table, sections, "model.moe",
@@ -272,6 +315,7 @@ void declare_experts(std::vector<Field>& table, std::vector<Section>& sections) 
   declare_router(moe);
   declare_choice(moe);
   declare_beside_experts(moe);
+  declare_capacity(moe);
 }
 
 void declare_positions(std::vector<Field>& table, std::vector<Section>& sections) {

@@ -116,11 +116,18 @@ struct LatentSpec {
   bool operator==(const LatentSpec&) const = default;
 };
 
-/// How a router scores experts: their share of a softmax over all, or a sigmoid of each (DeepSeek-V3).
-enum class RouterKind { softmax, sigmoid };
+/// How a router scores experts: their share of a softmax over all, a sigmoid of each (DeepSeek-V3), or the
+/// root of its softplus (DeepSeek-V4).
+enum class RouterKind { softmax, sigmoid, sqrt_softplus };
 template <>
 struct Words<RouterKind> {
-  static constexpr std::string_view list[] = {"softmax", "sigmoid"};
+  static constexpr std::string_view list[] = {"softmax", "sigmoid", "sqrt_softplus"};
+};
+/// Which tokens an expert takes of more than it can: those of the largest weights, or the first.
+enum class DropPolicy { weight, position };
+template <>
+struct Words<DropPolicy> {
+  static constexpr std::string_view list[] = {"weight", "position"};
 };
 /// Mixture of experts in place of the feed-forward part of some layers. Formulas: kernels/moe_ops.h.
 struct MoeSpec {
@@ -137,7 +144,12 @@ struct MoeSpec {
   int64_t groups = 1, top_groups = 1;
   int64_t shared_ffn_size = 0;  // 0: no expert that every token meets
   bool shared_gate = false, router_bias = false;
+  double capacity_factor = 0;  // 0: experts take all tokens
+  DropPolicy drop_policy = DropPolicy::weight;
+  int64_t latent_size = 0;  // 0: experts work in the model's width
   bool operator==(const MoeSpec&) const = default;
+  /// What an expert reads and writes.
+  int64_t width(int64_t hidden) const { return latent_size > 0 ? latent_size : hidden; }
   /// Tokens of an expert in a step, if all have as many.
   double mean_count(int64_t tokens) const { return double(tokens) * double(top_k) / double(num_experts); }
 };

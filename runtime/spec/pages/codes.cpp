@@ -133,6 +133,12 @@ const std::vector<CodePage> kValues = {
     {"E0257", "Sequences are too short for the modules",
      "The module d of multi-token prediction has a target where the sequence goes on for d + 1 more tokens.",
      R"("seq_len": 2, "mtp": {"num_layers": 2})", "Use longer sequences."},
+    {"E0258", "Experts take less than a token",
+     "An expert takes capacity_factor times the mean of all experts of a micro-batch's tokens. Below one "
+     "token "
+     "nearly all would be dropped.",
+     R"("moe": {"num_experts": 256, "top_k": 1, "capacity_factor": 0.1}, "data": {"seq_len": 1024})",
+     "Use a capacity_factor of 1 to 2."},
     {"E0230", "Sequences are too long for the model",
      "data.seq_len may not exceed model.max_seq_len, for which positions exist.",
      R"("data": {"seq_len": 4096} with the preset gpt2-124m)",

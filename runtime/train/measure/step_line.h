@@ -132,6 +132,10 @@ struct StepLine {
   /// the mean one; the share of experts that no token has.
   double expert_load = kAbsent, idle_experts = kAbsent;
   std::vector<double> mtp_losses;  ///< of the modules of multi-token prediction; `loss` is without them
+  /// Where experts have a capacity: the (token, expert) pairs of the step over it, of all layers; their share
+  /// of all.
+  std::optional<int64_t> dropped_slots;
+  double dropped_share = kAbsent;
   std::optional<double> val_loss;  ///< of an evaluation after this step
   std::vector<TaskScore> tasks;    ///< after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
@@ -174,6 +178,8 @@ struct StepLine {
     f.when(!std::isnan(r.expert_load), "expert_load", r.expert_load);
     f.when(!std::isnan(r.idle_experts), "idle_experts", r.idle_experts);
     f.when(!r.mtp_losses.empty(), "mtp_losses", r.mtp_losses);
+    f.maybe("dropped_slots", r.dropped_slots);
+    f.when(!std::isnan(r.dropped_share), "dropped_share", r.dropped_share);
     f.maybe("val_loss", r.val_loss);
     if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
     f.when(!r.tasks.empty(), "tasks", r.tasks);

@@ -1,6 +1,7 @@
 // Goal: biases that balance experts follow from counts, and change by nothing else. Method: a tiny model on
 // thread ranks; biases in checkpoints against the number of steps, behind steps that are skipped, and where
 // they are to stay; gradient norms with and without. That they balance: test/kernels/moe_test.cpp.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -87,4 +88,21 @@ TEST_CASE("counts of experts are in no gradient norm, and a skipped step moves n
   const ThreadRun skipped = run_on_threads(job, {.dir = dir.path() + "/skipped", .max_steps = 4});
   REQUIRE(std::isnan(skipped.losses.at(1)));
   CHECK(biases_in(job, skipped.checkpoint) == biases_in(job, first.checkpoint));
+}
+
+TEST_CASE("a bias follows from what a router chose, with what its expert drops") {
+  const TemporaryFolder dir;
+  JobSpec job = biased_job(dir);
+  job.model.moe.aux_loss_coefficient = 0.1;
+  const ThreadRun all = run_on_threads(job, {.dir = dir.path() + "/all", .max_steps = 1});
+  job.model.moe.capacity_factor = 0.5;
+  const ThreadRun dropped = run_on_threads(job, {.dir = dir.path() + "/dropped", .max_steps = 1});
+  CHECK(dropped.losses != all.losses);
+  // The first layer's tokens have met no expert yet.
+  const std::vector<float> expected = biases_in(job, all.checkpoint),
+                           found = biases_in(job, dropped.checkpoint);
+  const auto experts = std::ptrdiff_t(job.model.moe.num_experts);
+  CHECK(std::vector<float>(found.begin(), found.begin() + experts) ==
+        std::vector<float>(expected.begin(), expected.begin() + experts));
+  CHECK(std::count(found.begin(), found.begin() + experts, 0.0f) < experts);
 }

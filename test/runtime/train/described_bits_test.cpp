@@ -83,6 +83,15 @@ TEST_CASE("experts: the same bits on every mesh", "[bits]") {
   check_meshes(describe_shared_expert, 1, DType::f32);
 }
 
+TEST_CASE("experts with a capacity, or in a latent width: the same bits on every mesh", "[bits]") {
+  check_meshes(describe_capped_experts, 1, DType::bf16);
+  check_meshes(describe_capped_by_position, 1, DType::f32);
+  check_meshes(describe_narrow_experts, 1, DType::bf16);
+  check_meshes(describe_capped_narrow_experts, 1, DType::f32);
+  check_meshes(describe_capped_experts, 2, DType::f32);
+  check_meshes(describe_capped_narrow_experts, 2, DType::bf16);
+}
+
 TEST_CASE("experts: how evenly they are used is reported, the same on every mesh", "[bits]") {
   const TemporaryFolder dir;
   const auto uses_of = [](const ThreadRun& run) {

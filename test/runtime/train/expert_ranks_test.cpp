@@ -174,6 +174,69 @@ TEST_CASE("expert ranks: a router that sends all tokens to the same experts", "[
   meshes.check(job, {{.expert = 4, .data = 4}, {.expert = 8, .data = 8, .zero = 2}});
 }
 
+TEST_CASE("expert ranks: experts with a capacity, and in a latent width", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  for (const auto describe : {describe_capped_experts, describe_capped_by_position, describe_narrow_experts,
+                              describe_capped_narrow_experts}) {
+    JobSpec job = tiny_job(Family::llama, dir.path());
+    describe(job.model);
+    job.model.moe.num_experts = 8;
+    job.parallelism.lanes = 4;
+    job.parallelism.context_blocks = 2;
+    job.batch.micro_sequences = 2;
+    job.batch.global_sequences = 16;
+    meshes.check(job, {{.expert = 2, .data = 2, .zero = 3, .recompute = Recompute::selective},
+                       {.expert = 4, .data = 4, .zero = 1, .recompute = Recompute::full},
+                       {.expert = 4, .data = 2, .pipeline = 2, .context = 2, .schedule = Schedule::zb_v}});
+  }
+}
+
+TEST_CASE("expert ranks: what is dropped is counted, the same on every mesh", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = with_experts(dir, DType::f32);
+  job.model.moe.router = RouterKind::softmax;
+  job.model.moe.top_k = 1;
+  job.model.moe.aux_loss_coefficient = 0;
+  job.model.moe.capacity_factor = 2;
+  job.schedule.lr = 0.3;  // one expert takes over
+  const auto drops_of = [](const ThreadRun& run) {
+    std::vector<std::pair<int64_t, double>> drops;
+    for (const std::string& line : run.lines) {
+      const Json of = parse_json(line);
+      drops.emplace_back(of["dropped_slots"].get<int64_t>(), of["dropped_share"].get<double>());
+    }
+    return drops;
+  };
+  const auto alone = drops_of(meshes.run(job));
+  REQUIRE(alone.size() == size_t(kSharedSteps));
+  const int64_t layers = job.model.num_layers - 1, slots = layers * job.tokens_per_step();
+  for (const auto& [dropped, share] : alone) CHECK(share == double(dropped) / double(slots));
+  // An expert keeps a quarter of a micro-batch's tokens.
+  CHECK(alone.back().first > slots / 2);
+  CHECK(alone.back().first <= slots / 4 * 3);
+  CHECK(drops_of(meshes.run(on_shared(job, {.expert = 4, .data = 4, .pipeline = 2, .zero = 2}))) == alone);
+  meshes.check(job, {{.expert = 4, .data = 4}, {.expert = 8, .data = 8, .zero = 2}});
+  job.model.moe.capacity_factor = 0;
+  CHECK_FALSE(parse_json(meshes.run(job).lines.back()).contains("dropped_slots"));
+}
+
+TEST_CASE("expert ranks: a capacity that is never reached changes no bit", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = with_experts(dir, DType::bf16);
+  const ThreadRun without = meshes.run(job);
+  job.model.moe.capacity_factor = 8.0 / 3 * 0.99;  // all tokens but one
+  for (const int ranks : {1, 4}) {
+    const ThreadRun with = meshes.run(on_shared(job, {.expert = ranks, .data = ranks}));
+    REQUIRE(parse_json(with.lines.back())["dropped_slots"].get<int64_t>() == 0);
+    CHECK(with.losses == without.losses);
+    CHECK(with.grad_norms == without.grad_norms);
+    CHECK(with.root_hash == without.root_hash);
+  }
+}
+
 TEST_CASE("expert ranks: every optimizer, and moments of a byte", "[bits]") {
   const TemporaryFolder dir;
   SharedMeshes meshes{dir};
@@ -191,7 +254,9 @@ TEST_CASE("expert ranks: every optimizer, and moments of a byte", "[bits]") {
 TEST_CASE("expert ranks: a run goes on with the same bits at another width", "[bits]") {
   const TemporaryFolder dir;
   SharedMeshes meshes{dir};
-  const JobSpec base = with_experts(dir, DType::f32);
+  JobSpec base = with_experts(dir, DType::f32);
+  base.model.moe.capacity_factor = 0.9;
+  base.model.moe.latent_size = 20;
   const ThreadRun alone = meshes.run(base);
   const ThreadRun begun = meshes.run(on_shared(base, {.expert = 4, .data = 4, .zero = 3}), "", 2);
   const ThreadRun wider =
