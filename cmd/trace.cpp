@@ -236,6 +236,11 @@ void print_summary(const trace::TraceSummary& s, const std::string& path, uint64
              s.alignment_error_s > 0
                  ? fmt::format("clocks of nodes aligned to {:.3g} ms", s.alignment_error_s * 1e3)
                  : "one clock");
+  std::string waits;
+  for (const trace::PeerTime& time : s.communication)
+    if (time.wait_s > 0)
+      waits += fmt::format("{}{} {:.3g} ms", waits.empty() ? "" : " · ", time.peers, time.wait_s * 1e3);
+  if (!waits.empty()) fmt::print("waits      {} a step and rank\n", waits);
   fmt::print(
       "open it    at https://ui.perfetto.dev (the file stays on this machine), or in chrome://tracing\n");
 }

@@ -226,6 +226,9 @@ TEST_CASE("a trace has every instruction of its steps, and the run keeps its bit
   // An arrow for each activation and each gradient, from its sender to its receiver, and forwards.
   CHECK(trace.flows.size() == size_t(2 * 4 * 4 * 3));
   CHECK(summary.at("flows") == trace.flows.size());
+  std::set<std::string> peers;
+  for (const Json& with : summary.at("communication")) peers.insert(with.at("peers"));
+  CHECK((peers.contains("tensor") && peers.contains("data") && peers.contains("pipeline")));
   for (const auto& [id, ends] : trace.flows) {
     REQUIRE(ends.size() == 2);
     CHECK(ends[0].at("ph") == "s");

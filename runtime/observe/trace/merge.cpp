@@ -126,6 +126,7 @@ TraceSummary summary_of(const MergeInput& input, const Trace& trace, const Nodes
   const StepRange recorded{input.answer.first_step, input.answer.last_step}, whole = whole_steps(trace.ranks);
   s.first_step = whole.count() > 0 ? whole.first : recorded.first;
   s.last_step = recorded.last;
+  s.communication = peer_times(trace.ranks, s.last_step - s.first_step + 1);
   if (recorded.count() < input.requested_steps)
     s.notes.push_back(fmt::format("the run ended with step {}: {} of {} steps were recorded", recorded.last,
                                   recorded.count(), input.requested_steps));
@@ -184,20 +185,27 @@ Merged merge(MergeInput input) {
 }
 
 std::string TraceSummary::to_json(const std::string& file, uint64_t bytes) const {
+  OrderedJson of_peers = OrderedJson::array();
+  for (const PeerTime& time : communication)
+    of_peers.push_back({{"peers", time.peers},
+                        {"wait_ms", std::round(time.wait_s * 1e6) / 1e3},
+                        {"exchange_ms", std::round(time.exchange_s * 1e6) / 1e3},
+                        {"sent_bytes", std::round(time.sent_bytes)}});
   return dump_json(OrderedJson{{"run_id", run_id},
-                                {"epoch", epoch},
-                                {"first_step", first_step},
-                                {"last_step", last_step},
-                                {"requested_steps", requested_steps},
-                                {"ranks", ranks},
-                                {"of_ranks", of_ranks},
-                                {"spans", spans},
-                                {"overwritten_spans", overwritten},
-                                {"flows", flows},
-                                {"alignment_error_us", std::round(alignment_error_s * 1e9) / 1e3},
-                                {"notes", notes},
-                                {"file", file},
-                                {"bytes", bytes}});
+                               {"epoch", epoch},
+                               {"first_step", first_step},
+                               {"last_step", last_step},
+                               {"requested_steps", requested_steps},
+                               {"ranks", ranks},
+                               {"of_ranks", of_ranks},
+                               {"spans", spans},
+                               {"overwritten_spans", overwritten},
+                               {"flows", flows},
+                               {"alignment_error_us", std::round(alignment_error_s * 1e9) / 1e3},
+                               {"communication", std::move(of_peers)},
+                               {"notes", notes},
+                               {"file", file},
+                               {"bytes", bytes}});
 }
 
 }  // namespace trainctl::trace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/observe/trace/chrome_trace.h"
+#include "runtime/observe/trace/peer_times.h"
 #include "runtime/run/record/trace_request.h"
 
 namespace trainctl::trace {
@@ -27,6 +28,7 @@ struct TraceSummary {
   size_t spans = 0, flows = 0;
   uint64_t overwritten = 0;        ///< spans for which a rank had no room
   double alignment_error_s = 0;    ///< the most by which the times of two ranks may be apart; 0 on one node
+  std::vector<PeerTime> communication;  ///< with each kind of peers
   std::vector<std::string> notes;  ///< sentences
   /// A JSON object, of runtime/observe/schemas/trace.schema.json without v and kind. `file`: the path of the
   /// trace; `bytes`: its size.

@@ -7,6 +7,7 @@
 #include "parallel/step_program.h"
 #include "runtime/base/activity.h"
 #include "runtime/base/json.h"
+#include "runtime/observe/trace/peer_times.h"
 
 namespace trainctl::trace {
 
@@ -20,8 +21,15 @@ std::string words(std::string name) {
   return name;
 }
 
+/// The operation; a collective by what it is for.
 std::string text_of(const Span& span, const Recording& of) {
-  return span.text == Span::kNone ? "" : of.texts[span.text];
+  if (span.text == Span::kNone) return "";
+  const std::string& text = of.texts[span.text];
+  if (span.group == Span::kNone || text != "all-gather") return text;
+  const std::string_view peers = peers_of_group(of.groups[span.group].name);
+  if (peers == "context") return "gather keys and values";
+  if (peers == "experts") return "count the rows of experts";
+  return text;
 }
 
 std::string action_name(const Span& span, const Recording& of) {
@@ -85,6 +93,7 @@ std::string arguments_of(const Span& span, const Recording& of) {
   if (span.group != Span::kNone) {
     const SpanGroup& group = of.groups[span.group];
     args["group"] = group.name;
+    if (const std::string_view peers = peers_of_group(group.name); peers != "other") args["of"] = peers;
     args["peers"] = peers_of(span, group);
   }
   if (span.kind == SpanKind::exchange) {
