@@ -183,8 +183,11 @@ void ask_mesh(StarterChoice& choice, const StarterMachine& machine, const std::s
                "`trainctl plan`)\n");
     return;
   }
-  fmt::print(stderr, "  tensor x pipeline x data; {} needs {}\n", text_of(*choice.mesh),
-             text_of_fit(fit_of_starter(starter_text(choice, folder), machine.device)));
+  fmt::print(
+      stderr,
+      "  tensor x pipeline x data, and xcN for N ranks that share sequences, xeN for N that share experts; "
+      "{} needs {}\n",
+      text_of(*choice.mesh), text_of_fit(fit_of_starter(starter_text(choice, folder), machine.device)));
   ask("ranks", text_of(*choice.mesh), [&](const std::string& answer) {
     const auto mesh = parse_starter_mesh(answer);
     if (!mesh) return Problem(fmt::format("`{}` is no mesh; write for example 1x2x4", answer));

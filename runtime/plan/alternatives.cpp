@@ -29,9 +29,16 @@ struct Saving {
 };
 
 struct Mesh {
-  int tensor = 1, pipeline = 1, data = 1;
+  int tensor = 1, context = 1, pipeline = 1, data = 1;
+  int expert = 1;  // of data * context ranks
   auto operator<=>(const Mesh&) const = default;
 };
+Mesh mesh_of(const ParallelSpec& p) { return {p.tensor, p.context, p.pipeline, p.data, p.expert}; }
+
+/// A rank of a context group has at least so many tokens of a sequence, unless the job has such ranks.
+constexpr int64_t kLeastContextTokens = 4096;
+/// Ranks that share experts exchange rows in every layer: no more than one node has.
+constexpr int kMostExpertRanks = 64;
 
 /// What the search varies.
 struct Candidate {
@@ -57,18 +64,20 @@ class Search {
       if (may_fit(mesh)) add(mesh, insert);
     std::vector<Alternative> found;
     std::map<Mesh, bool> hopeless;   // the smallest of the mesh does not fit
-    std::set<std::pair<Mesh, DType>> done;
+    std::set<std::pair<Mesh, DType>> done;  // with whatever number of ranks shares experts
     while (!candidates.empty() && found.size() < most) {
       const Candidate c = candidates.begin()->second;
       candidates.erase(candidates.begin());
       const auto [known, fresh] = hopeless.try_emplace(c.mesh, false);
       if (fresh) known->second = !fits(smallest(c.mesh));
-      if (known->second || done.contains({c.mesh, c.compute})) continue;
+      Mesh any_experts = c.mesh;
+      any_experts.expert = 1;
+      if (known->second || done.contains({any_experts, c.compute})) continue;
       if (!c.settled) {
         if (const std::optional<Candidate> settled = with_least_layers(c)) insert(*settled);
       } else if (auto alternative = fits(c)) {
         found.push_back(std::move(*alternative));
-        done.insert({c.mesh, c.compute});   // one of each mesh and format: its fastest
+        done.insert({any_experts, c.compute});  // one of each mesh and format: its fastest
       }
     }
     return found;
@@ -81,7 +90,7 @@ class Search {
     const bool keeps = !p.reshard_after_forward;  // with ZeRO-3, which then has no more to give but this
     for (int zero = std::max(2, p.zero_stage + (keeps ? 0 : 1)); zero <= 3; ++zero) {
       if (zero == 2 && job_.micro_batches_per_lane() > 1) continue;   // saves nothing
-      auto found = fits({.mesh = {p.tensor, p.pipeline, p.data},
+      auto found = fits({.mesh = mesh_of(p),
                          .saving = {job_.recompute, job_.recompute_layers},
                          .micro = job_.batch.micro_sequences,
                          .compute = job_.compute,
@@ -95,7 +104,7 @@ class Search {
   std::optional<Alternative> only_recomputing() const {
     const ParallelSpec& p = job_.parallelism;
     if (job_.recompute == Recompute::full) return std::nullopt;
-    Candidate c{.mesh = {p.tensor, p.pipeline, p.data},
+    Candidate c{.mesh = mesh_of(p),
                 .saving = {Recompute::full},
                 .micro = job_.batch.micro_sequences,
                 .compute = job_.compute,
@@ -108,8 +117,7 @@ class Search {
   }
 
  private:
-  /// With the job's context ranks.
-  int ranks_of(const Mesh& m) const { return m.tensor * job_.parallelism.context * m.pipeline * m.data; }
+  static int ranks_of(const Mesh& m) { return m.tensor * m.context * m.pipeline * m.data; }
   std::vector<Mesh> meshes(int ranks) const {
     const ParallelSpec& p = job_.parallelism;
     std::vector<Mesh> result;
@@ -119,28 +127,57 @@ class Search {
       if ((kv_heads % t != 0 && t != p.tensor) || job_.model.num_heads % t != 0 ||
           job_.model.ffn_size % t != 0 || job_.model.moe.expert_ffn_size % t != 0)
         continue;
-      for (int pp = 1; pp * t * p.context <= ranks && int64_t(pp) * p.virtual_stages <= job_.model.num_layers;
-           ++pp) {
-        const bool usual = (pp & (pp - 1)) == 0 || pp == p.pipeline;
-        const int dp = ranks / (t * p.context * pp);
-        if (usual && dp * t * p.context * pp == ranks && (dp & (dp - 1)) == 0) result.push_back({t, pp, dp});
-      }
+      for (const int cp : context_widths())
+        for (int pp = 1; pp * t * cp <= ranks && int64_t(pp) * p.virtual_stages <= job_.model.num_layers;
+             ++pp) {
+          const bool usual = (pp & (pp - 1)) == 0 || pp == p.pipeline;
+          const int dp = ranks / (t * cp * pp);
+          if (!usual || dp * t * cp * pp != ranks || (dp & (dp - 1)) != 0) continue;
+          for (const int ep : expert_widths(dp * cp)) result.push_back({t, cp, pp, dp, ep});
+        }
     }
     return result;
   }
 
+  /// The job's, and where its sequences are cut into blocks those that keep the blocks, else those that leave a
+  /// rank many tokens.
+  std::vector<int> context_widths() const {
+    const ParallelSpec& p = job_.parallelism;
+    std::vector<int> widths;
+    for (int cp = 1; cp <= 64; cp *= 2) {
+      const bool fits = p.context_blocks > 1 ? p.context_blocks % cp == 0
+                                             : cp == 1 || job_.data.seq_len / cp >= kLeastContextTokens;
+      if (fits || cp == p.context) widths.push_back(cp);
+    }
+    return widths;
+  }
+  /// Of so many ranks that share parameters.
+  std::vector<int> expert_widths(int ranks) const {
+    const int64_t experts = job_.model.moe.num_experts;
+    std::vector<int> widths = {1};
+    for (int ep = 2; experts > 0 && ep <= std::min(ranks, kMostExpertRanks); ep *= 2)
+      if (experts % ep == 0 && ranks % ep == 0) widths.push_back(ep);
+    return widths;
+  }
+
   /// A bound that costs nothing: weights, gradients and optimizer state if everything were cut evenly.
   bool may_fit(const Mesh& m) const {
-    const double parameters = double(table().total_count()), part = double(m.tensor) * m.pipeline;
+    const double all = double(table().total_count());
+    const double parameters = all - of_experts_ + of_experts_ / m.expert,
+                 part = double(m.tensor) * m.pipeline;
     const int zero = job_.parallelism.zero_stage;
     const double held = (zero >= 3 ? 0 : 2) + (zero >= 2 ? 0 : 4);   // weights, gradients: or of two parts
     const double bytes =
-        parameters / part * held + double(table().state_bytes()) / part / (m.data * job_.parallelism.context);
+        parameters / part * held + double(table().state_bytes()) / part / (m.data * m.context);
     const int together = device_.kind == DeviceKind::cuda ? 1 : ranks_of(m);
     return bytes * together < double(device_.room(job_));
   }
   const ParamTable& table() const {
-    if (table_.params.empty()) table_ = parameter_table(job_.model, job_.optimizer);
+    if (table_.params.empty()) {
+      table_ = parameter_table(job_.model, job_.optimizer);
+      for (const Param& p : table_.params)
+        if (p.expert >= 0) of_experts_ += double(p.count());
+    }
     return table_;
   }
 
@@ -211,8 +248,8 @@ class Search {
           c.settled = saving.kind != Recompute::first_layers;
           const double wait = (mesh.pipeline - 1) / (std::max(1.0, micro_batches / double(micro)) *
                                                      job_.parallelism.virtual_stages);
-          c.cost = (1 + wait) * cost_of(saving, layers) *
-                   (1 + 0.04 * std::log2(mesh.tensor)) *
+          c.cost = (1 + wait) * cost_of(saving, layers) * (1 + 0.04 * std::log2(mesh.tensor)) *
+                   (1 + 0.04 * std::log2(mesh.context)) * (1 + 0.03 * std::log2(mesh.expert)) *
                    (1 + 0.03 * std::log2(double(job_.batch.micro_sequences) / double(micro))) *
                    (compute == job_.compute ? 1 : 1.01);
           insert(c);
@@ -237,10 +274,14 @@ class Search {
     // What does not fit keeps no weights.
     if (!p.reshard_after_forward) result.push_back("parallelism.reshard_after_forward=true");
     set("parallelism.tensor", std::to_string(p.tensor), std::to_string(c.mesh.tensor));
+    set("parallelism.context", std::to_string(p.context), std::to_string(c.mesh.context));
+    if (p.context_blocks > 1 && c.mesh.context != p.context)  // the given number of blocks keeps the bits
+      result.push_back("parallelism.context_blocks=" + std::to_string(p.context_blocks));
     set("parallelism.pipeline", std::to_string(p.pipeline), std::to_string(c.mesh.pipeline));
     if (!p.stage_layers.empty() && c.mesh.pipeline != p.pipeline)
       result.push_back("parallelism.stage_layers=auto");   // the given ones are for the given stages
     set("parallelism.data", std::to_string(p.data), std::to_string(c.mesh.data));
+    set("parallelism.expert", std::to_string(p.expert), std::to_string(c.mesh.expert));
     set("parallelism.world_size", std::to_string(p.world_size), std::to_string(ranks_of(c.mesh)));
     return result;
   }
@@ -264,6 +305,7 @@ class Search {
   const JobSpec& job_;
   const DeviceModel& device_;
   mutable ParamTable table_;
+  mutable double of_experts_ = 0;  // parameters
 };
 
 }  // namespace

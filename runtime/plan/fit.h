@@ -49,8 +49,8 @@ struct Alternative {
 };
 
 /// Up to `most` alternatives, in the order of their expected speed: recomputation (of the least number of
-/// layers that fits), ZeRO, smaller micro-batches, bf16 and other meshes with the same number of ranks; one
-/// of each mesh and format. Behind them, if it is not among them, recomputation alone, which keeps the bits.
+/// layers that fits), ZeRO, smaller micro-batches, bf16 and other meshes with the same number of ranks, also
+/// of ranks that share experts and sequences; one of each mesh and format. Behind them, if it is not among them, recomputation alone, which keeps the bits.
 /// If none of these fits: more GPUs (at most 65,536) or fewer CPU ranks. Each alternative was parsed, checked
 /// and planned.
 std::vector<Alternative> what_fits(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,

@@ -69,19 +69,33 @@ std::vector<FoundTokens> find_tokens(FileSystem& fs, const std::string& folder) 
 }
 
 std::optional<StarterMesh> parse_starter_mesh(std::string_view text) {
-  int values[3] = {};
-  for (int i = 0; i < 3; ++i) {
-    const size_t end = i < 2 ? text.find('x') : text.size();
-    if (end == std::string_view::npos) return std::nullopt;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + end, values[i]);
-    if (error != std::errc() || stop != text.data() + end || values[i] < 1) return std::nullopt;
-    text.remove_prefix(std::min(text.size(), end + 1));
+  StarterMesh mesh;
+  struct Part {
+    const char* letter;
+    int* size;
+    bool needed;
+  };
+  bool more = true;
+  for (const auto& [letter, size, needed] :
+       {Part{"", &mesh.tensor, true}, Part{"", &mesh.pipeline, true}, Part{"", &mesh.data, true},
+        Part{"c", &mesh.context, false}, Part{"e", &mesh.expert, false}}) {
+    if (!more && needed) return std::nullopt;
+    if (!more || (!needed && !text.starts_with(letter))) continue;
+    text.remove_prefix(std::string_view(letter).size());
+    const size_t end = std::min(text.find('x'), text.size());
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + end, *size);
+    if (error != std::errc() || stop != text.data() + end || *size < 1) return std::nullopt;
+    more = end < text.size();
+    text.remove_prefix(more ? end + 1 : end);
   }
-  return StarterMesh{values[0], values[1], values[2]};
+  if (more || !text.empty()) return std::nullopt;
+  return mesh;
 }
 
 std::string text_of(const StarterMesh& mesh) {
-  return fmt::format("{}x{}x{}", mesh.tensor, mesh.pipeline, mesh.data);
+  return fmt::format("{}x{}x{}{}{}", mesh.tensor, mesh.pipeline, mesh.data,
+                     mesh.context > 1 ? fmt::format("xc{}", mesh.context) : "",
+                     mesh.expert > 1 ? fmt::format("xe{}", mesh.expert) : "");
 }
 
 StarterModel starter_model_of(const ModelSpec& m, const std::string& name) {
@@ -138,8 +152,11 @@ std::string starter_text(const StarterChoice& choice, const std::string& folder)
     changes.emplace_back("parallelism.tensor", std::to_string(choice.mesh->tensor));
     changes.emplace_back("parallelism.pipeline", std::to_string(choice.mesh->pipeline));
     changes.emplace_back("parallelism.data", std::to_string(choice.mesh->data));
-    const int ranks = choice.mesh->tensor * choice.mesh->pipeline * choice.mesh->data;
-    notes.push_back(fmt::format("The mesh is for this machine: {}.", count_of(ranks, "rank")));
+    if (choice.mesh->context > 1)
+      changes.emplace_back("parallelism.context", std::to_string(choice.mesh->context));
+    if (choice.mesh->expert > 1)
+      changes.emplace_back("parallelism.expert", std::to_string(choice.mesh->expert));
+    notes.push_back(fmt::format("The mesh is for this machine: {}.", count_of(choice.mesh->ranks(), "rank")));
   }
   return starter_job({.model = *model,
                       .data_tokens = choice.tokens ? int64_t(choice.tokens->tokens) : 0,
@@ -189,13 +206,28 @@ std::string proposed_preset(const StarterMachine& machine) {
   return best;
 }
 
+namespace {
+
+/// The widest that shares the experts over the ranks, if the starter fits with it: so each rank keeps and sums
+/// fewer of their weights.
+std::optional<StarterChoice> with_shared_experts(StarterChoice choice, const StarterMachine& machine) {
+  for (choice.mesh->expert = choice.mesh->data * choice.mesh->context; choice.mesh->expert > 1;
+       choice.mesh->expert /= 2)
+    if (fit_of_starter(starter_text(choice, ""), machine.device).fits) return choice;
+  return std::nullopt;
+}
+
+}  // namespace
+
 StarterChoice proposed_mesh(StarterChoice choice, const StarterMachine& machine) {
   int ranks = 1;
   while (ranks * 2 <= machine.gpus) ranks *= 2;
   choice.mesh = StarterMesh{.data = ranks};
   const std::string text = starter_text(choice, "");
-  if (fit_of_starter(text, machine.device).fits) return choice;
   const ParsedJob job = parsed(text);
+  if (job.ok() && job.job.model.moe.num_experts > 0)
+    if (auto shared = with_shared_experts(choice, machine)) return *shared;
+  if (fit_of_starter(text, machine.device).fits) return choice;
   if (job.ok())
     for (const Alternative& other :
          what_fits({.text = text, .file = "job.json"}, job.job, machine.device, 1)) {
@@ -207,6 +239,8 @@ StarterChoice proposed_mesh(StarterChoice choice, const StarterMachine& machine)
         int* size = path == "parallelism.tensor"     ? &choice.mesh->tensor
                     : path == "parallelism.pipeline" ? &choice.mesh->pipeline
                     : path == "parallelism.data"     ? &choice.mesh->data
+                    : path == "parallelism.context"  ? &choice.mesh->context
+                    : path == "parallelism.expert"   ? &choice.mesh->expert
                                                      : nullptr;
         if (size)
           *size = std::stoi(value);

@@ -28,9 +28,12 @@ bool is_tokenizer_of(const FoundTokens& tokens, const std::string& tokenizer);
 
 struct StarterMesh {
   int tensor = 1, pipeline = 1, data = 1;
+  int context = 1;  ///< ranks that share each sequence
+  int expert = 1;   ///< of data * context ranks that share experts
+  int ranks() const { return tensor * pipeline * data * context; }
   bool operator==(const StarterMesh&) const = default;
 };
-/// Reads "1x2x4" (tensor, pipeline, data).
+/// Reads "1x2x4" (tensor, pipeline, data), "1x2x4xc2" (with context), "1x2x4xe4" or "1x2x4xc2xe4".
 std::optional<StarterMesh> parse_starter_mesh(std::string_view text);
 std::string text_of(const StarterMesh& mesh);
 
@@ -70,7 +73,8 @@ StarterMachine starter_machine();
 /// The largest preset that fits this machine and trains in reasonable time: on a CPU one that is made for it.
 std::string proposed_preset(const StarterMachine& machine);
 /// The starter with the fastest mesh of as many ranks as the machine has GPUs (on a CPU one) that fits; where
-/// none does, the preset's own mesh, which does not fit here.
+/// none does, the preset's own mesh, which does not fit here. Ranks share experts as far as the checks of a job
+/// allow it, and sequences where the job does not fit without.
 StarterChoice proposed_mesh(StarterChoice choice, const StarterMachine& machine);
 
 }  // namespace trainctl

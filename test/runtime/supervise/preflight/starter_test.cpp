@@ -94,8 +94,17 @@ TEST_CASE("without changes a starter is as it was, and a new field comes into it
 
 TEST_CASE("a mesh is read as it is written") {
   CHECK(parse_starter_mesh("1x2x4") == StarterMesh{1, 2, 4});
-  CHECK(text_of(StarterMesh{1, 2, 4}) == "1x2x4");
-  for (const char* wrong : {"", "1", "1x2", "1x2x", "0x1x1", "1x2x4x1", "axbxc", "-1x1x1", "1 x 2 x 4"}) {
+  for (const auto& [text, mesh] : {std::pair{"1x2x4", StarterMesh{1, 2, 4}},
+                                   {"1x2x4xc2", StarterMesh{1, 2, 4, 2}},
+                                   {"1x2x4xe8", StarterMesh{1, 2, 4, 1, 8}},
+                                   {"2x1x4xc2xe8", StarterMesh{2, 1, 4, 2, 8}}}) {
+    CHECK(parse_starter_mesh(text) == mesh);
+    CHECK(text_of(mesh) == text);
+  }
+  CHECK(StarterMesh{2, 1, 4, 2, 8}.ranks() == 16);
+  for (const char* wrong :
+       {"", "1", "1x2", "1x2x", "0x1x1", "1x2x4x1", "axbxc", "-1x1x1", "1 x 2 x 4", "1x2x4x", "1x2x4xe",
+        "1x2x4xe0", "1x2x4xe8xc2", "1x2x4xc2x", "1x2x4xc2xe8x2", "1x2xe4"}) {
     CAPTURE(wrong);
     CHECK_FALSE(parse_starter_mesh(wrong));
   }
@@ -121,6 +130,30 @@ TEST_CASE("what is proposed fits; what fits nowhere here is not proposed") {
       starter_text({.preset = "llama-tiny", .mesh = StarterMesh{.tensor = 3}}, ""), gpus(3, 80).device);
   CHECK_FALSE(wrong.valid);
   CHECK_THAT(wrong.problem, Contains("tensor parallel size"));
+}
+
+TEST_CASE("ranks that share experts are proposed where the checks of a job allow them") {
+  const StarterChoice proposed = proposed_mesh({.preset = "qwen1.5-moe-a2.7b"}, gpus(4, 141));
+  REQUIRE(proposed.mesh);
+  const std::string text = starter_text(proposed, "");
+  INFO(text);
+  CHECK(fit_of_starter(text, gpus(4, 141).device).fits);
+  StarterChoice shared = proposed;
+  shared.mesh = StarterMesh{.data = 4, .expert = 4};
+  const StarterFit fit = fit_of_starter(starter_text(shared, ""), gpus(4, 141).device);
+  if (fit.valid && fit.fits)
+    CHECK(proposed.mesh == shared.mesh);
+  else
+    CHECK(proposed.mesh->expert == 1);
+  // On CPU cores the checks allow them.
+  StarterMachine cores{.gpus = 4,
+                       .device = {.memory_bytes = uint64_t{64} << 30, .total_bytes = uint64_t{64} << 30}};
+  const StarterFields on_cpu = {{"device", "\"cpu\""}};
+  const StarterChoice small = proposed_mesh({.preset = "mixtral-tiny", .changes = on_cpu}, cores);
+  REQUIRE(small.mesh);
+  INFO(starter_text(small, ""));
+  CHECK(*small.mesh == StarterMesh{.data = 4, .expert = 4});
+  CHECK(parsed(starter_text(small, "")).job.parallelism.expert == 4);
 }
 
 TEST_CASE("the model that is proposed grows with the machine") {
