@@ -40,6 +40,7 @@ Runs are in ./runs, or in --run-dir, $TRAINCTL_RUN_DIR or `observability.run_dir
   runs/<id>/job.json                the resolved spec
             metrics.jsonl           one line per step: numbers, time, attempt
             metrics.ranks.jsonl     the numbers of each rank
+            metrics.experts.jsonl   how many tokens each expert got, where the model has experts
             events.jsonl            what happened, and when
             logs/rank-N.log         the output of a rank; logs/node-NAME.log that of an agent
             ckpt/step-N/            a checkpoint; one rename publishes it, so it is complete

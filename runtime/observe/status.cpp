@@ -1,6 +1,7 @@
 #include "runtime/observe/status.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "runtime/base/units.h"
 #include "runtime/observe/console.h"
 #include "runtime/observe/run_table.h"
+#include "runtime/run/record/uneven_experts.h"
 #include "runtime/spec/lineage.h"
 
 namespace trainctl {
@@ -174,6 +176,18 @@ std::string fitted(const std::string& text, int columns) {
   return result;
 }
 
+/// "waits      0.21 s a step, of which experts 0.1 s and context 0.05 s"; "" without such ranks.
+std::string waits_line(const StepLine& line) {
+  if (!line.phases) return "";
+  std::vector<std::string> parts;
+  for (const auto& [word, seconds] :
+       {std::pair{"experts", line.phases->experts_s}, {"context", line.phases->context_s}})
+    if (std::isfinite(seconds)) parts.push_back(fmt::format("{} {:.3g} s", word, seconds));
+  if (parts.empty()) return "";
+  return fmt::format("waits      {:.3g} s a step for other ranks, of which {}\n",
+                     line.phases->communication_s, fmt::join(parts, " and "));
+}
+
 /// "checkpoint step 41 in memory · 36 with second copies on 4 nodes · 30 written · 30 verified · 20 copied to
 /// s3://bucket/runs/tiny". What ranks without a supervisor left in memory may be gone.
 std::string checkpoint_line(const RunStatus& s, bool supervised) {
@@ -228,6 +242,8 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
     text += fmt::format("compute    {:.3g} s .. {:.3g} s (median) .. {:.3g} s (rank {}{}) a step\n",
                         compute->min, compute->median, compute->max, compute->max_rank,
                         compute->max_node.empty() ? "" : ", " + compute->max_node);
+  text += waits_line(last);
+  if (last.experts) text += fmt::format("experts    {}\n", experts_text(*last.experts));
   text += checkpoint_line(s, supervised && !s.ended());
   for (const SaveInterval& interval : s.save_intervals)
     text += fmt::format("saves      {}{}\n",

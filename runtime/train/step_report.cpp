@@ -57,7 +57,8 @@ StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankR
   if (options.gpu >= 0) gpu_watch_ = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
 }
 
-void StepReporter::report(StepLine line, const RankTimes& times, int64_t last) {
+void StepReporter::report(StepLine line, const RankTimes& times, int64_t last,
+                          const std::optional<ExpertSlots>& slots) {
   const ReportsDue due = reports_due(observability_, line.step, last, rank_.world.size());
   if (due.times) control_.report_times(line.step, with_readings(times));
   if (rank_.world.rank() != 0) return;
@@ -65,6 +66,7 @@ void StepReporter::report(StepLine line, const RankTimes& times, int64_t last) {
   line.unix_s = std::round(real_clock().unix_s() * 1e3) / 1e3;
   line.attempt = options_.epoch;
   line.lr = learning_rate(schedule_, line.step - 1);
+  if (slots) line.experts = expert_summary(*slots, line.step);
   // Each node holds the copies of one other.
   if (line.partner_step.value_or(-1) >= 0) line.partner_nodes = int(options_.nodes.size());
   // A peak that was measured on busy cores: a step that beats it shows that it is higher.
@@ -82,6 +84,11 @@ void StepReporter::report(StepLine line, const RankTimes& times, int64_t last) {
                     .work = std::nullopt,
                     .each_rank = due.ranks};
   if (due.times) report.work = work;
+  if (slots)
+    report.experts =
+        expert_line(options_.epoch, report.line.step, *slots,
+                    has_expert_map(report.line.step, last, observability_.rank_metrics_every_steps,
+                                   slots->layers.size(), slots->experts));
   control_.report(report);
 }
 

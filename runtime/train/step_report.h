@@ -2,9 +2,11 @@
 // So a rank sends a few hundred bytes, however many ranks there are.
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "runtime/model/flops.h"
 #include "runtime/train/control/control.h"
+#include "runtime/train/measure/expert_load.h"
 #include "runtime/train/measure/gpu_watch.h"
 #include "runtime/train/measure/metrics.h"
 #include "runtime/train/rank_resources.h"
@@ -18,7 +20,7 @@ inline constexpr int kMostTimesAStep = 4096;
 /// What is reported of step `step` (from 1; `last`: the run's last step).
 struct ReportsDue {
   bool log = false;    ///< the console shows the step
-  bool ranks = false;  ///< a line with the numbers of every rank
+  bool ranks = false;  ///< a line with the numbers of every rank, and one with those of every expert
   bool times = false;  ///< every rank sends its times
 };
 ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int64_t last, int ranks);
@@ -32,7 +34,8 @@ class StepReporter {
   /// rank.
   ///   times  this rank's
   ///   last   the run's last step
-  void report(StepLine line, const RankTimes& times, int64_t last);
+  ///   slots  what the experts of all ranks got since the last record; nullopt: none is due
+  void report(StepLine line, const RankTimes& times, int64_t last, const std::optional<ExpertSlots>& slots);
 
  private:
   RankTimes with_readings(RankTimes times) const;

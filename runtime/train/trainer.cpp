@@ -14,6 +14,7 @@
 #include "runtime/train/control/step_spans.h"
 #include "runtime/train/control/step_tracer.h"
 #include "runtime/train/evaluation.h"
+#include "runtime/train/expert_watch.h"
 #include "runtime/train/measure/step_clock.h"
 #include "runtime/train/rank_resources.h"
 #include "runtime/train/run_tasks.h"
@@ -129,6 +130,7 @@ struct Trainer::Impl {
   std::unique_ptr<Executor> executor;
   std::unique_ptr<RunTasks> tasks;  // null: there are none
   std::unique_ptr<StepReporter> reporter;
+  std::unique_ptr<ExpertWatch> experts;  // null: the model has none
   std::unique_ptr<StepTracer> tracer;
   int64_t acting_since_ns = 0;   // of the action that is recorded
   TrainingState now;
@@ -159,6 +161,7 @@ struct Trainer::Impl {
         [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
     rank.build(options.most_staging_bytes, activity);
     if (!job.eval.tasks.empty()) tasks = std::make_unique<RunTasks>(job, fs, rank);
+    if (job.model.moe.num_experts > 0) experts = std::make_unique<ExpertWatch>(job, rank);
     spans->reserve(rank.plan.spans);
     tracer = std::make_unique<StepTracer>(recording(), spans, control, fs);
     executor =
@@ -268,7 +271,14 @@ struct Trainer::Impl {
   // ---- one step ---------------------------------------------------------------------------------------
 
   double waited_s() const { return world.waited_s() + rank.comms.waited_s(); }
-  StepClock::Now time() const { return {clock.monotonic_s(), waited_s()}; }
+  StepClock::Now time() const {
+    const parallel::Communicator *to_experts = rank.comms.experts.get(),
+                                 *context = rank.comms.axes[parallel::Axis::cp].get();
+    return {.s = clock.monotonic_s(),
+            .waited_s = waited_s(),
+            .waited_experts_s = to_experts ? to_experts->waited_s() : NAN,
+            .waited_context_s = context ? context->waited_s() : NAN};
+  }
 
   void note(const parallel::Action& a) {
     const RunPhase phase = phase_of(a.act);
@@ -388,6 +398,7 @@ struct Trainer::Impl {
   bool train_step(int64_t last) {
     tracer->begin_step(now.step + 1);
     compute_step(last);
+    if (experts) experts->count();
     calendar->stepped(step_clock.times().step_s);
     ++now.step;
     record_memory();
@@ -406,7 +417,10 @@ struct Trainer::Impl {
     line.tokens = now.start.tokens_at(job.tokens_per_step(), now.step);
     line.skipped = fate == StepFate::skip;
     line.skipped_steps = now.bad_steps.total;
-    reporter->report(std::move(line), step_clock.times(), last);
+    std::optional<ExpertSlots> slots;
+    if (experts && reports_due(job.observability, now.step, last, world.size()).ranks)
+      slots = experts->collect();
+    reporter->report(std::move(line), step_clock.times(), last, slots);
     return scalars.stop;
   }
 

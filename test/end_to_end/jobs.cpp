@@ -28,4 +28,12 @@ std::string tiny_spec(const std::string& name) {
 )";
 }
 
+std::string expert_spec(const std::string& name) {
+  return R"({"version": 1, "name": ")" + name + R"(", "device": "cpu", "model": {"preset": "mixtral-tiny",
+  "moe": {"bias_update_rate": 1e-3}}, )" +
+         training(kGolden + "llama-tiny/tokens.bin") + R"(,
+  "parallelism": {"world_size": "auto", "data": 2, "context": 2, "expert": 2, "lanes": 2},
+  "checkpoint": {"memory": "off"}, "observability": {"rank_metrics_every_steps": 5}})";
+}
+
 }  // namespace trainctl::test

@@ -10,4 +10,7 @@ std::string golden_spec(const std::string& name);
 /// its steps are so short that checkpoints written behind it would be left out.
 std::string tiny_spec(const std::string& name);
 
+/// A model with experts on four ranks: two share each sequence, two its experts.
+std::string expert_spec(const std::string& name);
+
 }  // namespace trainctl::test

@@ -79,6 +79,40 @@ TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   CHECK(run_trainctl(dir.path(), {"report", "shown", "--out", "no/folder.html"}).status == 2);
 }
 
+TEST_CASE("the report of a run with experts and cut sequences shows how both are used", "[report]") {
+  const TemporaryFolder dir;
+  write_file(dir / "job.json", expert_spec("experts"));
+  const Outcome done =
+      run_trainctl(dir.path(), {"launch", "job.json", "-s", "observability.run_id=experts"}, 300);
+  INFO(done.err);
+  REQUIRE(done.status == 0);
+  const std::string run = dir / "runs/experts";
+  CHECK(line_count(run + "/metrics.experts.jsonl") == 4);  // every fifth step of 20
+  const Json data = Json::parse(run_trainctl(dir.path(), {"--json", "report", "experts"}).out)["runs"][0];
+  const Json experts = data["experts"];
+  CHECK(experts["steps"] == Json({5, 10, 15, 20}));
+  CHECK(experts["layers"] == Json({0, 1, 2, 3}));
+  CHECK(experts["map"]["step"] == 20);
+  REQUIRE(experts["map"]["load"].size() == 4);
+  for (const Json& loads : experts["map"]["load"]) {
+    double sum = 0;
+    for (const Json& load : loads) sum += load.get<double>();
+    CHECK(sum == Approx(4).epsilon(0.01));  // multiples of the mean of 4 experts
+  }
+  CHECK(experts["bias_most"][3].size() == 4);
+  for (const char* part : {"experts_s", "context_s"}) {
+    double most = 0;
+    for (const Json& value : data["curves"]["columns"][part])
+      most = std::max(most, value.is_null() ? 0 : value.get<double>());
+    CHECK(most > 0);
+  }
+  REQUIRE(run_trainctl(dir.path(), {"report", "experts"}).status == 0);
+  CHECK_THAT(read_file(run + "/report.html"), Contains(experts["map"]["load"].dump()));
+  CHECK_THAT(run_trainctl(dir.path(), {"status", "experts"}).out,
+             Contains("experts    ") && Contains("× the mean at most (layer ") && Contains(" · step 20") &&
+                 Contains("a step for other ranks, of which experts ") && Contains(" and context "));
+}
+
 TEST_CASE("the live page answers, asks for its token, and ends with a signal", "[report]") {
   const TemporaryFolder dir;
   write_file(dir.path() + "/job.json", tiny_spec("live"));

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "runtime/base/json.h"
+#include "test/end_to_end/jobs.h"
 #include "test/end_to_end/shown_runs.h"
 #include "test/support/json_schema.h"
 #include "test/support/task_files.h"
@@ -97,6 +98,19 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   CHECK(result_error(read_file(in + "/url"), "serve") == "");
   serve.signal(SIGTERM);
   CHECK(serve.wait(120).status == 0);
+  write_file(in + "/experts.json", expert_spec("experts"));
+  check("status", {"launch", "experts.json", "-s", "observability.run_id=experts", "--max-steps", "7"});
+  check("report", {"report", "experts"});
+  check("status", {"status", "experts"});
+  const std::string of_experts = folder_of("experts");
+  for (const auto& [kind, file] :
+       {std::pair{"metrics-line", "metrics.jsonl"}, {"experts-line", "metrics.experts.jsonl"}}) {
+    const auto lines = lines_of(read_file(of_experts + "/" + file));
+    CHECK(lines.size() == (std::string(kind) == "experts-line" ? 2 : 7));
+    for (const std::string& line : lines)
+      CHECK(schema_errors(result_schema(kind), Json::parse(line)).empty());
+  }
+  seen.insert("experts-line");
   const std::string run = folder_of("hurt");
   for (const auto& [kind, file] : {std::pair{"metrics-line", "metrics.jsonl"},
                                    {"ranks-line", "metrics.ranks.jsonl"},

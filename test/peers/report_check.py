@@ -1,7 +1,7 @@
 """The report page in a browser. Usage: report_check.py TRAINCTL SOURCE
 
-Trains three steps, puts the records of 10,000 steps of 64 ranks in their place, with a failure, losses that are not
-numbers and texts that would run a script, and opens the report in Chromium: it is drawn within two seconds, the
+Trains three steps, puts the records of 10,000 steps of 64 ranks and of 60 layers with 256 experts in their place, with a
+failure, losses that are not numbers, an expert without tokens and texts that would run a script, and opens the report in Chromium: it is drawn within two seconds, the
 console stays empty, nothing of the texts runs, charts, keyboard and colours work, and nothing is wider than a phone.
 """
 import json
@@ -14,6 +14,7 @@ import tempfile
 from chromium import Browser
 
 STEPS, RANKS = 10_000, 64
+LAYERS, EXPERTS = 60, 256
 EVIL = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -36,6 +37,16 @@ def rank_line(step):
             "peak_memory_bytes": [4e7 + 1e5 * rank for rank in range(RANKS)]}
 
 
+def expert_line(step):
+    """Layer 31 has an expert with nine times the mean, layer 12 one without tokens."""
+    def load(layer, expert):
+        return 9 if (layer, expert) == (31, 17) else 0 if (layer, expert) == (12, 200) else round(1 + 0.05 * math.sin(layer * expert), 3)
+    line = {"v": 1, "epoch": 1, "step": step, "steps": 50, "experts": EXPERTS, "top_k": 8, "layers": list(range(LAYERS)),
+            "most": [9 if layer == 31 else 1.05 for layer in range(LAYERS)], "least": [0.95] * LAYERS, "entropy": [0.99] * LAYERS,
+            "idle": [int(layer == 12) for layer in range(LAYERS)]}
+    return line | ({"load": [[load(l, e) for e in range(EXPERTS)] for l in range(LAYERS)]} if step % 1000 == 0 else {})
+
+
 def make_run(trainctl, source, folder):
     job = {"version": 1, "name": "large", "description": EVIL, "device": "cpu", "model": {"preset": "llama-tiny"},
            "data": {"train": [{"path": f"{source}/test/golden/llama-tiny/tokens.bin", "format": "raw", "dtype": "uint16"}],
@@ -54,6 +65,7 @@ def make_run(trainctl, source, folder):
 
     write("metrics.jsonl", map(step_line, range(1, STEPS + 1)), '{"v":1,"t":179')  # a crash
     write("metrics.ranks.jsonl", map(rank_line, range(50, STEPS + 1, 50)))
+    write("metrics.experts.jsonl", map(expert_line, range(50, STEPS + 1, 50)))
     events = [{"v": 1, "t": 1.79e9, "kind": "supervisor"}, {"v": 1, "t": 1.79e9, "kind": "start", "epoch": 1, "ranks": RANKS, "from_step": 0},
               {"v": 1, "t": 1.79e9 + 2100, "kind": "failure", "step": 4100, "cause": EVIL},
               {"v": 1, "t": 1.79e9 + 2101, "kind": "restart", "restart": 1, "from_step": 4000, "lost_steps": 100, "reason": EVIL}]
@@ -78,6 +90,7 @@ def check_page(browser, page):
     }).map((plot) => plot.getAttribute('aria-label'))""")
     assert blank == [], blank
     assert "slowest: rank 37" in browser.ask("document.body.innerText")
+    assert "most: 9 × the mean, layer 31, expert 17 · 1 without tokens" in browser.ask("document.body.innerText")
     assert "last line of metrics.jsonl is incomplete" in browser.ask("document.body.innerText")
     # The keyboard moves a cursor that shows a step's own numbers.
     browser.ask("document.querySelector('.plot').focus()")

@@ -156,6 +156,7 @@ std::vector<std::string> kinds_of_runs() {
           "diagnose",
           "eval",
           "event-line",
+          "experts-line",
           "export",
           "import",
           "log",

@@ -38,6 +38,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
     const StepLine& line = report.line;
     result.lines.push_back(step_line_text(line));
     if (options.rank_lines && !report.ranks.empty()) options.rank_lines->push_back(report.ranks);
+    if (options.expert_lines && !report.experts.empty()) options.expert_lines->push_back(report.experts);
     if (options.on_report) options.on_report();
     result.losses.push_back(std::isfinite(line.loss) ? line.loss : NAN);
     result.grad_norms.push_back(std::isfinite(line.grad_norm) ? line.grad_norm : NAN);

@@ -35,8 +35,9 @@ struct ThreadRunOptions {
   std::string partner_folder;
   FileSystem* checkpoint_files = nullptr;  ///< for the ranks' and the publisher's files; null: the real one
   std::function<void(EventKind, const std::string&)> on_event;  ///< called for each event, under a lock
-  std::function<void()> on_report;                 ///< called by rank 0 within its report of each step
-  std::vector<std::string>* rank_lines = nullptr;  ///< gets the lines of metrics.ranks.jsonl
+  std::function<void()> on_report;                   ///< called by rank 0 within its report of each step
+  std::vector<std::string>* rank_lines = nullptr;    ///< gets the lines of metrics.ranks.jsonl
+  std::vector<std::string>* expert_lines = nullptr;  ///< gets the lines of metrics.experts.jsonl
   TraceOrder trace = {};  ///< an order that the ranks have from the beginning; number 0: none
 };
 

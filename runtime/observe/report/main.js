@@ -71,13 +71,18 @@ function build() {
   pictures = [];
   const details = [];
   if (!single) details.push(factsOf(run), timePicture(run.time));
-  if (run.ranks && run.ranks.ranks > 1) { const map = new HeatMap(run.ranks); pictures.push(map); details.push(map.node); }
+  if (run.ranks && run.ranks.ranks > 1) { const map = rankMap(run.ranks); pictures.push(map); details.push(map.node); }
   const pipeline = run.plan && pipelinePicture(run.plan);
   if (pipeline) { pipeline.classList.add('wide'); details.push(pipeline); }
   const memory = run.plan && memoryPicture(run.plan);
   if (memory) { memory.classList.add('wide'); details.push(memory); }
   const found = details.filter(Boolean);
   parts.push(found.length ? el('div', { class: 'grid' }, found) : el('p', { class: 'card muted' }, 'There is no plan of this run, and no numbers of its ranks.'));
+  if (run.experts) {
+    const maps = expertMaps(run.experts);
+    pictures.push(...maps);
+    parts.push(el('h2', {}, 'Experts' + (single ? '' : ' of ' + run.id)), el('div', { class: 'grid' }, maps.map((map) => map.node)));
+  }
   parts.push(el('h2', {}, 'Events' + (single ? '' : ' of ' + run.id)), eventsOf(run), el('h2', {}, 'Job spec' + (single ? '' : ' of ' + run.id)), specOf(run));
   main.replaceChildren(...parts);
   [...main.querySelectorAll('details')].forEach((d, i) => { d.open = Boolean(open[i]); });

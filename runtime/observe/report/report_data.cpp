@@ -43,6 +43,8 @@ std::string mesh_text(const JobSpec& job) {
                                  count_of(mesh.world_size(), "rank"), mesh.tp,
                                  mesh.cp > 1 ? fmt::format(" × context {}", mesh.cp) : "", mesh.pp, mesh.dp,
                                  job.parallelism.zero_stage, count_of(job.parallelism.lanes, "lane"));
+  if (job.parallelism.expert > 1)
+    text += fmt::format(" · experts shared by {}", count_of(job.parallelism.expert, "rank"));
   if (mesh.pp > 1) text += fmt::format(" · {}", parallel::name_of(job.parallelism.schedule));
   return text;
 }
@@ -150,6 +152,10 @@ OrderedJson run_json(const RunData& run, double now_unix_s, const ReportLimits& 
   j["happenings"] = happenings_json(run.happenings, rows, begin, limits.events);
   const int stages = run.job ? run.job->parallelism.pipeline : 1;
   j["ranks"] = rank_grid_json(run.ranks, stages, rows.empty() ? 0 : rows.back().step, limits.rank_cells);
+  if (OrderedJson experts =
+          expert_map_json(run.experts, rows.empty() ? 0 : rows.back().step, limits.expert_cells);
+      !experts.is_null())
+    j["experts"] = std::move(experts);
   j["plan"] = run.plan;
   add_measured_memory(j["plan"], run.ranks);
   j["spec"] = spec_json(run.spec);

@@ -34,8 +34,10 @@ struct RunReader::Files {
       : metrics(fs, run.metrics()),
         events(fs, run.events()),
         earlier_ranks(fs, run.file("metrics.ranks.1.jsonl")),
-        ranks(fs, run.file("metrics.ranks.jsonl")) {}
-  LineFollower metrics, events, earlier_ranks, ranks;
+        ranks(fs, run.file("metrics.ranks.jsonl")),
+        earlier_experts(fs, run.file("metrics.experts.1.jsonl")),
+        experts(fs, run.file("metrics.experts.jsonl")) {}
+  LineFollower metrics, events, earlier_ranks, ranks, earlier_experts, experts;
   std::string job, origins;
   std::vector<std::string> lost;  ///< names of the files with steps that were given up
   std::vector<std::string> spec_notes;
@@ -96,6 +98,12 @@ void RunReader::read_lines() {
   }
   f.earlier_ranks.read([&](std::string_view line) { data_.ranks.take(line); });
   f.ranks.read([&](std::string_view line) { data_.ranks.take(line); });
+  if (!f.experts.still_there() || !f.earlier_experts.still_there()) {
+    f.experts.rewind(), f.earlier_experts.rewind();
+    data_.experts = {};
+  }
+  f.earlier_experts.read([&](std::string_view line) { data_.experts.take(line); });
+  f.experts.read([&](std::string_view line) { data_.experts.take(line); });
 }
 
 const RunData& RunReader::read(bool supervised) {
@@ -128,6 +136,7 @@ const RunData& RunReader::read(bool supervised) {
   damaged("metrics.jsonl", data_.steps.damaged());
   damaged("events.jsonl", data_.happenings.damaged());
   damaged("metrics.ranks.jsonl", data_.ranks.damaged());
+  damaged("metrics.experts.jsonl", data_.experts.damaged());
   return data_;
 }
 

@@ -8,6 +8,7 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/observe/report/expert_map.h"
 #include "runtime/observe/report/happenings.h"
 #include "runtime/observe/report/rank_grid.h"
 #include "runtime/observe/report/spec_rows.h"
@@ -28,6 +29,7 @@ struct RunData {
   StepRows steps;
   LostSteps lost;
   RankGrid ranks;
+  ExpertMap experts;
   Happenings happenings;
   std::vector<std::string> notes;  ///< what is missing and why, one sentence each
 };

@@ -38,7 +38,8 @@ function perRun(runs, name, colourName, word, more) {
   }).filter(Boolean);
 }
 
-const PHASES = [['forward', 'blue'], ['backward', 'orange'], ['communication', 'red'], ['optimizer', 'purple'], ['data', 'green'], ['reporting', 'grey'],
+/// experts, context: waits for rows of tokens and for keys and values; communication: the other waits for peers.
+const PHASES = [['forward', 'blue'], ['backward', 'orange'], ['communication', 'red'], ['experts', 'amber'], ['context', 'teal'], ['optimizer', 'purple'], ['data', 'green'], ['reporting', 'grey'],
   ['evaluation', 'teal'], ['checkpoint', 'pink']];
 
 /// What is done between steps, after some of them.

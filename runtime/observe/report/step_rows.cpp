@@ -113,6 +113,8 @@ StepRow row_of(const StepLine& line) {
               .tokens_per_s = line.tokens_per_s,
               .mfu = line.mfu};
   if (line.phases) row.phases = *line.phases;
+  for (const double part : {row.phases.experts_s, row.phases.context_s})
+    if (std::isfinite(part)) row.phases.communication_s -= part;
   if (const Spread<double>* compute = line.compute()) {
     row.compute_median_s = compute->median;
     row.compute_max_s = compute->max;

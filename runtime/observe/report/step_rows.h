@@ -15,8 +15,8 @@
 
 namespace trainctl::report {
 
-/// The parts of a step, in the order in which they are stacked.
-inline constexpr std::array<std::pair<const char*, double Phases::*>, 8> kPhases = {
+/// The parts of a step. `communication` is what is neither of experts nor of context ranks (StepRow::phases).
+inline constexpr std::array<std::pair<const char*, double Phases::*>, 10> kPhases = {
     {{"forward", &Phases::forward_s},
      {"backward", &Phases::backward_s},
      {"communication", &Phases::communication_s},
@@ -24,7 +24,9 @@ inline constexpr std::array<std::pair<const char*, double Phases::*>, 8> kPhases
      {"data", &Phases::data_s},
      {"reporting", &Phases::reporting_s},
      {"evaluation", &Phases::evaluation_s},
-     {"checkpoint", &Phases::checkpoint_s}}};
+     {"checkpoint", &Phases::checkpoint_s},
+     {"experts", &Phases::experts_s},
+     {"context", &Phases::context_s}}};
 
 /// What curves show of a step's line. Numbers that the line does not have are NaN. A report holds a row of
 /// every step of a run: it has a fifth of the size of a StepLine, which holds the summaries of ranks and
@@ -39,7 +41,7 @@ struct StepRow {
   double step_s = kAbsent, tokens_per_s = kAbsent, mfu = kAbsent;
   double compute_median_s = kAbsent, compute_max_s = kAbsent, peak_memory_bytes = kAbsent;
   int compute_max_rank = -1;
-  Phases phases = Phases::none();
+  Phases phases = Phases::none();  ///< communication_s without its two parts, so that their sum is the step
   /// Of an evaluation or a save; 0 where the line does not say it.
   double phase_or_zero(double Phases::*phase) const {
     return std::isfinite(phases.*phase) ? phases.*phase : 0;

@@ -12,6 +12,7 @@
 #include "runtime/observe/sparkline.h"
 #include "runtime/observe/status.h"
 #include "runtime/observe/text_table.h"
+#include "runtime/run/record/uneven_experts.h"
 
 namespace trainctl::terminal {
 namespace {
@@ -83,6 +84,11 @@ void add_header(const TopFrame& f, const TopView& view, Lines& lines) {
   lines.add("speed", fmt::format("{} tokens/s · mfu {} · goodput {} · {} s a step",
                                  short_number(f.last.tokens_per_s), number(f.last.mfu * 100, "{:.1f} %"),
                                  number(f.goodput * 100, "{:.1f} %"), number(f.step_s, "{:.3g}")));
+  if (f.last.experts) {
+    const ExpertSummary& e = *f.last.experts;
+    const bool bad = e.most > UnevenExperts::most_allowed(e) || e.idle_steps >= UnevenExperts::kSteps;
+    lines.add("experts", experts_text(e), bad ? "\033[33m" : "");
+  }
   for (const std::string& note : f.notes) lines.add("note", note, "\033[33m");
 }
 

@@ -1,8 +1,8 @@
 // The run directory holds all files of one run, and the lock that allows one supervisor at a time.
 //
 //   job.json (resolved)  origins.json  run.json (identity)  data.json (fingerprints)  data.files.json (digests)
-//   attempt.json (what ranks need)  metrics.jsonl  metrics.ranks.jsonl  events.jsonl  status.json
-//   logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
+//   attempt.json (what ranks need)  metrics.jsonl  metrics.ranks.jsonl  metrics.experts.jsonl
+//   events.jsonl  status.json  logs/rank-N.log  logs/mpirun.log  ckpt/step-N/  failures/<n>/
 //   events.out.tfevents.* (TensorBoard)  trainctl.prom (Prometheus)
 //   trace/ (runtime/run/record/trace_request.h)
 #pragma once

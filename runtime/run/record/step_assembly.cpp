@@ -11,7 +11,7 @@ namespace trainctl {
 
 StepRecord record_of(const StepReport& report, std::span<const RankTimes> ranks,
                      std::span<const NodeRanks> nodes) {
-  StepRecord record{.line = report.line, .log = report.log, .ranks = ""};
+  StepRecord record{.line = report.line, .log = report.log, .ranks = "", .experts = report.experts};
   if (!report.work || ranks.empty()) return record;
   record.line = with_ranks(std::move(record.line), *report.work, ranks, nodes);
   if (report.each_rank) record.ranks = rank_numbers_json(record.line.attempt, record.line.step, ranks);

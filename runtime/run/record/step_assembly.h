@@ -18,6 +18,7 @@ struct StepRecord {
   StepLine line;      ///< for metrics.jsonl
   bool log = true;    ///< the console's table shows it
   std::string ranks;  ///< a line of metrics.ranks.jsonl; "": none of this step
+  std::string experts = {};  ///< a line of metrics.experts.jsonl; "": none of this step
 };
 
 /// The report with the times of the ranks, [world_size]; those that did not come are left out, null in

@@ -21,6 +21,7 @@ struct trainctl::RecordOf<trainctl::StepReport> {
     f("json", as_text(r.line));
     f.maybe("work", r.work);
     f.when(r.each_rank, "each_rank", r.each_rank);
+    f.when(!r.experts.empty(), "experts", r.experts);
   }
 };
 

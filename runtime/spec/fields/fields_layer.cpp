@@ -105,7 +105,8 @@ void declare_ffn(DeclareSection& layer) {
 }
 
 void declare_expert_sizes(DeclareSection& moe) {
-  moe.integer("num_experts", "Experts of a layer, all on each rank of a stage. 0: the layers are dense.")
+  moe.integer("num_experts",
+              "Experts of a layer, which parallelism.expert ranks share. 0: the layers are dense.")
       .to(IN_JOB(model.moe.num_experts))
       .from(0)
       .upto(4096)

@@ -237,11 +237,13 @@ void declare_records(std::vector<Field>& table, std::vector<Section>& sections) 
       .also({"log_interval", "log_every"})
       .example("10");
   observe
-      .integer("rank_metrics_every_steps",
-               "Steps between two records of the numbers of every rank in metrics.ranks.jsonl; 0: none. "
-               "metrics.jsonl has the smallest, median and largest number, and the ranks that differ, for "
-               "each logged step (with more than 4,096 ranks only for some of them). At 64 MiB the file is "
-               "renamed to metrics.ranks.1.jsonl, and a new one begins.")
+      .integer(
+          "rank_metrics_every_steps",
+          "Steps between two records of the numbers of every rank in metrics.ranks.jsonl, and of how many "
+          "tokens every expert got in metrics.experts.jsonl; 0: none. "
+          "metrics.jsonl has the smallest, median and largest number, and the ranks that differ, for "
+          "each logged step (with more than 4,096 ranks only for some of them). At 64 MiB a file is "
+          "renamed, to metrics.ranks.1.jsonl, and a new one begins.")
       .to(IN_JOB(observability.rank_metrics_every_steps))
       .from(0)
       .upto(1e12)

@@ -18,7 +18,7 @@ constexpr double kStatusIntervalS = 1.0;
 constexpr double kQuietS = 5;
 /// For the last records of a run.
 constexpr double kSyncS = 30;
-/// Of each of the two files with the numbers of every rank.
+/// Of each of the two files with the numbers of every rank, and of every expert.
 constexpr int64_t kMostRankMetricsBytes = 64 << 20;
 
 RunState state_of(const Supervision& supervision) {
@@ -35,6 +35,8 @@ RunState state_of(const Supervision& supervision) {
 RunLog::Written::Written(const RunDirectory& run)
     : metrics(std::make_unique<Journal>(run.metrics())),
       rank_metrics(run.file("metrics.ranks.jsonl"), run.file("metrics.ranks.1.jsonl"), kMostRankMetricsBytes),
+      expert_metrics(run.file("metrics.experts.jsonl"), run.file("metrics.experts.1.jsonl"),
+                     kMostRankMetricsBytes),
       events(run.events()),
       curves(run.path) {}
 
@@ -116,8 +118,10 @@ void RunLog::step(const StepRecord& record) {
   const StepLine& line = record.line;
   status_.step = line.step;
   status_.step_unix_s = clock_.unix_s();
+  const std::optional<ExpertSummary> experts = std::move(status_.last_step.experts);
   status_.last_step = line;
   if (!line.tasks.empty()) status_.tasks = line.tasks, status_.tasks_step = line.step;
+  if (!line.experts) status_.last_step.experts = experts;  // not every step has them
   if (line.staged_step) status_.staged_step = *line.staged_step;
   if (line.partner_step) {
     status_.partner_step = *line.partner_step;
@@ -125,17 +129,23 @@ void RunLog::step(const StepRecord& record) {
   }
   copies_made(line);
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
-  // The numbers of every rank are many, and nothing depends on them.
-  const std::string ranks = files_.hangs() ? "" : record.ranks;
-  files_.ask([files = written_files_, ranks, line, unix_s = clock_.unix_s()] {
+  // The numbers of every rank and expert are many, and nothing depends on them.
+  const std::string ranks = files_.hangs() ? "" : record.ranks,
+                    of_experts = files_.hangs() ? "" : record.experts;
+  files_.ask([files = written_files_, ranks, of_experts, line, unix_s = clock_.unix_s()] {
     files->metrics->append(step_line_text(line));
     if (!ranks.empty()) files->rank_metrics.append(ranks);
+    if (!of_experts.empty()) files->expert_metrics.append(of_experts);
     files->curves.step(line, unix_s);
   });
   check_journals();
   summary_.step(line, clock_.unix_s());
   console_.step(line, record.log, clock_.unix_s());
   for (const SlowRanks::Notice& notice : slow_.step(line, clock_.unix_s())) {
+    event(notice.kind, notice.json);
+    console_.note(notice.line);
+  }
+  for (const UnevenExperts::Notice& notice : uneven_.step(line)) {
     event(notice.kind, notice.json);
     console_.note(notice.line);
   }
@@ -199,6 +209,7 @@ void RunLog::reopen_metrics() {
     files->curves.begin_next();
   });
   slow_.forget();
+  uneven_.forget();
   failed_copy_ = failed_second_copy_ = -1;
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/run/record/step_assembly.h"
 #include "runtime/run/record/summary.h"
+#include "runtime/run/record/uneven_experts.h"
 #include "runtime/run/saves/save_collector.h"
 #include "runtime/run/views/event_file.h"
 #include "runtime/supervise/decide/supervision.h"
@@ -95,7 +96,7 @@ class RunLog {
   struct Written {
     explicit Written(const RunDirectory& run);
     std::unique_ptr<Journal> metrics;
-    BoundedJournal rank_metrics;
+    BoundedJournal rank_metrics, expert_metrics;
     Journal events;
     event_file::EventFiles curves;
     Problem error() const { return metrics->error().exists() ? metrics->error() : events.error(); }
@@ -109,6 +110,7 @@ class RunLog {
   RunStatus status_;
   RunSummary summary_;
   SlowRanks slow_;
+  UnevenExperts uneven_;
   RunPace pace_;
   int64_t save_failed_step_ = -1, last_step_ = INT64_MAX;
   std::string save_failure_;

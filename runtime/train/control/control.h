@@ -31,6 +31,7 @@ struct StepReport {
   bool log = true;               ///< the console's table shows it
   std::optional<StepWork> work;  ///< every rank reports its times of this step; nullopt: none does
   bool each_rank = false;        ///< they also become a line of metrics.ranks.jsonl
+  std::string experts = {};      ///< a line of metrics.experts.jsonl; "": none of this step
 };
 
 /// An order of the supervisor to record what ranks do in some steps.

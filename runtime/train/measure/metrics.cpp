@@ -37,6 +37,8 @@ Phases phases_of(std::span<const RankTimes> ranks) {
           .backward_s = mean(&RankTimes::backward_s),
           .communication_s = mean(&RankTimes::communication_s),
           .optimizer_s = mean(&RankTimes::optimizer_s),
+          .experts_s = mean(&RankTimes::experts_s),
+          .context_s = mean(&RankTimes::context_s),
           .data_s = mean(&RankTimes::data_s),
           .reporting_s = mean(&RankTimes::reporting_s),
           .evaluation_s = mean(&RankTimes::evaluation_s),

@@ -25,11 +25,15 @@ struct RankTimes {
          checkpoint_s = 0;  ///< both after the step; checkpoint_s is of the save before this step
   double peak_bytes = 0;    ///< largest memory so far
   double temperature_c = NAN, power_w = NAN, sm_clock_mhz = NAN;  ///< of the GPU; NaN: not known
+  /// Of communication_s, as Phases has them; NaN: the rank has no such peers.
+  double experts_s = NAN, context_s = NAN;
   /// The part of step_s in which this rank did not wait for peers, data or reporting.
   double compute_s() const { return step_s - communication_s - data_s - reporting_s; }
 
   /// Of a rank whose numbers did not come.
-  static RankTimes none() { return {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN}; }
+  static RankTimes none() {
+    return {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+  }
   bool came() const { return !std::isnan(step_s); }
 };
 

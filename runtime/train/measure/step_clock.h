@@ -13,6 +13,8 @@ class StepClock {
   struct Now {
     double s = 0;         ///< monotonic
     double waited_s = 0;  ///< the rank's waits for peers so far
+    /// Of these, for ranks that share its experts, and its sequences; NaN: it has no such peers.
+    double waited_experts_s = NAN, waited_context_s = NAN;
   };
 
   /// A step begins. Time since the end of the previous one that was not spent apart counts as reporting.
@@ -31,6 +33,8 @@ class StepClock {
     times_.backward_s = backward_s;
     times_.optimizer_s = now.s - sums_.s - (now.waited_s - sums_.waited_s);
     times_.communication_s = now.waited_s - began_.waited_s;
+    times_.experts_s = now.waited_experts_s - began_.waited_experts_s;
+    times_.context_s = now.waited_context_s - began_.waited_context_s;
     times_.step_s = now.s - began_.s + times_.reporting_s;
     times_.checkpoint_s = std::exchange(saving_s_, 0.0);
     ended_s_ = now.s;

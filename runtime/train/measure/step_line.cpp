@@ -35,6 +35,7 @@ StepLine with_times(StepLine line, const StepLine& timed) {
   if (line.ranks) return line;
   line.ranks = timed.ranks;
   line.gpus = timed.gpus;
+  line.phases = timed.phases;
   return line;
 }
 

@@ -86,18 +86,53 @@ struct GpuSpread {
   }
 };
 
+/// How evenly the experts of all layers were used since the record before (expert_load.h).
+struct ExpertSummary {
+  int64_t step = 0, steps = 0;     ///< the last of these steps, and their number
+  int64_t experts = 0, top_k = 0;  ///< of a layer
+  double most = 0;                 ///< of the worst layer: tokens of its most used expert over the mean one's
+  int most_layer = -1, most_expert = -1;
+  double entropy = 1;  ///< of the layer with the lowest: LayerLoad::entropy
+  int entropy_layer = -1;
+  int64_t idle = 0;                       ///< experts without a token, of all layers
+  int64_t idle_steps = 0;                 ///< how long the one has had none that has had none for longest
+  int idle_layer = -1, idle_expert = -1;  ///< that one; -1: all have tokens
+  std::optional<int64_t> dropped;         ///< tokens' slots that no expert took; nullopt: every slot is taken
+  static void fields(auto& f, auto& r) {
+    f("step", r.step);
+    f("steps", r.steps);
+    f("experts", r.experts);
+    f("top_k", r.top_k);
+    f("most", r.most);
+    f("most_layer", r.most_layer);
+    f("most_expert", r.most_expert);
+    f("entropy", r.entropy);
+    f("entropy_layer", r.entropy_layer);
+    f("idle", r.idle);
+    f.when(r.idle_steps > 0, "idle_steps", r.idle_steps);
+    f.when(r.idle_layer >= 0, "idle_layer", r.idle_layer);
+    f.when(r.idle_expert >= 0, "idle_expert", r.idle_expert);
+    f.maybe("dropped", r.dropped);
+  }
+};
+
 /// Seconds of each part of a step, as means over the ranks.
 struct Phases {
   double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0;
+  /// Of communication_s: waits for rows of tokens from and to the ranks of experts, and for keys and values of
+  /// context ranks. NaN: the mesh has no such ranks.
+  double experts_s = kNaN, context_s = kNaN;
   double data_s = kNaN;
   double reporting_s = 0, evaluation_s = 0, checkpoint_s = 0;
   /// None of them is known.
-  static constexpr Phases none() { return {kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN}; }
+  static constexpr Phases none() { return {kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN}; }
   static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   static void fields(auto& f, auto& r) {
     f.later("forward_s", r.forward_s);
     f.later("backward_s", r.backward_s);
     f.later("communication_s", r.communication_s);
+    f.when(!std::isnan(r.experts_s), "experts_s", r.experts_s);
+    f.when(!std::isnan(r.context_s), "context_s", r.context_s);
     f.later("optimizer_s", r.optimizer_s);
     f.later("data_s", r.data_s);
     f.later("reporting_s", r.reporting_s);
@@ -136,6 +171,7 @@ struct StepLine {
   /// of all.
   std::optional<int64_t> dropped_slots;
   double dropped_share = kAbsent;
+  std::optional<ExpertSummary> experts;  ///< of some steps
   std::optional<double> val_loss;  ///< of an evaluation after this step
   std::vector<TaskScore> tasks;    ///< after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
@@ -180,6 +216,7 @@ struct StepLine {
     f.when(!r.mtp_losses.empty(), "mtp_losses", r.mtp_losses);
     f.maybe("dropped_slots", r.dropped_slots);
     f.when(!std::isnan(r.dropped_share), "dropped_share", r.dropped_share);
+    f.maybe("experts", r.experts);
     f.maybe("val_loss", r.val_loss);
     if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
     f.when(!r.tasks.empty(), "tasks", r.tasks);

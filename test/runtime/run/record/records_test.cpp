@@ -315,6 +315,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<RunStatus>({"v", "lineage", "save_intervals", "nodes", "staged_step", "partner_step",
                                "partner_nodes", "verified_step", "uploaded_step", "finite_step", "store",
                                "tasks", "tasks_step"});
+  check_round_trip<ExpertSummary>({"idle_steps", "idle_layer", "idle_expert", "dropped"});
   check_round_trip<NodeStatus>({"facts", "usage", "clock_offset_s"});
   check_round_trip<RankStatus>({"activity", "doing", "stopped"});
   check_round_trip<SaveHistory>({});

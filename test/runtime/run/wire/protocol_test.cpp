@@ -35,7 +35,8 @@ TEST_CASE("every message comes back as it was sent") {
   const StepLine line{.step = 7, .loss = 1.0 / 3};
   CHECK(step_line_text(round({.step = StepReport{line, false}}).step->line) == step_line_text(line));
   const StepWork work{.tokens = 9, .stages = 4};
-  const auto timed = round({.step = StepReport{line, true, work, true}}).step;
+  const auto timed = round({.step = StepReport{line, true, work, true, R"({"v":1,"load":[[1]]})"}}).step;
+  CHECK(timed->experts == R"({"v":1,"load":[[1]]})");
   REQUIRE(timed->work);
   CHECK((timed->work->tokens == 9 && timed->work->stages == 4 && timed->each_rank));
   // To the bit, and what is not known stays so.
