@@ -22,6 +22,7 @@ ExpertWatch::ExpertWatch(const JobSpec& job, RankResources& rank)
   all_.top_k = job.model.moe.top_k;
   own_.assign(all_.layers.size() * size_t(all_.experts), 0);
   all_.quiet = own_;
+  if (job.model.moe.capacity_factor > 0) own_dropped_.assign(all_.layers.size(), 0);
   // In the order in which the model writes its counts.
   for (const VirtualStageUses& part : rank.plan.uses.virtual_stages)
     for (size_t l = 0; l < part.layers.size(); ++l) {
@@ -40,9 +41,13 @@ void ExpertWatch::count() {
   const StageModel::ExpertCounts of = StageModel::expert_counts(rank_.plan.uses);
   const auto* counts = static_cast<const int32_t*>(rank_.expert_counts->data());
   for (int64_t m = 0; m < micro_batches_; ++m)
-    for (const size_t layer : own_layers_)
+    for (const size_t layer : own_layers_) {
+      if (!own_dropped_.empty())
+        own_dropped_[layer] +=
+            dropped_slots({counts, size_t(of.sequences * of.experts)}, of.experts, of.of_source, of.capacity);
       for (int64_t s = 0; s < of.sequences; ++s, counts += of.experts)
         for (int64_t e = 0; e < of.experts; ++e) own_[layer * size_t(of.experts) + size_t(e)] += counts[e];
+    }
 }
 
 /// Each bias is saved by one rank alone: the others add zeros to its bits.
@@ -68,14 +73,17 @@ ExpertSlots ExpertWatch::collect() {
   std::vector<int64_t> numbers = own_;
   numbers.resize(own_.size() * (has_biases_ ? 2 : 1));
   if (has_biases_) add_biases(numbers);
+  const size_t with_biases = numbers.size();
+  numbers.insert(numbers.end(), own_dropped_.begin(), own_dropped_.end());
   rank_.comms.for_each_axis([&](parallel::Communicator& axis) { parallel::all_sum(axis, numbers); });
   ExpertSlots sums = all_;
   sums.slots.assign(numbers.begin(), numbers.begin() + ptrdiff_t(own_.size()));
-  for (size_t i = own_.size(); i < numbers.size(); ++i)
-    sums.bias.push_back(std::bit_cast<double>(numbers[i]));
+  sums.dropped.assign(numbers.begin() + ptrdiff_t(with_biases), numbers.end());
+  for (size_t i = own_.size(); i < with_biases; ++i) sums.bias.push_back(std::bit_cast<double>(numbers[i]));
   for (size_t i = 0; i < own_.size(); ++i)
     sums.quiet[i] = all_.quiet[i] = sums.slots[i] > 0 ? 0 : all_.quiet[i] + all_.steps;
   std::fill(own_.begin(), own_.end(), 0);
+  std::fill(own_dropped_.begin(), own_dropped_.end(), 0);
   all_.steps = 0;
   return sums;
 }

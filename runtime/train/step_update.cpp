@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/train/measure/expert_load.h"
 
 namespace trainctl {
 
@@ -59,13 +60,7 @@ void ExpertUse::count(const int32_t* counts, int64_t rows, int64_t experts_of_ro
 }
 
 void ExpertUse::count_drops(const int32_t* counts, const StageModel::ExpertCounts& of, int64_t rows) {
-  if (of.capacity == 0) return;
-  for (int64_t source = 0; source < rows / of.of_source; ++source, counts += of.of_source * of.experts)
-    for (int64_t e = 0; e < of.experts; ++e) {
-      int64_t all = 0;
-      for (int64_t row = 0; row < of.of_source; ++row) all += counts[row * of.experts + e];
-      dropped += std::max<int64_t>(0, all - of.capacity);
-    }
+  dropped += dropped_slots({counts, size_t(rows * of.experts)}, of.experts, of.of_source, of.capacity);
 }
 
 StepEnd::StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver)

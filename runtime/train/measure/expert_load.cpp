@@ -61,6 +61,18 @@ LayerLoad layer_load(std::span<const int64_t> slots) {
   return load;
 }
 
+int64_t dropped_slots(std::span<const int32_t> counts, int64_t experts, int64_t of_source, int64_t capacity) {
+  int64_t dropped = 0;
+  const size_t source = size_t(of_source * experts);
+  for (; capacity > 0 && counts.size() >= source; counts = counts.subspan(source))
+    for (size_t e = 0; e < size_t(experts); ++e) {
+      int64_t all = 0;
+      for (size_t at = e; at < source; at += size_t(experts)) all += counts[at];
+      dropped += std::max<int64_t>(0, all - capacity);
+    }
+  return dropped;
+}
+
 ExpertSummary expert_summary(const ExpertSlots& slots, int64_t step) {
   ExpertSummary s{.step = step, .steps = slots.steps, .experts = slots.experts, .top_k = slots.top_k};
   for (size_t l = 0; l < slots.layers.size(); ++l) {

@@ -20,6 +20,10 @@ struct LayerLoad {
 /// slots [E]: the slots (tokens times top_k) that each expert got.
 LayerLoad layer_load(std::span<const int64_t> slots);
 
+/// What is over the capacity of experts. counts: slots, rows of `experts` each; `of_source` rows after one another
+/// are a source, of which an expert takes `capacity` slots at most; 0: all.
+int64_t dropped_slots(std::span<const int32_t> counts, int64_t experts, int64_t of_source, int64_t capacity);
+
 /// What the experts of all layers got over some steps, of all ranks together.
 struct ExpertSlots {
   int64_t steps = 0;  ///< over so many
