@@ -37,9 +37,10 @@ struct Base {
   bool documents = false;
   OptimizerType optimizer = OptimizerType::adamw;
 };
-void latent_with_groups(ModelSpec& m) {
-  describe_latent(m);
-  describe_grouped_experts(m);
+void capped_narrow_experts(ModelSpec& m) {
+  describe_capped_narrow_experts(m);
+  m.mtp = {.num_layers = 1, .loss_weight = 0.5};
+  m.moe.num_experts = 8;
 }
 void eight_experts(ModelSpec& m) {
   describe_balanced_experts(m);
@@ -63,7 +64,7 @@ constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                             .tensor = 1,
                             .lanes = 8,
                             .sequences = 16,
-                            .describe = latent_with_groups,
+                            .describe = describe_latent_mtp,
                             .documents = true,
                             .optimizer = OptimizerType::muon},
                            {.family = Family::llama,
@@ -80,7 +81,15 @@ constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                             .lanes = 8,
                             .sequences = 8,
                             .describe = eight_experts,
-                            .optimizer = OptimizerType::lion}};
+                            .optimizer = OptimizerType::lion},
+                           {.family = Family::llama,
+                            .compute = DType::f32,
+                            .tensor = 1,
+                            .lanes = 8,
+                            .sequences = 8,
+                            .context_blocks = 2,
+                            .describe = capped_narrow_experts,
+                            .documents = true}};
 
 JobSpec job_of(const Base& base, const std::string& dir) {
   JobSpec job = tiny_job(base.family, dir);
