@@ -18,8 +18,7 @@ void StageModel::Impl::heads_forward(const VirtualStageUses& virtual_stage, Slot
   if (train && !s.mtp.empty()) pass.input = tp.enter(s.final_out, memory.shared.head_input);
   head_forward(virtual_stage, mb, pass);
   if (!train) return;
-  for (size_t i = 0; i < s.mtp.size(); ++i)
-    head_forward(virtual_stage, mb, module_pass(s, mb, i, loss));
+  for (size_t i = 0; i < s.mtp.size(); ++i) head_forward(virtual_stage, mb, module_pass(s, mb, i, loss));
   merge_lanes(virtual_stage.head, virtual_stage.head + 1, mb);
 }
 
@@ -62,13 +61,11 @@ void StageModel::Impl::head_forward(const VirtualStageUses& virtual_stage, const
   backend.run(stream,
               kernels::LinearBackwardInput{.dy = logits, .w = head.get(), .dx = m.head_input_gradient});
   const Matrix dy = tp.leave(m.head_input_gradient, pass.gradient);
-  if (dy.data != pass.gradient.data)
-    backend.run(stream, kernels::Copy{.src = dy, .dst = pass.gradient});
-  backend.run(stream,
-              kernels::LinearBackwardWeight{.dy = logits,
-                                            .x = pass.input,
-                                            .dw = params.gradient(virtual_stage.head, mb.lane),
-                                            .accumulate = !mb.first_of_lane || !pass.first_of_head});
+  if (dy.data != pass.gradient.data) backend.run(stream, kernels::Copy{.src = dy, .dst = pass.gradient});
+  backend.run(stream, kernels::LinearBackwardWeight{.dy = logits,
+                                                    .x = pass.input,
+                                                    .dw = params.gradient(virtual_stage.head, mb.lane),
+                                                    .accumulate = !mb.first_of_lane || !pass.first_of_head});
 }
 
 }  // namespace trainctl

@@ -46,8 +46,8 @@ void StageModel::Impl::module_forward(const VirtualStageUses& virtual_stage, Slo
   norm(r.embedded, {}, M::embedding_weight, M::embedding_bias, {}, embedded_half(r.pair), r.embedded_stats);
   norm(i == 0 ? s.final_out : s.mtp[i - 1].out, {}, M::hidden_weight, M::hidden_bias, {}, hidden_half(r.pair),
        r.hidden_stats);
-  backend.run(stream, kernels::LinearForward{
-                          .x = r.pair, .w = mtp_joins[i].get(), .y = r.layer.front()[kInput]});
+  backend.run(stream,
+              kernels::LinearForward{.x = r.pair, .w = mtp_joins[i].get(), .y = r.layer.front()[kInput]});
   const Matrix delta = mtp_layers[i].forward(context, r.layer, {}, {});
   norm(r.layer.back()[kInput], delta, M::out_weight, M::out_bias, r.sum, r.out, r.stats);
 }
@@ -97,11 +97,10 @@ void StageModel::Impl::module_backward(const VirtualStageUses& virtual_stage, Sl
   layer.backward_weight(context, r.layer, at);
   backend.run(stream,
               kernels::LinearBackwardInput{.dy = din, .w = mtp_joins[i].get(), .dx = m.pair_gradient});
-  backend.run(stream,
-              kernels::LinearBackwardWeight{.dy = din,
-                                            .x = r.pair,
-                                            .dw = params.gradient(own.use(M::join_weight), mb.lane),
-                                            .accumulate = !mb.first_of_lane});
+  backend.run(stream, kernels::LinearBackwardWeight{.dy = din,
+                                                    .x = r.pair,
+                                                    .dw = params.gradient(own.use(M::join_weight), mb.lane),
+                                                    .accumulate = !mb.first_of_lane});
   norm(embedded_half(m.pair_gradient), r.embedded, r.embedded_stats, M::embedding_weight, M::embedding_bias,
        {}, m.embedded_gradients[i]);
   const Matrix hidden = i == 0 ? s.final_out : s.mtp[i - 1].out;
@@ -114,12 +113,12 @@ void StageModel::Impl::ahead_weight(const VirtualStageUses& virtual_stage, const
   const int use = virtual_stage.mtp_embedding;
   zero_gradients(use, mb);
   for (size_t i = 0; i < mtp_layers.size(); ++i)
-    backend.run(stream, kernels::EmbeddingBackward{
-                            .ids = mb.ids(mtp_field(BatchField::mtp_tokens, i)),
-                            .dout = tp.enter(memory.shared.embedded_gradients[i], memory.shared.scratch.partial),
-                            .vocab_begin = vocab_begin(virtual_stage),
-                            .dtable = params.gradient(use, mb.lane),
-                            .scale = uses.ends.embedding_scale});
+    backend.run(stream, kernels::EmbeddingBackward{.ids = mb.ids(mtp_field(BatchField::mtp_tokens, i)),
+                                                   .dout = tp.enter(memory.shared.embedded_gradients[i],
+                                                                    memory.shared.scratch.partial),
+                                                   .vocab_begin = vocab_begin(virtual_stage),
+                                                   .dtable = params.gradient(use, mb.lane),
+                                                   .scale = uses.ends.embedding_scale});
 }
 
 }  // namespace trainctl

@@ -124,7 +124,8 @@ TEST_CASE("multi-token prediction: the same bits on every mesh of two tensor ran
         for (size_t i = 0; i < losses[s].size(); ++i)
           CHECK(of_two[s][i] == Approx(losses[s][i]).epsilon(tolerance::kLossOfWidths));
       }
-      check_mtp_meshes(job, dir, {{.data = 2, .zero = 3}, {.pipeline = 2}, {.data = 2, .pipeline = 2, .zero = 2}});
+      check_mtp_meshes(job, dir,
+                       {{.data = 2, .zero = 3}, {.pipeline = 2}, {.data = 2, .pipeline = 2, .zero = 2}});
     }
 }
 
@@ -153,16 +154,17 @@ TEST_CASE("multi-token prediction: ranks that share experts", "[bits][mtp]") {
   check_mtp_meshes(job, dir, {{.data = 4, .zero = 1, .expert = 2}, {.data = 4, .zero = 3, .expert = 4}});
 }
 
-TEST_CASE("multi-token prediction: a run goes on with the same bits on another mesh, across a change of the weight",
-          "[bits][mtp]") {
+TEST_CASE(
+    "multi-token prediction: a run goes on with the same bits on another mesh, across a change of the weight",
+    "[bits][mtp]") {
   const TemporaryFolder dir;
   const JobSpec job = mtp_job(dir, describe_latent_mtp, DType::bf16);
   REQUIRE(job.model.mtp.later_from_step == 2);
   const ThreadRun whole = run_mtp(job, dir);
   for (const int64_t stop : {1, 2, 3}) {
     const ThreadRun begun = run_mtp(on_mtp_mesh(job, {.data = 2, .zero = 3}), dir, stop);
-    const ThreadRun resumed = run_mtp(on_mtp_mesh(job, {.data = 2, .pipeline = 2}), dir, kMtpSteps,
-                                      begun.checkpoint);
+    const ThreadRun resumed =
+        run_mtp(on_mtp_mesh(job, {.data = 2, .pipeline = 2}), dir, kMtpSteps, begun.checkpoint);
     CHECK(resumed.root_hash == whole.root_hash);
   }
   JobSpec constant = job;
