@@ -266,16 +266,14 @@ void declare_beside_experts(DeclareSection& moe) {
 }
 
 void declare_capacity(DeclareSection& moe) {
-  moe.number(
-         "capacity_factor",
-         "An expert takes at most this times the mean of all experts, rounded up, of the tokens of a "
-         "micro-batch (where sequences are cut, of each of parallelism.context_blocks). Tokens that are over "
-         "are "
-         "dropped there: the expert adds nothing to them, and the weights of their others stay as they "
-         "are. Memory is planned for so many rows. The losses of balance and bias_update_rate follow from "
-         "what the router chose, with what is dropped. Evaluations drop, too; what is generated drops "
-         "over the capacity of a micro-batch. batch.micro_sequences therefore decides what is dropped. 0: "
-         "nothing.")
+  moe.number("capacity_factor",
+             "An expert takes at most this times the mean of all experts, rounded up, of the tokens of a "
+             "micro-batch (where sequences are cut, of each of parallelism.context_blocks); so "
+             "batch.micro_sequences has a part in what is dropped. To a token that is over the expert adds "
+             "nothing, and the weights of its other experts stay as they are. Memory is planned for so many "
+             "rows. The losses of balance and bias_update_rate follow from what the router chose, with what "
+             "is dropped. Evaluations drop, too; what is generated drops over the capacity of a micro-batch. "
+             "0: nothing is dropped.")
       .to(IN_JOB(model.moe.capacity_factor))
       .on_change(Change::branch)
       .from(0)

@@ -248,7 +248,7 @@ const std::vector<Broken> kOverrides = {
     {{"model.moe.num_experts=6", "model.moe.expert_ffn_size=32", "model.moe.drop_policy=position"},
      {"E0224 `model.moe.drop_policy` has no effect here"}},
     {{"model.moe.num_experts=6", "model.moe.expert_ffn_size=32", "model.moe.capacity_factor=0.001"},
-     {"E0258 experts would take "}},
+     {"E0258 experts would take 0.021 of 64 tokens each"}},
     {{"model.moe.num_experts=6", "model.moe.expert_ffn_size=32", "model.moe.capacity_factor=-1"},
      {"E0202 `model.moe.capacity_factor` = -1 is out of range"}},
     {{"model.moe.latent_size=8"}, {"E0224 `model.moe.latent_size` has no effect here"}},
