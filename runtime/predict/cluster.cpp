@@ -1,0 +1,190 @@
+#include "runtime/predict/cluster.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/predict/known_clusters.h"
+
+namespace trainctl::predict {
+namespace {
+
+[[noreturn]] void refuse(const std::string& file, const std::string& what) {
+  throw Error(ErrorCode::kUsage, fmt::format("{}: {}", file, what));
+}
+
+/// A number of a cluster file: where it is, what it may be, and what its unit is in our own.
+struct NumberRow {
+  const char* section;
+  const char* key;  // the unit is its end
+  double least, most, unit;
+  double& (*of)(ClusterModel&);
+};
+
+#define TRAINCTL_AT(member) [](ClusterModel& c) -> double& { return c.member; }
+constexpr NumberRow kNumbers[] = {
+    {"device", "peak_bf16_tflops", 0.001, 1e5, 1e12, TRAINCTL_AT(device.peak_bf16_flops_per_s)},
+    {"device", "peak_f32_tflops", 0.001, 1e5, 1e12, TRAINCTL_AT(device.peak_f32_flops_per_s)},
+    {"device", "product_share", 0.05, 1, 1, TRAINCTL_AT(device.product_share)},
+    {"device", "depth_cost", 0, 4096, 1, TRAINCTL_AT(device.depth_cost)},
+    {"device", "grouped_share", 0.05, 1, 1, TRAINCTL_AT(device.grouped_share)},
+    {"device", "attention_half_length", 0, 65536, 1, TRAINCTL_AT(device.attention_half_length)},
+    {"device", "memory_gb_per_s", 1, 1e5, 1e9, TRAINCTL_AT(device.memory_bytes_per_s)},
+    {"device", "memory_share", 0.05, 1, 1, TRAINCTL_AT(device.memory_share)},
+    {"device", "op_us", 0, 1000, 1e-6, TRAINCTL_AT(device.op_s)},
+    {"device", "launch_us", 0, 1000, 1e-6, TRAINCTL_AT(device.launch_s)},
+    {"device", "spread", 0, 0.5, 1, TRAINCTL_AT(device.spread)},
+    {"node", "link_gb_per_s", 0.01, 1e5, 1e9, TRAINCTL_AT(node.bytes_per_s)},
+    {"node", "latency_us", 0, 1e5, 1e-6, TRAINCTL_AT(node.latency_s)},
+    {"node", "overlap_slowdown", 0, 0.9, 1, TRAINCTL_AT(overlap_slowdown)},
+    {"fabric", "device_gb_per_s", 0.001, 1e5, 1e9, TRAINCTL_AT(fabric.bytes_per_s)},
+    {"fabric", "latency_us", 0, 1e6, 1e-6, TRAINCTL_AT(fabric.latency_s)},
+};
+#undef TRAINCTL_AT
+
+/// Reads members of a file, and remembers which were known.
+class Reader {
+ public:
+  Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
+
+  const Json& section(const char* name) const {
+    const auto found = json_.find(name);
+    if (found == json_.end()) refuse(file_, fmt::format("\"{}\" is missing", name));
+    if (!found->is_object()) refuse(file_, fmt::format("\"{}\" is not an object", name));
+    return *found;
+  }
+  double number(const Json& of, const std::string& path, const char* key, double least, double most) const {
+    const auto found = of.find(key);
+    if (found == of.end()) refuse(file_, fmt::format("{}.{} is missing", path, key));
+    if (!found->is_number()) refuse(file_, fmt::format("{}.{} is not a number", path, key));
+    const double value = found->template get<double>();
+    if (!(value >= least && value <= most))
+      refuse(file_, fmt::format("{}.{} = {:g} is impossible in its unit; use {:g} to {:g}", path, key, value,
+                                least, most));
+    return value;
+  }
+  std::string text(const Json& of, const std::string& path, const char* key) const {
+    const auto found = of.find(key);
+    if (found == of.end() || !found->is_string() || found->text().empty())
+      refuse(file_, fmt::format("{}.{} is missing: say where the numbers are from", path, key));
+    return found->text();
+  }
+  void known(const Json& of, const std::string& path, const std::vector<std::string>& keys) const {
+    for (const auto& [key, value] : of.items())
+      if (std::find(keys.begin(), keys.end(), key) == keys.end())
+        refuse(file_, fmt::format("{}{}{} is not known; use {}", path, path.empty() ? "" : ".",
+                                  std::string(key), fmt::join(keys, ", ")));
+  }
+
+ private:
+  const Json& json_;
+  const std::string& file_;
+};
+
+void read_attention(const Reader& reader, const Json& device, const std::string& file, DeviceSpeed& speed) {
+  const auto rows = device.find("attention");
+  if (rows == device.end() || !rows->is_array() || rows->empty())
+    refuse(file, "device.attention is missing: a list of rates by head_dim");
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const Json& row = rows->at(i);
+    const std::string path = fmt::format("device.attention[{}]", i);
+    if (!row.is_object()) refuse(file, path + " is not an object");
+    reader.known(row, path, {"head_dim", "forward_tflops", "backward_tflops"});
+    speed.attention.push_back({int(reader.number(row, path, "head_dim", 1, 4096)),
+                               1e12 * reader.number(row, path, "forward_tflops", 0.001, 1e5),
+                               1e12 * reader.number(row, path, "backward_tflops", 0.001, 1e5)});
+  }
+}
+
+/// A share of a peak above 1, however it is written.
+void check_rates(const ClusterModel& c, const std::string& file) {
+  const DeviceSpeed& d = c.device;
+  for (const AttentionRate& rate : d.attention)
+    if (std::max(rate.forward_flops_per_s, rate.backward_flops_per_s) > d.peak_bf16_flops_per_s)
+      refuse(file,
+             fmt::format("device.attention of head_dim {} is faster than device.peak_bf16_tflops = {:g}",
+                         rate.head_dim, d.peak_bf16_flops_per_s / 1e12));
+  if (d.peak_f32_flops_per_s > d.peak_bf16_flops_per_s)
+    refuse(file, fmt::format("device.peak_f32_tflops = {:g} is above device.peak_bf16_tflops = {:g}",
+                             d.peak_f32_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12));
+  if (c.fabric.bytes_per_s > 1.5 * c.node.bytes_per_s)
+    refuse(file,
+           fmt::format("fabric.device_gb_per_s = {:g} is above node.link_gb_per_s = {:g}: the unit of both "
+                       "is 10^9 bytes a second of one device",
+                       c.fabric.bytes_per_s / 1e9, c.node.bytes_per_s / 1e9));
+}
+
+}  // namespace
+
+const AttentionRate& DeviceSpeed::attention_of(double head_dim) const {
+  const auto far = [&](const AttentionRate& rate) { return std::abs(std::log(head_dim / rate.head_dim)); };
+  return *std::min_element(attention.begin(), attention.end(),
+                           [&](const auto& a, const auto& b) { return far(a) < far(b); });
+}
+
+void scale_device(DeviceSpeed& device, double times) {
+  device.peak_bf16_flops_per_s *= times;
+  device.peak_f32_flops_per_s *= times;
+  device.memory_bytes_per_s *= times;
+  for (AttentionRate& rate : device.attention)
+    rate.forward_flops_per_s *= times, rate.backward_flops_per_s *= times;
+}
+
+ClusterModel parse_cluster(std::string_view text, const std::string& file) {
+  Json json;
+  try {
+    json = Json::parse(text, Keys::unique);
+  } catch (const std::runtime_error& error) {  // JsonError, DuplicateKey
+    refuse(file, error.what());
+  }
+  if (!json.is_object()) refuse(file, "is not a cluster: an object with \"device\", \"node\" and \"fabric\"");
+  const Reader reader(json, file);
+  reader.known(json, "", {"version", "name", "device", "node", "fabric"});
+  if (reader.number(json, "cluster", "version", 0, 1e9) != 1) refuse(file, "version is not 1");
+  ClusterModel cluster;
+  cluster.name = reader.text(json, "cluster", "name");
+  for (const char* name : {"device", "node", "fabric"}) {
+    const Json& section = reader.section(name);
+    std::vector<std::string> keys{"source"};
+    for (const NumberRow& row : kNumbers)
+      if (std::string_view(row.section) == name) {
+        row.of(cluster) = row.unit * reader.number(section, name, row.key, row.least, row.most);
+        keys.push_back(row.key);
+      }
+    if (keys.size() > 0 && std::string_view(name) == "device") {
+      keys.insert(keys.end(), {"processors", "attention"});
+      cluster.device.processors = int(reader.number(section, name, "processors", 1, 1e6));
+      read_attention(reader, section, file, cluster.device);
+    }
+    if (std::string_view(name) == "node") {
+      keys.push_back("devices");
+      cluster.devices_of_node = int(reader.number(section, name, "devices", 1, 4096));
+    }
+    reader.known(section, name, keys);
+    cluster.source += (cluster.source.empty() ? "" : "; ") + reader.text(section, name, "source");
+  }
+  check_rates(cluster, file);
+  return cluster;
+}
+
+std::vector<std::string> cluster_names() {
+  std::vector<std::string> names;
+  for (const KnownCluster& cluster : known_clusters()) names.emplace_back(cluster.name);
+  return names;
+}
+
+std::string_view known_cluster_text(std::string_view name) {
+  for (const KnownCluster& cluster : known_clusters())
+    if (cluster.name == name) return cluster.text;
+  return {};
+}
+
+ClusterModel known_cluster(std::string_view name) {
+  return parse_cluster(known_cluster_text(name), std::string(name));
+}
+
+}  // namespace trainctl::predict

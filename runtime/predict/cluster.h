@@ -1,0 +1,68 @@
+// ClusterModel: what limits the speed of a device, of a node and of the network between nodes. A cluster file
+// (scripts/clusters/NAME.json) gives it; the known ones are part of the program.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl::predict {
+
+/// FLOP/s that attention reaches for one head dimension with long sequences, in FLOPs as kernels/ops.h
+/// counts them (the backward pass as 2 forward passes).
+struct AttentionRate {
+  int head_dim = 0;
+  double forward_flops_per_s = 0, backward_flops_per_s = 0;
+};
+
+struct DeviceSpeed {
+  double peak_bf16_flops_per_s = 0, peak_f32_flops_per_s = 0;  ///< by the data sheet, dense
+  double product_share = 1;              ///< of the peak, that large products reach over minutes
+  int processors = 1;                    ///< that compute tiles of a product at one time
+  double depth_cost = 0;                 ///< what a tile costs besides its products, as depth (k) of one
+  double grouped_share = 1;              ///< of the speed of one product, that products of many experts reach
+  std::vector<AttentionRate> attention;  ///< by head dimension
+  double attention_half_length = 0;      ///< sequence length at which attention reaches half of its rate
+  double memory_bytes_per_s = 0;         ///< by the data sheet
+  double memory_share = 1;               ///< of it, that an elementwise op reaches
+  double op_s = 0;                       ///< least time of an op on the device
+  double launch_s = 0;                   ///< time in which the host enqueues an op
+  /// Times that the bytes of a micro-batch's elementwise ops are moved; 1: as ops count them. Not in a file: for
+  /// software that fuses less than the program does.
+  double passes = 1;
+  double spread = 0;  ///< standard deviation of the speed of equal devices, as a share
+
+  double peak_flops_per_s(bool f32) const { return f32 ? peak_f32_flops_per_s : peak_bf16_flops_per_s; }
+  /// Of the head dimension that is nearest.
+  const AttentionRate& attention_of(double head_dim) const;
+};
+
+/// A device that is `times` as fast in everything that a core does; what an op costs besides is the same.
+void scale_device(DeviceSpeed& device, double times);
+
+/// One way between two members of a group. The rate is of all bytes that a rank sends.
+struct LinkSpeed {
+  double bytes_per_s = 1;
+  double latency_s = 0;
+};
+
+struct ClusterModel {
+  std::string name, source;
+  DeviceSpeed device;
+  int devices_of_node = 1;
+  LinkSpeed node;               ///< between two devices of a node, as collectives reach it
+  LinkSpeed fabric;             ///< of one device to another node: its share of the node's network cards
+  double overlap_slowdown = 0;  ///< share of their speed that computations lose while messages are under way
+};
+
+/// Names of the known clusters.
+std::vector<std::string> cluster_names();
+/// The text of a known cluster's file; "" for another name.
+std::string_view known_cluster_text(std::string_view name);
+/// A known cluster.
+ClusterModel known_cluster(std::string_view name);
+
+/// Reads a cluster file. Error(kUsage) with one sentence that names the file and the place in it: a number that
+/// is missing, impossible or of another unit, a key that is not known.
+ClusterModel parse_cluster(std::string_view text, const std::string& file);
+
+}  // namespace trainctl::predict

@@ -1,0 +1,87 @@
+#include "runtime/predict/op_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ops.h"
+
+namespace trainctl::predict {
+namespace {
+
+/// A tile of a product's outputs, and the share of the full rate that a processor reaches on it. Fitted, with
+/// depth_cost, to the products of GPT-2 124M and of a layer of Llama 8B on an H100.
+struct Tile {
+  double rows, columns, share;
+};
+constexpr Tile kTiles[] = {{128, 256, 1.0}, {256, 128, 1.0}, {128, 128, 0.93}, {64, 256, 0.9},
+                           {256, 64, 0.9},  {64, 128, 0.8},  {128, 64, 0.8},   {64, 64, 0.6}};
+constexpr double kLeastDepth = 1024;  // of a part, where products are cut along their depth
+constexpr double kWholeWaves = 0.25;  // of the last wave's idle processors, the share that stays idle
+
+bool is_grouped(const kernels::OpShape& shape) { return shape.op.starts_with("grouped_"); }
+
+}  // namespace
+
+TimeParts& TimeParts::operator+=(const TimeParts& other) {
+  products += other.products;
+  attention += other.attention;
+  memory += other.memory;
+  launches += other.launches;
+  return *this;
+}
+
+TimeParts operator*(double times, TimeParts parts) {
+  return {times * parts.products, times * parts.attention, times * parts.memory, times * parts.launches};
+}
+
+double product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes, bool f32) {
+  const double rate = device.product_share * device.peak_flops_per_s(f32);
+  const double processors = device.processors;
+  double best = INFINITY;
+  for (const Tile& tile : kTiles) {
+    const double tiles = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double cuts = std::max(1.0, std::min(std::floor(processors / tiles), k / kLeastDepth));
+    const double waves = tiles * cuts / processors;
+    const double charged = kWholeWaves * std::ceil(waves) + (1 - kWholeWaves) * std::max(1.0, waves);
+    const double flops = 2 * tile.rows * tile.columns * (k / cuts + device.depth_cost);
+    best = std::min(best, charged * flops / (rate * tile.share / processors));
+  }
+  return std::max(best, bytes / (device.memory_bytes_per_s * device.memory_share)) + device.op_s;
+}
+
+TimeParts op_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, const kernels::OpCount& count,
+                     const WorkKind& kind) {
+  // Packing keeps the address of the weight; products read it in place on every device of ours.
+  if (count.calls == 0 || shape.op == kernels::Pack::kName) return {};
+  const double calls = double(count.calls);
+  if (count.attention_flops > 0) {
+    const bool backward = shape.op == "attention_backward";
+    const double length = double(shape.window > 0 ? std::min(shape.k, shape.window) : shape.k);
+    const AttentionRate& rate = device.attention_of(kind.head_dim);
+    const double share = length / (length + device.attention_half_length);
+    const double slower = kind.f32 ? device.peak_bf16_flops_per_s / device.peak_f32_flops_per_s : 1;
+    return {.attention = slower * count.flops /
+                             (share * (backward ? rate.backward_flops_per_s : rate.forward_flops_per_s)) +
+                         calls * device.op_s};
+  }
+  if (count.flops > 0) {
+    const double one = product_seconds(device, double(shape.m), double(shape.n), double(shape.k),
+                                       count.bytes / calls, kind.f32);
+    return {.products = calls * one / (is_grouped(shape) ? device.grouped_share : 1)};
+  }
+  return {.memory = kind.passes * count.bytes / (device.memory_bytes_per_s * device.memory_share) +
+                    calls * device.op_s};
+}
+
+TimeParts work_seconds(const DeviceSpeed& device, const kernels::WorkTally& work, const WorkKind& kind) {
+  TimeParts parts;
+  double calls = 0;
+  for (const auto& [shape, count] : work.ops) {
+    parts += op_seconds(device, shape, count, kind);
+    if (shape.op != kernels::Pack::kName) calls += double(count.calls);
+  }
+  parts.launches = std::max(0.0, calls * device.launch_s - parts.sum());
+  return parts;
+}
+
+}  // namespace trainctl::predict

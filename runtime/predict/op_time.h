@@ -1,0 +1,38 @@
+// The time that an op takes on a device, from its shape, its FLOPs and its bytes. Pure.
+#pragma once
+#include "kernels/tally.h"
+#include "runtime/predict/cluster.h"
+
+namespace trainctl::predict {
+
+/// Where the time of a step goes, in seconds.
+struct TimeParts {
+  double products = 0, attention = 0;
+  double memory = 0;    ///< all other ops: they move bytes
+  double launches = 0;  ///< the device waits for the host to enqueue the next op
+  double sum() const { return products + attention + memory + launches; }
+  TimeParts& operator+=(const TimeParts& other);
+  friend TimeParts operator*(double times, TimeParts parts);
+};
+
+/// A product of m x n outputs over a depth of k in one precision: whole tiles are dealt to the processors;
+/// few outputs of great depth are cut along the depth, too. Each tile costs `depth_cost` more depth. At least
+/// what its bytes take.
+double product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes, bool f32);
+
+/// What shapes of ops do not say.
+struct WorkKind {
+  bool f32 = false;  ///< of the operands of products and attention
+  double head_dim = 64;
+  double passes = 1;  ///< DeviceSpeed::passes
+};
+
+/// All calls of one shape.
+TimeParts op_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, const kernels::OpCount& count,
+                     const WorkKind& kind);
+
+/// Of all ops of a tally, one behind the other. Where the host enqueues more slowly than the device computes,
+/// it is the host's time.
+TimeParts work_seconds(const DeviceSpeed& device, const kernels::WorkTally& work, const WorkKind& kind);
+
+}  // namespace trainctl::predict

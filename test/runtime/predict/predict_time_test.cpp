@@ -1,0 +1,165 @@
+// Goal: predicted times of ops and exchanges follow from what limits them.
+// Method: products against the roofline and measured ones of an H100; seeded shapes for monotonicity;
+// collectives against the closed form of a ring; broken cluster files, each with the sentence it must get.
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "runtime/base/error.h"
+#include "runtime/predict/cluster.h"
+#include "runtime/predict/collective_time.h"
+#include "runtime/predict/op_time.h"
+#include "test/support/seed.h"
+
+using namespace trainctl;
+using namespace trainctl::predict;
+
+namespace {
+
+double product(const DeviceSpeed& device, double m, double n, double k) {
+  return product_seconds(device, m, n, k, 2 * (m * k + n * k + m * n), false);
+}
+
+std::string refusal_of(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, from.size(), to);
+  try {
+    parse_cluster(text, "mine.json");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("every known cluster is a legal file with a source for its numbers") {
+  CHECK(cluster_names().size() >= 8);
+  for (const std::string& name : cluster_names()) {
+    const ClusterModel cluster = known_cluster(name);
+    CHECK(cluster.name == name);
+    CHECK_FALSE(cluster.source.empty());
+  }
+  CHECK(known_cluster_text("z80").empty());
+}
+
+TEST_CASE("a broken cluster file is refused with its place") {
+  const std::string text(known_cluster_text("h100"));
+  const auto contains = [](const char* part) { return Catch::Contains(part); };
+  CHECK(refusal_of(text, "\"version\": 1", "\"version\": 1 ") == "");
+  CHECK_THAT(refusal_of(text, "\"memory_gb_per_s\": 3350", "\"memory_gb_per_s\": 3.35e12"),
+             contains("mine.json: device.memory_gb_per_s = 3.35e+12 is impossible in its unit; use 1 to"));
+  CHECK_THAT(refusal_of(text, "\"memory_gb_per_s\": 3350,", ""),
+             contains("mine.json: device.memory_gb_per_s is missing"));
+  CHECK_THAT(refusal_of(text, "\"launch_us\"", "\"launch_ms\""), contains("device.launch_us is missing"));
+  CHECK_THAT(refusal_of(text, "\"processors\": 132", "\"processors\": 0"), contains("device.processors = 0"));
+  CHECK_THAT(refusal_of(text, "\"product_share\"", "\"colour\": 3, \"product_share\""),
+             contains("device.colour is not known"));
+  CHECK_THAT(refusal_of(text, "\"forward_tflops\": 6", "\"forward_tflops\": 16"), contains("is faster than"));
+  CHECK_THAT(refusal_of(text, "\"device_gb_per_s\": 46", "\"device_gb_per_s\": 3680"),
+             contains("fabric.device_gb_per_s = 3680 is above node.link_gb_per_s"));
+  CHECK_THAT(refusal_of(text, "\"fabric\"", "\"network\""), contains("network is not known"));
+  CHECK_THAT(refusal_of(text, "\"version\": 1,", "\"version\": 1,,"), contains("mine.json: "));
+  CHECK_THAT(refusal_of(text, "\"version\": 1,", "\"version\": 1, \"version\": 1,"),
+             contains("mine.json: the key \"version\" occurs twice"));
+}
+
+TEST_CASE("products of an H100 take what was measured") {
+  // scripts/bench/results/gpu-h100-h200.md, TFLOP/s.
+  struct Measured {
+    double m, n, k, tera;
+  };
+  const DeviceSpeed device = known_cluster("h100").device;
+  std::vector<double> errors;
+  for (const Measured& p : {Measured{8192, 6144, 4096, 687},
+                            {8192, 4096, 4096, 709},
+                            {8192, 28672, 4096, 680},
+                            {8192, 4096, 28672, 728},
+                            {28672, 4096, 8192, 681},
+                            {8192, 4096, 14336, 692},
+                            {8192, 128256, 4096, 757},
+                            {32768, 768, 768, 582},
+                            {32768, 3072, 768, 593},
+                            {32768, 768, 3072, 676}})
+    errors.push_back(std::abs(2 * p.m * p.n * p.k / product(device, p.m, p.n, p.k) / 1e12 / p.tera - 1));
+  std::sort(errors.begin(), errors.end());
+  CHECK(errors[errors.size() / 2] < 0.05);
+  CHECK(errors.back() < 0.12);
+}
+
+TEST_CASE("more work never takes less time, and no product beats the device") {
+  const uint64_t seed = test::test_seed();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  std::uniform_int_distribution<int> exponent(0, 60);
+  for (const std::string& name : cluster_names()) {
+    const DeviceSpeed device = known_cluster(name).device;
+    for (int i = 0; i < 200; ++i) {
+      const auto size = [&] { return std::floor(64 * std::exp2(double(exponent(random)) / 6)); };
+      const double m = size(), n = size(), k = size();
+      const double time = product(device, m, n, k);
+      CAPTURE(name, m, n, k);
+      CHECK(time >= 2 * m * n * k / (device.product_share * device.peak_bf16_flops_per_s));
+      CHECK(time >= 2 * (m * k + n * k + m * n) / device.memory_bytes_per_s);
+      CHECK(product(device, 2 * m, n, k) >= time);
+      CHECK(product(device, m, 2 * n, k) >= time);
+      CHECK(product(device, m, n, 2 * k) >= time);
+      CHECK(product(device, m, n, k) == Approx(product(device, n, m, k)));
+    }
+  }
+}
+
+TEST_CASE("a collective takes a ring's time on the links between its ranks") {
+  ClusterModel cluster = known_cluster("h100");
+  cluster.node = {.bytes_per_s = 400e9, .latency_s = 0};
+  cluster.fabric = {.bytes_per_s = 50e9, .latency_s = 0};
+  const double bytes = 1e9;
+  for (const int ranks : {2, 3, 4, 8}) {
+    const GroupPlace place = place_of_group(cluster, ranks, 1, 8);
+    CHECK(place.together == ranks);
+    const double sent = bytes * (ranks - 1) / ranks;  // of a reduce-scatter
+    CHECK(collective_seconds(cluster, place, 1, sent) == Approx(sent / 400e9));
+  }
+  // Eight neighbours on each node share its eight cards; ranks of their own nodes have one each.
+  CHECK(group_bytes_per_s(cluster, place_of_group(cluster, 64, 1, 8)) == Approx(400e9));
+  CHECK(group_bytes_per_s(cluster, place_of_group(cluster, 64, 4, 8)) == Approx(100e9));
+  CHECK(group_bytes_per_s(cluster, place_of_group(cluster, 64, 8, 8)) == Approx(50e9));
+  // Seven of eight parts leave the node of a group of 64 that sends to all others.
+  const GroupPlace wide = place_of_group(cluster, 64, 1, 8);
+  CHECK(all_to_all_seconds(cluster, wide, 1, bytes) == Approx(bytes * 56 / 63 / 50e9));
+  CHECK(message_seconds(cluster, 1, 8, bytes) == Approx(bytes / 400e9));
+  CHECK(message_seconds(cluster, 8, 8, bytes) == Approx(bytes / 50e9));
+  CHECK(collective_seconds(cluster, {1, 1}, 3, bytes) == 0);
+}
+
+TEST_CASE("latency counts for each call, and slower links never make an exchange faster") {
+  const ClusterModel cluster = known_cluster("a100-80");
+  for (const int ranks : {2, 4, 8, 16, 128, 1024})
+    for (const int stride : {1, 2, 8}) {
+      const GroupPlace place = place_of_group(cluster, ranks, stride, 8);
+      const double one = collective_seconds(cluster, place, 1, 1e6);
+      CHECK(collective_seconds(cluster, place, 10, 1e7) == Approx(10 * one));
+      CHECK(collective_seconds(cluster, place, 1, 2e6) > one);
+      ClusterModel slower = cluster;
+      slower.fabric.bytes_per_s /= 2;
+      CHECK(collective_seconds(slower, place, 1, 1e6) >= one);
+      CHECK(all_to_all_seconds(cluster, place, 1, 1e6) > 0);
+    }
+}
+
+TEST_CASE("a host that enqueues slowly is what a step of many small ops takes") {
+  DeviceSpeed device = known_cluster("h100").device;
+  kernels::WorkTally work;
+  work.ops[{"add", 1, 1024}] = {.calls = 1000, .bytes = 1000 * 6144.0};
+  device.launch_s = 50e-6;
+  const TimeParts parts = work_seconds(device, work, {});
+  CHECK(parts.sum() == Approx(1000 * 50e-6));
+  CHECK(parts.launches > 0);
+  device.launch_s = 0;
+  CHECK(work_seconds(device, work, {}).launches == 0);
+}
