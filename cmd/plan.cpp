@@ -1,4 +1,6 @@
 // trainctl plan: what a job will need, whether that fits and how long it takes, before anything is started.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -22,7 +24,7 @@ namespace {
 
 struct PlanOptions {
   JobArguments job;
-  std::string device;
+  std::string device, cluster;
   double mfu = 0;  // percent or a fraction; 0: the default
   int nodes = 0, slots = 0;  // of a cluster that is not here
   std::string switches;
@@ -30,9 +32,23 @@ struct PlanOptions {
   int width = 110;
 };
 
+/// A known cluster, or that of a file.
+predict::ClusterModel cluster_of(const std::string& text) {
+  if (!predict::known_cluster_text(text).empty()) return predict::known_cluster(text);
+  if (!real_file_system().exists(text))
+    throw Error(ErrorCode::kUsage, fmt::format("--cluster {}: is no file and no known cluster; use {}", text,
+                                               fmt::join(predict::cluster_names(), ", ")));
+  return predict::parse_cluster(real_file_system().read_text(text), text);
+}
+
 DeviceModel device_of(const PlanOptions& options, const JobSpec& job) {
-  if (options.device.empty()) return device_here(job, device_kind(job), true);
-  return device_named(options.device, job, device_kind(job));
+  DeviceModel device = options.device.empty() ? device_here(job, device_kind(job), true)
+                                              : device_named(options.device, job, device_kind(job));
+  if (options.cluster.empty()) return device;
+  device.cluster = cluster_of(options.cluster);
+  device.flops_per_s = device.cluster->device.peak_flops_per_s(job.compute == DType::f32);
+  device.measured = false;
+  return device;
 }
 
 /// The plan command again, with settings added, which replace earlier ones of the same field.
@@ -46,6 +62,7 @@ std::string plan_command(const PlanOptions& options, const std::vector<std::stri
   LaunchLine line;
   line.argv = {"trainctl", "plan", options.job.path};
   if (!options.device.empty()) line.argv.insert(line.argv.end(), {"--device", options.device});
+  if (!options.cluster.empty()) line.argv.insert(line.argv.end(), {"--cluster", options.cluster});
   for (const std::string& setting : all) line.argv.insert(line.argv.end(), {"-s", setting});
   return shell_text(line);
 }
@@ -244,10 +261,15 @@ void add_plan(CommandLine& app, Context& context) {
       .type_name("DEVICE");
   command
       .add_option("--mfu", options->mfu,
-                  "assumed share of the device's peak, as 0.4 or 40 (default: 0.4 of a GPU's peak, 0.7 of "
-                  "a CPU's measured one)")
+                  "assumed share of the device's peak, as 0.4 or 40, instead of a prediction (where there is "
+                  "none: 0.4 of a GPU's peak, 0.7 of a CPU's measured one)")
       .range(0.001, 100)
       .type_name("SHARE");
+  command
+      .add_option("--cluster", options->cluster,
+                  "predict the time for this cluster: a known one (h100, a100-80, ...) or a file like "
+                  "scripts/clusters/h100.json")
+      .type_name("FILE");
   command.add_option("--nodes", options->nodes,
       "place the ranks on N nodes instead of the spec's").range(1, 1 << 20);
   command.add_option("--slots", options->slots, "ranks that each of --nodes may run (default: the mesh is "

@@ -39,6 +39,7 @@ struct KnownGpu {
   const char* driver_name;
   uint64_t memory_mib;
   double link_gb_per_s;   ///< one way, between two GPUs of a node
+  const char* cluster = "";  ///< known to runtime/predict; "": its time is not predicted
 };
 
 // Memory is the total that the driver reports (nvidia-smi, memory.total), which the makers' data sheets
@@ -53,15 +54,17 @@ constexpr KnownGpu kGpus[] = {
     {"l4", "L4", 23034, 32},
     {"rtx4090", "GeForce RTX 4090", 24564, 32},
     {"rtx5090", "GeForce RTX 5090", 32607, 64},
-    {"a100-40", "A100-SXM4-40GB", 40960, 300},
+    {"a100-40", "A100-SXM4-40GB", 40960, 300, "a100-40"},
     {"l40s", "L40S", 46068, 32},
-    {"h100", "H100 80GB HBM3", 81559, 450},
+    {"h100", "H100 80GB HBM3", 81559, 450, "h100"},
     {"h100-pcie", "H100 PCIe", 81559, 64},
-    {"a100-80", "A100-SXM4-80GB", 81920, 300},
+    {"h800", "H800", 81559, 200, "h800"},
+    {"a100-80", "A100-SXM4-80GB", 81920, 300, "a100-80"},
     {"h100-nvl", "H100 NVL", 95830, 300},
-    {"gh200", "GH200 480GB", 97871, 450},
-    {"h200", "H200", 143771, 450},
-    {"b200", "B200", 182630, 900},
+    {"gh200", "GH200 480GB", 97871, 450, "h100"},
+    {"h200", "H200", 143771, 450, "h200"},
+    {"b200", "B200", 182630, 900, "b200"},
+    {"gb200", "GB200", 189471, 900, "gb200"},
 };
 
 std::string lower(std::string text) {
@@ -110,6 +113,9 @@ DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind
       device.memory_bytes = device.total_bytes = gpu.memory_mib << 20;
       device.flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, job.compute).value_or(0);
       device.link_bytes_per_s = gpu.link_gb_per_s * 1e9;
+      if (*gpu.cluster) device.cluster = predict::known_cluster(gpu.cluster);
+      if (device.flops_per_s == 0 && device.cluster)
+        device.flops_per_s = device.cluster->device.peak_flops_per_s(job.compute == DType::f32);
       return device;
     }
   if (const auto bytes = bytes_of(text)) {
@@ -131,7 +137,10 @@ DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision) {
                      .total_bytes = facts.total_bytes,
                      .flops_per_s = kernels::gpu_peak_flops_per_s(facts.name, precision).value_or(0)};
   for (const KnownGpu& known : kGpus)
-    if (facts.name.ends_with(known.driver_name)) device.link_bytes_per_s = known.link_gb_per_s * 1e9;
+    if (facts.name.ends_with(known.driver_name)) {
+      device.link_bytes_per_s = known.link_gb_per_s * 1e9;
+      if (*known.cluster) device.cluster = predict::known_cluster(known.cluster);
+    }
   return device;
 }
 
@@ -144,6 +153,13 @@ DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak, int
     device.memory_bytes = memory.available_bytes;
     device.total_bytes = memory.total_bytes;
     if (with_peak) device.flops_per_s = rank_peak_flops_per_s(job, kind).value_or(0);
+    if (device.flops_per_s > 0) {
+      // A rank is a device: of so many known cores as its measured products are worth.
+      predict::ClusterModel cluster = predict::known_cluster("cpu-core");
+      predict::scale_device(cluster.device,
+                            device.flops_per_s / cluster.device.peak_flops_per_s(job.compute == DType::f32));
+      device.cluster = std::move(cluster);
+    }
     return device;
   }
   device.name = "the GPU of this machine";

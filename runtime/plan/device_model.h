@@ -9,6 +9,7 @@
 #include "kernels/device.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/model/stage_uses.h"
+#include "runtime/predict/cluster.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl {
@@ -28,6 +29,8 @@ struct DeviceModel {
   bool measured = false;      ///< flops_per_s was measured here, not taken from a data sheet
   double link_bytes_per_s = 0;  ///< one way between two devices of a node, by the data sheet; 0: unknown
   bool adds_gradients = false;  ///< the transport between devices can add gradients (Communicator::reduces)
+  std::optional<predict::ClusterModel> cluster =
+      {};                 ///< what its time is predicted from; nullopt: an assumed MFU
   int ranks_on_node = 0;  ///< aligned runs of so many ranks are on one node (parallel::ranks_on_node); 0: all
 
   /// What a rank reads ahead, adds up and saves lies in the device's own memory.

@@ -23,20 +23,30 @@ std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& pla
   const double ranks = job.mesh().world_size(), steps = double(job.schedule.total_steps);
   TimeEstimate t;
   t.peak_flops_per_s = device.flops_per_s;
-  double busy = 1;
+  double busy = 1, sharing = 1;
   if (device.kind == DeviceKind::cuda) {
     t.mfu = mfu.value_or(kGpuMfu);
     t.devices = int(std::ceil(ranks / job.launcher.ranks_per_gpu));
+    sharing = ranks / t.devices;
   } else {
     t.mfu = mfu.value_or(kCpuMfu);
     // Ranks that share cores fill each other's pipeline bubbles; others idle as simulated.
     const double cores = std::max(1u, std::thread::hardware_concurrency());
     const double room = std::max(1.0, cores / job.parallelism.threads_per_rank);
     t.devices = int(std::min(ranks, room));
+    sharing = std::max(1.0, ranks / room);
     busy = ranks > room ? 1.0 : std::max(0.05, 1 - plan.bubble_fraction);
   }
   busy *= busy_share_of_lanes(job);
-  t.step_s = plan.flops_per_step_causal / (t.mfu * t.peak_flops_per_s * t.devices) / busy;
+  const double peak = t.peak_flops_per_s * t.devices;
+  if (device.cluster && !mfu) {
+    t.predicted = predict_step(job, plan, device, *device.cluster, sharing);
+    t.step_s = t.predicted->step_s;
+    t.mfu = plan.flops_per_step_causal / (peak * t.step_s);
+  } else {
+    t.step_s = plan.flops_per_step_causal / (t.mfu * peak) / busy;
+  }
+  t.mfu_full = plan.flops_per_step_full / (peak * t.step_s);
   t.tokens_per_s = double(plan.tokens_per_step) / t.step_s;
   t.run_s = t.step_s * steps;
   t.device_hours = t.run_s * t.devices / kHourS;

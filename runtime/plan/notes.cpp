@@ -158,7 +158,8 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
                     "for 64 and 128: choose "
                     "model.head_dim, or model.num_heads, so that they have as many",
                     head));
-  if (r.time && r.device.kind == DeviceKind::cuda && r.time->mfu > 1 - r.plan.bubble_fraction)
+  if (r.time && !r.time->predicted && r.device.kind == DeviceKind::cuda &&
+      r.time->mfu > 1 - r.plan.bubble_fraction)
     notes.push_back(
         fmt::format("the bubble alone leaves {:.0f} % of the peak, less than the assumed MFU: more "
                     "micro-batches or fewer stages "

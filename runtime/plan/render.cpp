@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
+#include "runtime/plan/render_time.h"
 #include "runtime/plan/report.h"
 #include "runtime/spec/fields/fields.h"
 
@@ -212,31 +213,6 @@ std::string fit_lines(const PlanReport& r) {
     out += fmt::format("           {}({} ranks, {} {}, bubble {:.1f} %)\n", settings, a.ranks,
                        memory_text(double(a.total)), gpu ? "a GPU" : "in all", 100 * a.bubble_fraction);
   }
-  return out;
-}
-
-std::string time_lines(const PlanReport& r) {
-  std::string out = fmt::format(
-      "FLOPs    {} a step (causal attention; {} if attention were full) · {} in {} steps of {} tokens\n",
-      flop_text(r.plan.flops_per_step_causal), flop_text(r.plan.flops_per_step_full),
-      flop_text(r.plan.flops_per_step_causal * double(r.job.schedule.total_steps)),
-      r.job.schedule.total_steps, count_text(double(r.plan.tokens_per_step)));
-  if (!r.time)
-    return out + (r.device.kind == DeviceKind::cuda
-                      ? "Time     not known: the peak of this device is not; name a GPU: --device h100\n"
-                      : "");
-  const TimeEstimate& t = *r.time;
-  const std::string share =
-      r.device.measured ? fmt::format("{:.0f} % of this machine's measured {:.0f} GFLOP/s a rank",
-                                      100 * t.mfu, t.peak_flops_per_s / 1e9)
-                        : fmt::format("an assumed MFU of {:.0f} % of {:.0f} TFLOP/s ({}; --mfu changes it)",
-                                      100 * t.mfu, t.peak_flops_per_s / 1e12, r.device.name);
-  out +=
-      fmt::format("Time     about {} a step, {} tokens/s, {} for {} tokens, at {}\n", duration_text(t.step_s),
-                  count_text(t.tokens_per_s), duration_text(t.run_s), count_text(t.tokens), share);
-  if (r.device.kind == DeviceKind::cuda)
-    out += fmt::format("         {} GPU-hours on {} GPU{}\n", count_text(t.device_hours), t.devices,
-                       t.devices == 1 ? "" : "s");
   return out;
 }
 
@@ -467,18 +443,8 @@ std::string plan_json(const PlanReport& r) {
   j["saved_bytes"] = plan.saved_bytes;
   j["verdict"] = fit_json(r);
   if (r.time) {
-    const TimeEstimate& t = *r.time;
-    j["step_seconds_estimate"] = t.step_s;
-    j["time"] = {{"mfu", t.mfu},
-                 {"peak_flops_per_s", t.peak_flops_per_s},
-                 {"devices", t.devices},
-                 {"step_seconds", t.step_s},
-                 {"tokens_per_s", t.tokens_per_s},
-                 {"steps", r.job.schedule.total_steps},
-                 {"tokens", t.tokens},
-                 {"flops", t.flops},
-                 {"hours", t.run_s / kHourS},
-                 {"device_hours", t.device_hours}};
+    j["step_seconds_estimate"] = r.time->step_s;
+    j["time"] = time_json(r);
   }
   if (r.saves) j["saves"] = saves_json(*r.saves);
   if (r.memory_copies) j["memory_copies"] = copies_json(*r.memory_copies);

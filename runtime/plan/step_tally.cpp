@@ -144,8 +144,9 @@ RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const Mo
           extended(&RankTraffic::context), extended(&RankTraffic::experts)};
 }
 
-std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
-                                              const ModelTables& tables, const parallel::MeshPosition& at) {
+std::vector<MicroBatchTally> tally_micro_batch_ops(const JobSpec& job, const DeviceModel& device,
+                                                   const ModelTables& tables,
+                                                   const parallel::MeshPosition& at) {
   StepTally tally;
   const auto backend = kernels::make_tally_backend(tally.work);
   const auto stream = backend->create_stream();
@@ -163,25 +164,55 @@ std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceMo
                    {.slots = std::vector<int>(parts.uses.virtual_stages.size(), 1), .split_backward = true},
                    params, tp, *backend, *stream, mesh.peers());
   const auto counted = [&](auto work) {
-    const double before = tally.work.flops();
+    tally.work.ops.clear();
+    tally.traffic.clear();
     work();
-    return tally.work.flops() - before;
+    return tally;
   };
-  std::vector<MicroBatchWork> result;
+  std::vector<MicroBatchTally> result;
   for (int c = 0; c < int(parts.uses.virtual_stages.size()); ++c) {
     for (int part = 0; part < model.parts(c); ++part) model.take_weights(c, part);
     std::vector<double> losses(size_t(model.loss_sums()));
-    MicroBatchWork work;
-    work.forward = counted([&] { model.forward(c, 0, {}, true, losses.data()); });
-    work.backward_input = counted([&] { model.backward_input(c, 0, {}); });
-    work.backward_weight = counted([&] { model.backward_weight(c, 0, {}); });
+    MicroBatchTally of;
+    of.forward = counted([&] { model.forward(c, 0, {}, true, losses.data()); });
+    of.backward_input = counted([&] { model.backward_input(c, 0, {}); });
+    of.backward_weight = counted([&] { model.backward_weight(c, 0, {}); });
     const VirtualStageUses& uses = parts.uses.virtual_stages[size_t(c)];
     const kernels::Matrix edge = uses.last ? kernels::Matrix{} : model.output(c, 0);
     const kernels::Matrix back = uses.first ? edge : model.input_gradient(c, 0);
-    if (back) work.edge_bytes = double(back.count()) * double(size_of(back.dtype));
-    result.push_back(work);
+    if (back) of.edge_bytes = double(back.count()) * double(size_of(back.dtype));
+    result.push_back(std::move(of));
   }
   return result;
+}
+
+std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
+                                              const ModelTables& tables, const parallel::MeshPosition& at) {
+  std::vector<MicroBatchWork> result;
+  for (const MicroBatchTally& of : tally_micro_batch_ops(job, device, tables, at))
+    result.push_back({of.forward.work.flops(), of.backward_input.work.flops(),
+                      of.backward_weight.work.flops(), of.edge_bytes});
+  return result;
+}
+
+kernels::WorkTally tally_rest(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                              const parallel::MeshPosition& at,
+                              const std::vector<MicroBatchTally>& of_micro_batch) {
+  const JobSpec few = with_micro_batches(with_fewest_lanes(job), job.parallelism.pipeline);
+  kernels::WorkTally rest = tally_step(few, device, tables, at, false).work;
+  const double micro_batches = double(few.micro_batches_of(at.dp));
+  for (const MicroBatchTally& of : of_micro_batch)
+    for (const StepTally* part : {&of.forward, &of.backward_input, &of.backward_weight})
+      for (const auto& [shape, count] : part->work.ops) {
+        const auto found = rest.ops.find(shape);
+        if (found == rest.ops.end()) continue;
+        kernels::OpCount& left = found->second;
+        left.calls -= std::min(left.calls, uint64_t(micro_batches) * count.calls);
+        left.flops = std::max(0.0, left.flops - micro_batches * count.flops);
+        left.attention_flops = std::max(0.0, left.attention_flops - micro_batches * count.attention_flops);
+        left.bytes = left.calls == 0 ? 0 : std::max(0.0, left.bytes - micro_batches * count.bytes);
+      }
+  return rest;
 }
 
 }  // namespace trainctl

@@ -35,8 +35,22 @@ struct MicroBatchWork {
   double forward = 0, backward_input = 0, backward_weight = 0;
   double edge_bytes = 0;
 };
+/// Its ops and messages, the halves apart.
+struct MicroBatchTally {
+  StepTally forward, backward_input, backward_weight;
+  double edge_bytes = 0;
+};
 /// Of every virtual stage of the rank.
+std::vector<MicroBatchTally> tally_micro_batch_ops(const JobSpec& job, const DeviceModel& device,
+                                                   const ModelTables& tables,
+                                                   const parallel::MeshPosition& at);
 std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
                                               const ModelTables& tables, const parallel::MeshPosition& at);
+
+/// The ops of a step besides those of its micro-batches: updates, sums over ranks, packing, zeroing. Of a step
+/// with as few micro-batches as fill the pipeline, since most of these ops are the same in number.
+kernels::WorkTally tally_rest(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
+                              const parallel::MeshPosition& at,
+                              const std::vector<MicroBatchTally>& of_micro_batch);
 
 }  // namespace trainctl

@@ -111,4 +111,10 @@ inline constexpr double kClockTextS = 1e-6;
 /// millisecond.
 inline constexpr double kClockRounding = 1e-7;
 
+// ---- predicted times
+/// The bubble of a pipeline whose first and last stage have a small embedding, norm and head besides their layers.
+inline constexpr double kStagesAlmostAlike = 0.06;
+/// A time of 100,000 micro-batches from those of 1000: sums of doubles of different length.
+inline constexpr double kExtrapolatedTime = 1e-6;
+
 }  // namespace trainctl::test::tolerance

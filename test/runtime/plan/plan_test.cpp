@@ -271,26 +271,6 @@ TEST_CASE("the layers of each stage and its share of the work are in the text an
   CHECK_THAT(render_plan(report({})), !Catch::Contains("Stages"));
 }
 
-TEST_CASE("time follows from the peak at the assumed share of it") {
-  const ParseInput input = input_of(R"({"preset": "llama3-8b"})",
-                                    {"device=cuda", "parallelism.data=8", "batch.global_sequences=64",
-                                     "precision.compute=bf16", "parallelism.lanes=8"});
-  const ParsedJob parsed = parse_job(input);
-  REQUIRE(parsed.ok());
-  const DeviceModel device = device_named("B200", parsed.job, DeviceKind::cuda);
-  const JobPlan plan = make_plan(parsed.job, DeviceKind::cuda);
-  const auto time = estimate_time(parsed.job, plan, device, 0.5);
-  REQUIRE(time);
-  CHECK(time->devices == 8);
-  CHECK(time->step_s == Approx(plan.flops_per_step_causal / (0.5 * 2250e12 * 8)));
-  CHECK(time->run_s == Approx(10 * time->step_s));
-  CHECK(time->device_hours == Approx(8 * time->run_s / 3600));
-  CHECK(time->tokens == 10.0 * 64 * 8192);
-  CHECK(estimate_time(parsed.job, plan, device, std::nullopt)->mfu == kGpuMfu);
-  // Bytes alone tell no speed.
-  CHECK_FALSE(estimate_time(parsed.job, plan, device_named("80GiB", parsed.job, DeviceKind::cuda), 0.5));
-}
-
 TEST_CASE("devices are known by name or by their memory") {
   const JobSpec job;
   CHECK(device_named("H200", job, DeviceKind::cpu).kind == DeviceKind::cuda);

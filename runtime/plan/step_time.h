@@ -1,0 +1,56 @@
+// Predicts the time of a step: each counted op by its shape, each exchange by its bytes and by where its ranks
+// are, and the pipeline by the simulator of its programs. Pure.
+#pragma once
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "runtime/plan/plan.h"
+#include "runtime/predict/cluster.h"
+#include "runtime/predict/op_time.h"
+
+namespace trainctl {
+
+/// Where the time of a step goes, in seconds; a stage's are means over the stages. Together they are the step.
+struct StepParts {
+  predict::TimeParts work;                      ///< of micro-batches
+  double tensor = 0, context = 0, experts = 0;  ///< exchanges within a micro-batch, none of them hidden
+  double bubble = 0;                            ///< idle in the pipeline, waits for its messages included
+  double data = 0;       ///< exchange of gradients and weights that no computation hides, and what hidden
+                         ///< messages take from computations
+  double optimizer = 0;  ///< updates, sums over ranks, packing
+  double spread = 0;     ///< all wait for the slowest of equal devices
+  double sum() const;
+};
+struct NamedSeconds {
+  std::string_view name;  ///< "products"
+  double seconds = 0;
+};
+/// In the order of a report.
+std::vector<NamedSeconds> named(const StepParts& parts);
+
+struct StepTime {
+  StepParts parts;
+  double step_s = 0;             ///< the median: parts.sum()
+  double low_s = 0, high_s = 0;  ///< between these with a probability of 0.9
+  double bubble_fraction = 0;    ///< mean idle share of a stage over the passes
+};
+
+/// Of the slowest and the fastest of ten equal runs, over the median, as published measurements were found
+/// around their predictions (scripts/bench/results/predicted-published.md).
+inline constexpr double kBandLow = 0.80, kBandHigh = 1.25;
+
+/// `plan`: of the job on the device. `sharing`: so many ranks take turns on one device (a GPU, or a rank's share
+/// of the cores) and fill each other's pipeline bubbles.
+StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
+                      const predict::ClusterModel& cluster, double sharing = 1);
+
+/// The passes of a step through the pipeline, each computation and message in predicted seconds.
+struct PredictedPasses {
+  double time_s = 0;
+  double idle_s = 0;  ///< of all stages together
+};
+PredictedPasses predict_passes(const JobSpec& job, const DeviceModel& device,
+                               const predict::ClusterModel& cluster);
+
+}  // namespace trainctl

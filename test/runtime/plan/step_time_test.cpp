@@ -1,0 +1,174 @@
+// Goal: the predicted time of a step conserves its parts and follows its causes.
+// Method: tiny and named models on meshes; parts are added up, 1F1B is held to its closed form, and slower
+// clusters, more layers and more micro-batches are compared.
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include "runtime/base/json.h"
+#include "runtime/plan/fit.h"
+#include "runtime/plan/report.h"
+#include "runtime/plan/step_time.h"
+#include "runtime/spec/parse.h"
+#include "test/support/tolerances.h"
+
+using namespace trainctl;
+
+namespace {
+
+ParseInput timed_input(const std::string& model, std::vector<std::string> settings) {
+  settings.push_back("device=cuda");
+  return {.text = R"({"version": 1, "name": "timed", "model": )" + model + R"(,
+            "data": {"train": [{"path": "/none.bin", "format": "raw", "dtype": "uint32"}]},
+            "precision": {"compute": "bf16"}, "schedule": {"total_steps": 10, "lr": 1e-3}})",
+          .file = "job.json",
+          .overrides = std::move(settings),
+          .environment = {}};
+}
+
+JobSpec timed_job(const std::string& model, const std::vector<std::string>& settings) {
+  const ParsedJob parsed = parse_job(timed_input(model, settings));
+  std::string mistakes;
+  for (const Diagnostic& d : parsed.diagnostics) mistakes += d.message + "\n";
+  CAPTURE(mistakes);
+  REQUIRE(parsed.ok());
+  return parsed.job;
+}
+
+StepTime time_of(const JobSpec& job, const predict::ClusterModel& cluster) {
+  DeviceModel device = device_named("h100", job, DeviceKind::cuda);
+  device.ranks_on_node = 8;
+  return predict_step(job, make_plan(job, device), device, cluster);
+}
+
+const std::string kSmall =
+    R"({"family": "llama", "hidden_size": 512, "num_layers": 8, "num_heads": 8, "num_kv_heads": 4, "ffn_size": 1536,
+        "vocab_size": 1024, "max_seq_len": 256, "tie_embeddings": false})";
+
+}  // namespace
+
+TEST_CASE("the parts of a predicted step are the step, on every axis") {
+  const predict::ClusterModel cluster = predict::known_cluster("h100");
+  for (const std::vector<std::string>& mesh :
+       {std::vector<std::string>{},
+        {"parallelism.tensor=2"},
+        {"parallelism.pipeline=4"},
+        {"parallelism.data=4", "parallelism.lanes=4"},
+        {"parallelism.data=4", "parallelism.lanes=4", "parallelism.zero_stage=3"},
+        {"parallelism.tensor=2", "parallelism.pipeline=2", "parallelism.data=2", "parallelism.lanes=2"}}) {
+    std::vector<std::string> settings = mesh;
+    settings.push_back("batch.global_sequences=32");
+    const JobSpec job = timed_job(kSmall, settings);
+    const StepTime time = time_of(job, cluster);
+    double sum = 0;
+    for (const NamedSeconds& part : named(time.parts)) {
+      CAPTURE(part.name);
+      CHECK(part.seconds >= 0);
+      sum += part.seconds;
+    }
+    CHECK(sum == Approx(time.step_s));
+    CHECK((time.low_s < time.step_s && time.step_s < time.high_s));
+    CHECK((time.parts.tensor > 0) == (job.parallelism.tensor > 1));
+    CHECK((time.parts.data > 0) == (job.parallelism.data > 1));
+    CHECK((time.bubble_fraction > 0.01) == (job.parallelism.pipeline > 1));
+  }
+}
+
+TEST_CASE("the passes of 1F1B take its closed form where messages are free") {
+  predict::ClusterModel cluster = predict::known_cluster("h100");
+  cluster.node = cluster.fabric = {.bytes_per_s = 1e18, .latency_s = 0};
+  // Embedding and head cost next to nothing, so stages are alike.
+  const std::string model =
+      R"({"family": "llama", "hidden_size": 8192, "num_layers": 8, "num_heads": 64, "num_kv_heads": 64, "ffn_size": 28672,
+          "vocab_size": 64, "max_seq_len": 2048, "tie_embeddings": false})";
+  for (const int micro_batches : {4, 16, 32}) {
+    const JobSpec job = timed_job(model, {"parallelism.pipeline=4", "parallelism.stage_layers=2,2,2,2",
+                                          fmt::format("batch.global_sequences={}", micro_batches)});
+    const double closed = 3.0 / micro_batches;  // over the ideal time
+    CHECK(time_of(job, cluster).bubble_fraction ==
+          Approx(closed / (1 + closed)).epsilon(test::tolerance::kStagesAlmostAlike));
+  }
+}
+
+TEST_CASE("slower devices and links, and more work, take longer") {
+  const predict::ClusterModel cluster = predict::known_cluster("h100");
+  const std::vector<std::string> mesh = {"parallelism.tensor=2", "parallelism.pipeline=2",
+                                         "parallelism.data=8", "parallelism.lanes=8",
+                                         "batch.global_sequences=64"};
+  const JobSpec job = timed_job(kSmall, mesh);
+  const double step_s = time_of(job, cluster).step_s;
+  const auto slower = [&](auto change) {
+    predict::ClusterModel changed = cluster;
+    change(changed);
+    return time_of(job, changed).step_s;
+  };
+  CHECK(slower([](auto& c) { c.device.peak_bf16_flops_per_s /= 4; }) > step_s);
+  CHECK(slower([](auto& c) { c.device.memory_bytes_per_s /= 4; }) > step_s);
+  CHECK(slower([](auto& c) { c.device.launch_s *= 4; }) > step_s);
+  CHECK(slower([](auto& c) { c.node.latency_s *= 4; }) > step_s);
+  CHECK(slower([](auto& c) { c.fabric.bytes_per_s /= 100; }) > step_s);
+  const auto with = [&](const char* setting) {
+    std::vector<std::string> settings = mesh;
+    settings.push_back(setting);
+    return time_of(timed_job(kSmall, settings), cluster).step_s;
+  };
+  CHECK(with("batch.global_sequences=128") > step_s);
+  CHECK(with("model.num_layers=16") > step_s);
+  CHECK(with("memory.activation_recompute=full") > step_s);
+}
+
+TEST_CASE("the steady state of a long step is extrapolated without loss") {
+  const predict::ClusterModel cluster = predict::known_cluster("h100");
+  // 2 stages x 100,000 micro-batches are more than are simulated.
+  const auto passes = [&](int micro_batches) {
+    const JobSpec job = timed_job(
+        kSmall, {"parallelism.pipeline=2", fmt::format("batch.global_sequences={}", micro_batches)});
+    return predict_passes(job, device_named("h100", job, DeviceKind::cuda), cluster).time_s;
+  };
+  const double few = passes(1000), more = passes(2000), many = passes(100000);
+  CHECK(many == Approx(few + 99 * (more - few)).epsilon(test::tolerance::kExtrapolatedTime));
+}
+
+TEST_CASE("time follows from the peak at the assumed share of it") {
+  const ParseInput input =
+      timed_input(R"({"preset": "llama3-8b"})",
+                  {"parallelism.data=8", "batch.global_sequences=64", "parallelism.lanes=8"});
+  const ParsedJob parsed = parse_job(input);
+  REQUIRE(parsed.ok());
+  const DeviceModel device = device_named("B200", parsed.job, DeviceKind::cuda);
+  const JobPlan plan = make_plan(parsed.job, DeviceKind::cuda);
+  const auto time = estimate_time(parsed.job, plan, device, 0.5);
+  REQUIRE(time);
+  CHECK(time->devices == 8);
+  CHECK(time->step_s == Approx(plan.flops_per_step_causal / (0.5 * 2250e12 * 8)));
+  CHECK(time->run_s == Approx(10 * time->step_s));
+  CHECK(time->device_hours == Approx(8 * time->run_s / 3600));
+  CHECK(time->tokens == 10.0 * 64 * 8192);
+  // Where nothing is known but the peak, the share is assumed.
+  DeviceModel unknown = device;
+  unknown.cluster.reset();
+  CHECK(estimate_time(parsed.job, plan, unknown, std::nullopt)->mfu == kGpuMfu);
+  CHECK(estimate_time(parsed.job, plan, device, std::nullopt)->predicted);
+  // Bytes alone tell no speed.
+  CHECK_FALSE(estimate_time(parsed.job, plan, device_named("80GiB", parsed.job, DeviceKind::cuda), 0.5));
+}
+
+TEST_CASE("the report gives the prediction, and an MFU that is given instead") {
+  const ParseInput input = timed_input(
+      R"({"preset": "llama3-8b"})",
+      {"parallelism.data=8", "parallelism.lanes=8", "parallelism.zero_stage=3", "batch.global_sequences=64"});
+  const ParsedJob parsed = parse_job(input);
+  REQUIRE(parsed.ok());
+  const DeviceModel device = device_named("h100", parsed.job, DeviceKind::cuda);
+  const PlanReport predicted = make_report(input, parsed.job, device, {});
+  REQUIRE(predicted.time);
+  REQUIRE(predicted.time->predicted);
+  CHECK(predicted.time->mfu_full > predicted.time->mfu);
+  CHECK((predicted.time->mfu > 0.3 && predicted.time->mfu < 0.65));
+  CHECK_THAT(render_plan(predicted), Catch::Contains("predicted for h100") && Catch::Contains("products "));
+  const OrderedJson time = parse_ordered_json(plan_json(predicted)).at("time");
+  CHECK(time.at("predicted").at("cluster").text() == "h100");
+  CHECK(time.at("predicted").at("seconds").at("products").get<double>() > 0);
+  const PlanReport assumed = make_report(input, parsed.job, device, 0.4);
+  CHECK_FALSE(assumed.time->predicted);
+  CHECK_THAT(render_plan(assumed), Catch::Contains("an assumed MFU of 40 %"));
+}
