@@ -28,6 +28,13 @@ void check_slots(const Matrix& slots, int64_t rows, const Matrix& weights) {
   ENSURE(rows <= weights.count(), "{} weights of {} rows", weights.count(), rows);
 }
 
+/// A weight of each row, by slots or in the order of rows.
+void check_weights(const Matrix& weights, const Matrix& slots, int64_t rows) {
+  if (slots) return check_slots(slots, rows, weights);
+  check_dtype(weights, weights.rows, weights.cols, DType::f32);
+  ENSURE(weights.count() == rows, "{} weights of {} rows", weights.count(), rows);
+}
+
 void check_grouped(const Matrix& offsets, const PackedWeight& w, const Matrix& left, const Matrix& out,
                    int64_t inner, int64_t columns) {
   ENSURE(offsets.cols > 1 && w.n % (offsets.cols - 1) == 0, "a weight of {} rows for {} experts", w.n,
@@ -36,14 +43,13 @@ void check_grouped(const Matrix& offsets, const PackedWeight& w, const Matrix& l
   check_product(left, inner, out, columns, w.dtype);
 }
 
-/// weights and slots: both or none.
 void check_expert_bias(const Matrix& rows, const Matrix& bias, const Matrix& offsets, const Matrix& weights,
                        const Matrix& slots) {
-  ENSURE(is_activation(rows.dtype) && offsets.cols > 1 && bool(weights) == bool(slots));
+  ENSURE(is_activation(rows.dtype) && offsets.cols > 1 && (weights || !slots));
   check_dtype(offsets, 1, offsets.cols, DType::i32);
   check_dtype(bias, offsets.cols - 1, rows.cols, DType::f32);
   if (!weights) return;
-  check_slots(slots, rows.rows, weights);
+  check_weights(weights, slots, rows.rows);
 }
 
 }  // namespace
@@ -93,7 +99,7 @@ void CombineRows::check() const {
 
 void ScaleRows::check() const {
   check_same({x, y});
-  check_slots(slots, x.rows, weights);
+  check_weights(weights, slots, x.rows);
 }
 
 void ScaleRowsBackward::check() const {

@@ -121,7 +121,8 @@ struct CombineRows {
   void arguments(auto&& each) { each(x), each(rows), each(out); }
 };
 
-/// y[r] = weights[slots[r]] * x[r], or 0 where the slot is -1.   x, y [R, F]; weights f32 [M, k]
+/// y[r] = weights[slots[r]] * x[r], or 0 where the slot is -1; here and below slots[r] = r without slots.
+///   x, y [R, F]; weights f32 [M, k]
 struct ScaleRows {
   static constexpr const char* kName = "scale_rows";
   Matrix x, weights, slots, y;

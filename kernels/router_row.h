@@ -1,4 +1,5 @@
-// One token's way through a router, in double, on a device that is the machine: moe_ops.h has the formulas.
+// One token's way through a router, in double, and a row's slot, on a device that is the machine: moe_ops.h has the
+// formulas.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -11,6 +12,9 @@
 #include "kernels/moe_ops.h"
 
 namespace trainctl::kernels {
+
+/// Where a row finds its weight.
+inline int64_t slot_of(const Matrix& slots, int64_t row) { return slots ? slots.as<int32_t>()[row] : row; }
 
 /// The scores of one token. Holds its memory from token to token.
 class RouterRow {

@@ -233,8 +233,8 @@ std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communica
 /// What NCCL may take of a device.
 struct NcclSettings {
   /// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The
-  /// exchanges of a rank's groups (tp, dp, both directions of two pipeline edges) may all wait at once:
-  /// together they must leave room for the compute that they wait for, or neither ends: 2 times 16 and 4
+  /// exchanges of a rank's groups (tp or experts, dp, experts' dp, both directions of two edges) may all wait at
+  /// once: together they must leave room for the compute that they wait for, or neither ends: 3 times 16 and 4
   /// times 4 of an A100's 108. An edge's messages wait during compute for most of a step, so they get few.
   /// NCCL_MAX_CTAS in the environment overrules them.
   int bulk_blocks = 16, edge_blocks = 4;

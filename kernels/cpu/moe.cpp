@@ -138,7 +138,7 @@ void CpuBackend::compute(const CombineRows& op) {
 void CpuBackend::compute(const ScaleRows& op) {
   over_rows(op.y.rows, kMovedRows, [&](int64_t first, int64_t n) {
     for (int64_t r = first; r < first + n; ++r) {
-      const int64_t slot = op.slots.as<int32_t>()[r];
+      const int64_t slot = slot_of(op.slots, r);
       if (slot < 0)
         zero_row(op.y, r);
       else
@@ -150,7 +150,7 @@ void CpuBackend::compute(const ScaleRows& op) {
 void CpuBackend::compute(const ScaleRowsBackward& op) {
   over_rows(op.dy.rows, kMovedRows, [&](int64_t first, int64_t n) {
     for (int64_t r = first; r < first + n; ++r) {
-      const int64_t slot = op.slots.as<int32_t>()[r];
+      const int64_t slot = slot_of(op.slots, r);
       if (slot < 0) {
         zero_row(op.dx, r);
         continue;
@@ -182,7 +182,7 @@ void CpuBackend::compute(const AddExpertBias& op) {
   over_experts(op.offsets, [&](int64_t e, int64_t begin, int64_t end) {
     const float* bias = op.bias.as<float>() + e * op.bias.stride;
     for (int64_t r = begin; r < end; ++r) {
-      const float weight = op.weights ? op.weights.as<float>()[op.slots.as<int32_t>()[r]] : 1.0f;
+      const float weight = op.weights ? op.weights.as<float>()[slot_of(op.slots, r)] : 1.0f;
       with_row(op.x, r, [&](auto* x) {
         using T = std::remove_pointer_t<decltype(x)>;
         for (int64_t c = 0; c < op.x.cols; ++c) x[c] = T(to_float(x[c]) + weight * bias[c]);
@@ -196,7 +196,7 @@ void CpuBackend::compute(const ExpertBiasBackward& op) {
     float* sums = op.dbias.as<float>() + e * op.dbias.stride;
     if (!op.accumulate) std::fill(sums, sums + op.dbias.cols, 0.0f);
     for (int64_t r = begin; r < end; ++r) {
-      const float weight = op.weights ? op.weights.as<float>()[op.slots.as<int32_t>()[r]] : 1.0f;
+      const float weight = op.weights ? op.weights.as<float>()[slot_of(op.slots, r)] : 1.0f;
       with_row(op.dy, r, [&](auto* dy) {
         for (int64_t c = 0; c < op.dy.cols; ++c) sums[c] += weight * to_float(dy[c]);
       });
@@ -208,9 +208,8 @@ void CpuBackend::compute(const ExpertBiasWeights& op) {
   over_experts(op.offsets, [&](int64_t e, int64_t begin, int64_t end) {
     const float* bias = op.bias.as<float>() + e * op.bias.stride;
     for (int64_t r = begin; r < end; ++r)
-      with_row(op.dy, r, [&](auto* dy) {
-        op.dweights.as<float>()[op.slots.as<int32_t>()[r]] += dot(dy, bias, op.dy.cols);
-      });
+      with_row(op.dy, r,
+               [&](auto* dy) { op.dweights.as<float>()[slot_of(op.slots, r)] += dot(dy, bias, op.dy.cols); });
   });
 }
 

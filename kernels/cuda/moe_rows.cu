@@ -8,6 +8,9 @@ namespace {
 
 constexpr int kRowThreads = 256;
 
+/// Where a row finds its weight; slots null: weights are in the order of rows.
+__device__ inline int64_t slot_of(const int32_t* slots, int64_t row) { return slots ? slots[row] : row; }
+
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     gather_kernel(View<const T> x, const int32_t* slots, int k, View<T> out, int64_t cols) {
@@ -32,10 +35,10 @@ template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     scale_kernel(View<const T> x, const float* weights, const int32_t* slots, View<T> y, int64_t cols) {
   const int64_t r = blockIdx.x;
-  const bool exists = slots[r] >= 0;
-  const float weight = exists ? weights[slots[r]] : 0.0f;
+  const int64_t slot = slot_of(slots, r);
+  const float weight = slot >= 0 ? weights[slot] : 0.0f;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads)
-    *y.at(r, c) = from_float<T>(exists ? weight * to_float(*x.at(r, c)) : 0.0f);
+    *y.at(r, c) = from_float<T>(slot >= 0 ? weight * to_float(*x.at(r, c)) : 0.0f);
 }
 
 template <typename T>
@@ -44,16 +47,16 @@ __global__ void __launch_bounds__(kRowThreads)
                           float* dweights, View<T> dx, int64_t cols) {
   __shared__ float shared[kRowThreads / kWarpSize];
   const int64_t r = blockIdx.x;
-  const bool exists = slots[r] >= 0;
-  const float weight = exists ? weights[slots[r]] : 0.0f;
+  const int64_t slot = slot_of(slots, r);
+  const float weight = slot >= 0 ? weights[slot] : 0.0f;
   float dot = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads) {
     const float d = to_float(*dy.at(r, c));
     dot = fmaf(to_float(*x.at(r, c)), d, dot);
-    *dx.at(r, c) = from_float<T>(exists ? weight * d : 0.0f);
+    *dx.at(r, c) = from_float<T>(slot >= 0 ? weight * d : 0.0f);
   }
   dot = block_sum<kRowThreads>(dot, shared);
-  if (threadIdx.x == 0 && exists) dweights[slots[r]] = dot;
+  if (threadIdx.x == 0 && slot >= 0) dweights[slot] = dot;
 }
 
 __device__ inline double sigmoid_of(float x) { return 1 / (1 + exp(-double(x))); }
@@ -99,7 +102,7 @@ __device__ inline int expert_of(const int32_t* offsets, int experts, int64_t row
 
 /// weights null: all 1.
 __device__ inline float weight_of(const float* weights, const int32_t* slots, int64_t row) {
-  return weights ? weights[slots[row]] : 1.0f;
+  return weights ? weights[slot_of(slots, row)] : 1.0f;
 }
 
 template <typename T>
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(kRowThreads)
   float dot = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads) dot = fmaf(own[c], to_float(*dy.at(r, c)), dot);
   dot = block_sum<kRowThreads>(dot, shared);
-  if (threadIdx.x == 0) dweights[slots[r]] += dot;
+  if (threadIdx.x == 0) dweights[slot_of(slots, r)] += dot;
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ void compute(const CombineRows& op) {
 
 void compute(const ScaleRows& op) {
   for (int64_t r = 0; r < op.y.rows; ++r) {
-    const int32_t slot = op.slots.as<int32_t>()[r];
+    const int64_t slot = slot_of(op.slots, r);
     for (int64_t c = 0; c < op.y.cols; ++c)
       put(op.y, r, c, slot < 0 ? 0 : double(op.weights.as<float>()[slot]) * get(op.x, r, c));
   }
@@ -86,7 +86,7 @@ void compute(const ScaleRows& op) {
 
 void compute(const ScaleRowsBackward& op) {
   for (int64_t r = 0; r < op.dy.rows; ++r) {
-    const int64_t slot = op.slots.as<int32_t>()[r];
+    const int64_t slot = slot_of(op.slots, r);
     if (slot < 0) {
       for (int64_t c = 0; c < op.dx.cols; ++c) put(op.dx, r, c, 0);
       continue;
@@ -124,7 +124,7 @@ void compute(const GateRowsBackward& op) {
 
 void compute(const AddExpertBias& op) {
   over_expert_rows(op, [&](int64_t e, int64_t r) {
-    const double weight = op.weights ? double(op.weights.as<float>()[op.slots.as<int32_t>()[r]]) : 1.0;
+    const double weight = op.weights ? double(op.weights.as<float>()[slot_of(op.slots, r)]) : 1.0;
     for (int64_t c = 0; c < op.x.cols; ++c)
       put(op.x, r, c, get(op.x, r, c) + weight * double(get(op.bias, e, c)));
   });
@@ -133,7 +133,7 @@ void compute(const AddExpertBias& op) {
 void compute(const ExpertBiasBackward& op) {
   std::vector<double> sums(size_t(op.dbias.count()), 0);
   over_expert_rows(op, [&](int64_t e, int64_t r) {
-    const double weight = op.weights ? double(op.weights.as<float>()[op.slots.as<int32_t>()[r]]) : 1.0;
+    const double weight = op.weights ? double(op.weights.as<float>()[slot_of(op.slots, r)]) : 1.0;
     for (int64_t c = 0; c < op.dy.cols; ++c) sums[size_t(e * op.dy.cols + c)] += weight * get(op.dy, r, c);
   });
   for (size_t i = 0; i < sums.size(); ++i) {
@@ -146,7 +146,7 @@ void compute(const ExpertBiasWeights& op) {
   over_expert_rows(op, [&](int64_t e, int64_t r) {
     double dot = 0;
     for (int64_t c = 0; c < op.dy.cols; ++c) dot += double(get(op.dy, r, c)) * double(get(op.bias, e, c));
-    float& to = op.dweights.as<float>()[op.slots.as<int32_t>()[r]];
+    float& to = op.dweights.as<float>()[slot_of(op.slots, r)];
     to = float(double(to) + dot);
   });
 }

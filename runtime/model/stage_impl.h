@@ -27,7 +27,7 @@ struct StageModel::Impl {
   kernels::Backend& backend;
   kernels::Stream& stream;
   std::unique_ptr<parallel::ContextParallel> cp;
-  std::unique_ptr<kernels::Buffer> memory_buffer, tp_scratch, rotary_buffer;
+  std::unique_ptr<kernels::Buffer> memory_buffer, host_buffer, tp_scratch, rotary_buffer;
   Memory memory;
   LayerContext context;
   std::vector<std::vector<Layer>> layers;  // [virtual_stage][layer]
@@ -60,6 +60,8 @@ struct StageModel::Impl {
                 !options.split_backward,
                 options.loss_scale} {
     context.experts = peers.experts;
+    context.check_exchanges = std::move(peers.check);
+    context.rehearses = peers.rehearses;
     if (shape.cut.exists()) {
       parallel::SequenceCut cut = shape.cut;
       cut.rank = peers.context ? peers.context->rank() : 0;
@@ -68,8 +70,10 @@ struct StageModel::Impl {
     }
     const StageBytes bytes = StageModel::plan(uses, options);
     memory_buffer = backend.allocate(bytes.activations + bytes.shared);
-    Arena place(memory_buffer->data());
-    stage_memory::take_all(place, uses, options, memory);
+    host_buffer = backend.is_host() ? backend.allocate(bytes.host)
+                                    : backend.allocate_host(std::max<size_t>(bytes.host, 1));
+    Arena place(memory_buffer->data()), of_host(host_buffer->data());
+    stage_memory::take_all(place, of_host, uses, options, memory);
     ENSURE(place.used() == bytes.activations + bytes.shared, "{} of {} bytes", place.used(),
            bytes.activations + bytes.shared);
     tp_scratch = backend.allocate(bytes.tensor_sums);

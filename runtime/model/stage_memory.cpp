@@ -9,7 +9,7 @@ namespace stage_memory {
 namespace {
 
 /// Who holds a tensor: each micro-batch in flight, each layer, or all of them together.
-enum class Holder { slot, layer, shared, nobody };
+enum class Holder { slot, layer, shared, host, nobody };
 
 Holder holder_of(const TensorDeclaration& d, bool first_of_layer, Kept kept, bool split) {
   switch (d.life) {
@@ -20,6 +20,7 @@ Holder holder_of(const TensorDeclaration& d, bool first_of_layer, Kept kept, boo
     case Life::late_gradient: return split ? Holder::slot : Holder::nobody;
     case Life::layer: return Holder::layer;
     case Life::scratch: return Holder::shared;
+    case Life::host: return Holder::host;
   }
   return Holder::nobody;
 }
@@ -73,13 +74,14 @@ struct Layout {
 using SharedLayers = std::map<const LayerPlan*, LayerRecord>;
 
 /// shared: as of take_slot.
-void take_module(Arena& arena, const Layout& layout, const LayerUses& layer, const SharedLayers& shared,
-                 MtpRecord& record) {
+void take_module(Arena& arena, Arena& host, const Layout& layout, const LayerUses& layer,
+                 const SharedLayers& shared, MtpRecord& record) {
   const LayerShape& s = layout.s;
   const auto stats = [&] { return arena.take(DType::f32, s.local_rows, 2).as<float>(); };
   if (const auto elsewhere = shared.find(layer.plan.get()); elsewhere != shared.end())
     record.layer = elsewhere->second;
   layout.take(arena, Holder::slot, layer.plan.get(), layer.kept, record.layer);
+  layout.take(host, Holder::host, layer.plan.get(), layer.kept, record.layer);
   record.pair = arena.take(s.compute, s.local_rows, 2 * s.hidden);
   for (Matrix* of : {&record.embedded, &record.sum, &record.out, &record.gradient})
     *of = arena.take(s.compute, s.local_rows, s.hidden);
@@ -87,7 +89,7 @@ void take_module(Arena& arena, const Layout& layout, const LayerUses& layer, con
 }
 
 /// shared: where the tensors lie that the slot does not hold.
-void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
+void take_slot(Arena& arena, Arena& host, const Layout& layout, const VirtualStageUses& uses,
                const SharedLayers& shared, Slot& slot) {
   const LayerShape& s = layout.s;
   const bool split = layout.split;
@@ -97,6 +99,7 @@ void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
     const auto elsewhere = shared.find(layer.plan.get());
     slot.layers.push_back(elsewhere == shared.end() ? LayerRecord{} : elsewhere->second);
     layout.take(arena, Holder::slot, layer.plan.get(), layer.kept, slot.layers.back(), has_input);
+    layout.take(host, Holder::host, layer.plan.get(), layer.kept, slot.layers.back());
   }
   const auto edge = [&] { return arena.take(s.compute, s.local_rows, s.hidden); };
   if (!uses.last) slot.output = edge(), slot.output_gradient = edge();
@@ -113,7 +116,7 @@ void take_slot(Arena& arena, const Layout& layout, const VirtualStageUses& uses,
     slot.final_stats = arena.take(DType::f32, s.local_rows, 2).as<float>();
     if (!uses.mtp.empty()) slot.final_out = edge();
     for (const MtpUses& module : uses.mtp)
-      take_module(arena, layout, module.layer, shared, slot.mtp.emplace_back());
+      take_module(arena, host, layout, module.layer, shared, slot.mtp.emplace_back());
   }
 }
 
@@ -174,7 +177,8 @@ int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage,
   return shard.rows;
 }
 
-void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& options, Memory& m) {
+void take_all(Arena& arena, Arena& host, const StageUses& uses, const StageModel::Options& options,
+              Memory& m) {
   const Layout layout(uses, options.split_backward);
   const LayerShape& s = layout.s;
   take_once(arena, layout, uses, m);
@@ -183,7 +187,7 @@ void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& op
   for (size_t c = 0; c < uses.virtual_stages.size(); ++c) {
     const VirtualStageUses& virtual_stage = uses.virtual_stages[c];
     m.slots[c].resize(size_t(options.slots[c]));
-    for (Slot& slot : m.slots[c]) take_slot(arena, layout, virtual_stage, m.shared.layer, slot);
+    for (Slot& slot : m.slots[c]) take_slot(arena, host, layout, virtual_stage, m.shared.layer, slot);
     if (!virtual_stage.first) m.inputs[c].resize(size_t(options.slots[c]) + 1);
     for (Matrix& input : m.inputs[c]) input = arena.take(s.compute, s.local_rows, s.hidden);
     for (size_t slot = 0; slot < m.slots[c].size() && !virtual_stage.first; ++slot)
@@ -231,10 +235,11 @@ StageBytes StageModel::plan(const StageUses& uses, const Options& options) {
   // The slots of a virtual stage are alike and every piece begins on 64 bytes, so that one measured slot is
   // all of them.
   for (size_t c = 0; c < uses.virtual_stages.size(); ++c) {
-    Arena one;
+    Arena one, host;
     Slot slot;
-    take_slot(one, layout, uses.virtual_stages[c], {}, slot);
+    take_slot(one, host, layout, uses.virtual_stages[c], {}, slot);
     bytes.activations += one.used() * size_t(options.slots[c]);
+    bytes.host += host.used() * size_t(options.slots[c]);
     Arena input;
     if (!uses.virtual_stages[c].first) input.take(s.compute, s.local_rows, s.hidden);
     bytes.activations += input.used() * (size_t(options.slots[c]) + 1);

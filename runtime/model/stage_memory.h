@@ -75,6 +75,8 @@ inline size_t rotary_bytes(const Rotary& rotary, const LayerShape& s) {
 Memory first_rows(Memory m, int64_t rows, int64_t count);
 
 /// Lays out all activation memory.
-void take_all(Arena& arena, const StageUses& uses, const StageModel::Options& options, Memory& m);
+///   host   of Life::host
+void take_all(Arena& arena, Arena& host, const StageUses& uses, const StageModel::Options& options,
+              Memory& m);
 
 }  // namespace trainctl::stage_memory

@@ -5,6 +5,7 @@
 // gradient, while the logits of a micro-batch exist. So every schedule holds the logits of only one
 // micro-batch at a time.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,6 +22,7 @@ struct StageBytes {
   size_t tensor_sums = 0;   ///< TensorParallel::scratch_bytes
   size_t positions = 0;     ///< the rotary table
   size_t context = 0;       ///< parallel::context_index_bytes
+  size_t host = 0;          ///< Life::host: of the host's memory
   size_t scratch() const { return shared + tensor_sums + positions + context; }
 };
 
@@ -31,6 +33,8 @@ kernels::ScratchShape scratch_shape(const ModelTables& tables, const parallel::S
 struct StagePeers {
   parallel::Communicator* context = nullptr;  ///< they have parts of the same sequences
   parallel::Communicator* experts = nullptr;  ///< they share experts
+  std::function<void()> check = {};           ///< LayerContext::check_exchanges
+  const bool* rehearses = nullptr;            ///< LayerContext::rehearses
 };
 
 class StageModel {

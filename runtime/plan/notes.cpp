@@ -142,10 +142,15 @@ std::string shared_gradients_note(const JobSpec& job) {
 std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
   const ParallelSpec& p = r.job.parallelism;
-  if (r.device.kind == DeviceKind::cuda && (p.context_blocks > 1 || p.expert > 1))
-    notes.push_back(fmt::format("GPUs do not {} yet: this is what they would take, and no launch on them",
-                                p.context_blocks > 1 ? "compute parts of sequences" : "share experts"));
+  if (r.device.kind == DeviceKind::cuda && p.context_blocks > 1)
+    notes.push_back(
+        "GPUs do not compute parts of sequences yet: this is what they would take, and no launch on them");
   if (p.expert > 1) notes.push_back(shared_gradients_note(r.job));
+  if (p.expert > 1 && r.device.kind == DeviceKind::cuda)
+    notes.push_back(
+        "the host waits for its GPU in each forward pass of a layer with experts, to learn how many rows go "
+        "to "
+        "which rank: it enqueues no kernels ahead of that");
   if (p.lanes % p.data != 0) notes.push_back(uneven_width_note(r.job));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));

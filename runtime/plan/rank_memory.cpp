@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "ckpt/chunk_stream.h"
 #include "ckpt/pieces.h"
@@ -48,6 +49,7 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
     m.nccl = nccl_bytes_estimate(job);
     return m;
   }
+  m.stage.activations += std::exchange(m.stage.host, 0);  // one memory
   m.trace = SpanRecorder::bytes(trace_spans(job));
   if (!batch.empty())
     m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) *
@@ -70,7 +72,7 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, con
                                        job.checkpoint.memory == MemoryCopies::one ? 1 : 2);
   m.copies_count = device.is_host();
   if (!device.is_host()) {
-    m.pinned_host = staging_bytes(sharding.saved);
+    m.pinned_host = m.stage.host + staging_bytes(sharding.saved);
     return;
   }
   // Any job may begin from a checkpoint, of which a rank reads its whole state; what it saves is no more.
@@ -100,6 +102,11 @@ size_t nccl_bytes_estimate(const JobSpec& job) {
   add(mesh.tp, 1, nccl.blocks);
   add(mesh.cp, mesh.tp, nccl.blocks);
   add(mesh.cp * mesh.dp, mesh.tp, nccl.blocks);
+  const int experts = job.parallelism.expert;
+  if (experts > 1) {
+    add(experts, mesh.tp, nccl.blocks);
+    add(mesh.cp * mesh.dp / experts, mesh.tp * experts, nccl.blocks);
+  }
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
   const parallel::VirtualStages stages = job.parallelism.stage_order();
   const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) * (stages.v_shaped ? 2 : 1) : 0;

@@ -25,7 +25,8 @@ struct RankMemory {
   /// auto does without them where they do not fit.
   size_t copies = 0;
   bool copies_count = false;  ///< they are of the device's memory, and of the resident size of the rank (CPU)
-  size_t pinned_host = 0;     ///< host memory for saving and loading, not in the total (GPU; staging_bytes)
+  size_t pinned_host =
+      0;  ///< for saving and loading (staging_bytes), and StageBytes::host; not in the total (GPU)
   /// A rank with copies saves from them, and reads its state before it has them.
   size_t saving_beside_copies() const { return copies_count && copies >= saving ? 0 : saving; }
   size_t without_copies() const {

@@ -126,7 +126,8 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("checkpoint buffer", m.saving_beside_copies());
   add("spans of traced steps", m.trace);
   add("program and libraries", m.program);
-  add("staging of saves and loads", m.pinned_host, true);
+  add("counts of the rows of experts", m.stage.host, true);
+  add("staging of saves and loads", m.pinned_host - m.stage.host, true);
   add("copies of the state in memory", m.copies, !m.copies_count);
   return regions;
 }

@@ -163,7 +163,10 @@ std::string memory_lines(const PlanReport& r) {
   for (const Term& term : terms_of(r, m))
     if (term.bytes > 0) line(term.text, term.bytes);
   line("total", m.total());
-  if (m.pinned_host > 0) line("and pinned memory of the host, to save and load", m.pinned_host);
+  if (m.pinned_host > 0)
+    line(m.stage.host > 0 ? "and pinned memory of the host"
+                          : "and pinned memory of the host, to save and load",
+         m.pinned_host);
   if (m.copies > 0 && !m.copies_count)
     line(fmt::format("and {} of its state in /dev/shm", copies_text(r)), m.copies);
   return out;

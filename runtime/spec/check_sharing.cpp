@@ -87,9 +87,6 @@ void check_expert_ranks(Resolution& r) {
         "number of lanes",
         {"parallelism.expert", "parallelism.data", "parallelism.lanes"},
         {fmt::format("use data = {}", std::bit_floor(unsigned(p.data)))});
-  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
-    r.report("E0320", "GPUs do not share experts yet", {"parallelism.expert", "device"},
-             {"use expert = 1, or device \"cpu\""});
 }
 
 }  // namespace

@@ -36,7 +36,9 @@ parallel::AxisGroups MeshCommunicators::shared() const {
   return groups;
 }
 
-StagePeers MeshCommunicators::peers() const { return {axes[parallel::Axis::cp].get(), experts.get()}; }
+StagePeers MeshCommunicators::peers(const bool& rehearses) const {
+  return {axes[parallel::Axis::cp].get(), experts.get(), [this] { check(); }, &rehearses};
+}
 
 double MeshCommunicators::waited_s() const {
   double seconds = 0;

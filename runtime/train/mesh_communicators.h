@@ -38,8 +38,8 @@ struct MeshCommunicators {
   }
   /// Those along which parameters are shared.
   parallel::AxisGroups shared() const;
-  /// Other ranks that compute the same layers.
-  StagePeers peers() const;
+  /// Other ranks that compute the same layers. This object and `rehearses` must outlive the result.
+  StagePeers peers(const bool& rehearses) const;
   void set_deadline(double seconds) const;
   /// Throws the error of a message that was cut off: the stream went on with whatever memory held.
   void check() const;

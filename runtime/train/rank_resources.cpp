@@ -56,7 +56,8 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
                                                   job_.parallelism.sequence_parallel);
   params = std::make_unique<parallel::ShardedParams>(plan.params, comms.shared(), backend, *stream);
   activity.progress(1, 3, false);
-  model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream, comms.peers());
+  model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream,
+                                       comms.peers(rehearsing_));
   activity.progress(2, 3, false);
   losses =
       backend.allocate_host(std::max<size_t>(size_t(micro_batches * model->loss_sums()), 1) * sizeof(double));
@@ -101,6 +102,10 @@ std::vector<RankResources::RehearsedAxis> RankResources::rehearsed_axes() {
   std::vector<RehearsedAxis> axes;
   for (const parallel::AxisRow& row : parallel::kAxes)
     if (row.moves_tensors && comms.axes[row.axis]) axes.push_back({&comms.axes[row.axis], &peers_[row.axis]});
+  if (comms.experts) {
+    axes.push_back({&comms.experts, &expert_peers_});
+    axes.push_back({&comms.expert_data, &expert_data_peers_});
+  }
   if (comms.tied) axes.push_back({&comms.tied, &tied_peers_});
   return axes;
 }

@@ -45,7 +45,7 @@ class RankResources {
   const JobSpec& job_;
   bool rehearsing_ = false;
   parallel::PerAxis<std::set<int>> peers_;  ///< of the step
-  std::set<int> tied_peers_;
+  std::set<int> tied_peers_, expert_peers_, expert_data_peers_;
   struct RehearsedAxis {
     std::unique_ptr<parallel::Communicator>* axis;
     std::set<int>* peers;

@@ -9,76 +9,13 @@
 #include <cmath>
 
 #include "runtime/plan/plan.h"
-#include "test/cuda_training/gpu_runs.h"
-#include "test/support/emulated_gpu/emulated_gpu.h"
-#include "test/support/emulated_gpu/emulated_nccl.h"
+#include "test/cuda_training/nccl_runs.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
 using parallel::Schedule;
-
-namespace {
-
-ThreadRun run_with_nccl(const JobSpec& job, const std::string& dir, int64_t steps, uint64_t seed, double deadline_s = 60) {
-  prepare_devices(job.mesh().world_size(), seed);
-  emulated_gpu::reset_nccl({.seed = seed});
-  ThreadRunOptions options;
-  options.dir = dir;
-  options.max_steps = steps;
-  options.deadline_s = deadline_s;
-  options.make_backend = [](int rank) { return kernels::make_cuda_backend({.device = rank}); };
-  options.make_world = [deadline_s](std::unique_ptr<parallel::Communicator> host, kernels::Backend& backend) {
-    return parallel::make_nccl_communicator(std::move(host), backend, deadline_s, parallel::Traffic::none);   // as a rank does
-  };
-  ThreadRun run = run_on_threads(job, options);
-  // The rehearsal has named every peer of the steps.
-  CHECK(emulated_gpu::nccl_late_connections() == 0);
-  return run;
-}
-
-JobSpec base_job(Family family, const std::string& dir, DType compute, int tp) {
-  JobSpec job = tiny_job(family, dir);
-  job.compute = compute;
-  job.parallelism.tensor = tp;
-  job.parallelism.lanes = 2;
-  return job;
-}
-
-void check_mesh(const JobSpec& base, const std::string& dir, const std::string& name, void (*change)(JobSpec&)) {
-  CAPTURE(name);
-  prepare_devices(1, 1);
-  const ThreadRun plain = run_on_gpu(base, dir + "/plain-" + name, effort().steps);
-  JobSpec job = base;
-  change(job);
-  for (const uint64_t seed : {1, 2, 4}) {
-    CAPTURE(seed);
-    const ThreadRun run = run_with_nccl(job, dir + "/" + name + std::to_string(seed), effort().steps, seed);
-    CHECK(run.losses == plain.losses);
-    CHECK(run.grad_norms == plain.grad_norms);
-    CHECK(run.root_hash == plain.root_hash);
-  }
-}
-
-}  // namespace
-
-namespace {
-
-/// What a rank launches for the first time behind its first exchange.
-void check_loaded_early(JobSpec job, const std::string& dir) {
-  job.data.val = job.data.train;
-  job.eval = {.every_steps = 2, .max_sequences = 2 * job.batch.micro_sequences};
-  (void)run_with_nccl(job, dir, 2, 1);
-  for (int device = 0; device < job.mesh().world_size(); ++device) {
-    const emulated_gpu::FirstLaunches launches = emulated_gpu::first_launches(device);
-    CAPTURE(device, launches.kernels.size());
-    CHECK(launches.before_exchange > 10);
-    for (size_t i = launches.before_exchange; i < launches.kernels.size(); ++i) FAIL_CHECK("loaded late: " << launches.kernels[i]);
-  }
-}
-
-}  // namespace
 
 TEST_CASE("every kernel of a run is launched before the first exchange", "[nccl]") {
   const TemporaryFolder dir;
@@ -129,13 +66,6 @@ TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {
 }
 
 namespace {
-
-size_t planned_bytes(const JobSpec& job) {
-  size_t worst = 0;
-  for (const RankMemory& m : make_plan(job, DeviceKind::cuda).stages) worst = std::max(worst, m.total() - m.nccl);
-  return worst;
-}
-size_t taken_bytes(const ThreadRun& run) { return *std::max_element(run.allocated_bytes.begin(), run.allocated_bytes.end()); }
 
 /// reduction = "fast" beside "exact" on one mesh. `rounds_otherwise`: enough parts that another order of additions can be seen.
 void check_fast(Family family, DType compute, int tp, int pp, int dp, int zero_stage, bool rounds_otherwise) {

@@ -1,6 +1,8 @@
 #include "runtime/model/sublayers/expert_rows.h"
 
-#include <numeric>
+#include <chrono>
+
+#include "parallel/back_off.h"
 
 namespace trainctl {
 
@@ -11,8 +13,10 @@ namespace {
 /// A matrix of `rows` rows as one column, or one row.
 Matrix column(const Matrix& m) { return kernels::matrix(m.data, m.dtype, m.count(), 1); }
 
-/// i32 that the host may read.
-const int32_t* numbers(const Matrix& m) { return m.as<int32_t>(); }
+/// i32 of Life::host.
+int32_t* numbers(const Matrix& m) { return m.as<int32_t>(); }
+
+size_t bytes_of(const Matrix& m) { return size_t(m.count()) * size_of(m.dtype); }
 
 }  // namespace
 
@@ -25,9 +29,10 @@ void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape&
   list.push_back({n.rows, Life::activation, DType::i32, 1, s.rows * dispatch.top_k});
   if (s.expert_ranks == 1) return;
   const int64_t here = most_rows(s, dispatch);
-  list.push_back({n.offsets_of_sources, Life::activation, DType::i32, sources, experts + 1});
+  list.push_back({n.offsets_of_sources, Life::scratch, DType::i32, sources, experts + 1});
   list.push_back({n.offsets_here, Life::activation, DType::i32, sources, experts / s.expert_ranks + 1});
-  list.push_back({n.places_here, Life::scratch, DType::i32, 1, here});
+  list.push_back({n.told, Life::host, DType::i32, sources, experts + 1});
+  list.push_back({n.told_here, Life::host, DType::i32, sources, experts / s.expert_ranks + 1});
   list.push_back({n.row_weights, Life::scratch, DType::f32, rows, 1});
   list.push_back({n.weights_here, Life::activation, DType::f32, here, 1});
   list.push_back({n.weight_gradients_here, Life::scratch, DType::f32, here, 1});
@@ -37,11 +42,10 @@ ExpertRows::ExpertRows(const LayerContext& c, const Numbers& n, const Dispatch& 
     : n_(n), ranks_{c.experts}, blocks_(c.shape.cut.blocks_here()), dispatch_(dispatch) {
   ENSURE(dispatch.experts % ranks_.size() == 0 && ranks_.size() == c.shape.expert_ranks,
          "{} experts on {} ranks", dispatch.experts, ranks_.size());
-  ENSURE(ranks_.size() == 1 || c.backend.is_host() || !c.backend.computes(),
-         "the rows of experts on other ranks are counted on the host");
+  if (ranks_.size() > 1 && !c.backend.is_host()) counted_ = c.backend.create_event();
 }
 
-void ExpertRows::arrange(const LayerContext& c, Tensors& t, Matrix weights) const {
+void ExpertRows::arrange(const LayerContext& c, Tensors& t, Matrix weights, bool again) const {
   // Behind a cache of keys there are fewer tokens than in a sequence.
   const Matrix ids = t[size_t(n_.ids)];
   const int64_t tokens = ids.rows / blocks_, slots = tokens * dispatch_.top_k, rows = dispatch_.rows(tokens);
@@ -56,44 +60,71 @@ void ExpertRows::arrange(const LayerContext& c, Tensors& t, Matrix weights) cons
     if (dispatch_.capacity > 0 && dispatch_.by_weight) op.weights = weights.row_range(block * tokens, tokens);
     c.backend.run(c.stream, op);
   }
-  if (ranks_.size() > 1) tell(c, t);
+  if (ranks_.size() == 1) return;
+  if (!again) tell(c, t);
+  const Matrix here = t[size_t(n_.told_here)];
+  c.backend.copy_to_device(c.stream, t[size_t(n_.offsets_here)].data, here.data, bytes_of(here));
 }
 
 /// Every rank learns how many rows of each source each expert has.
 void ExpertRows::tell(const LayerContext& c, Tensors& t) const {
-  const Matrix own = t[size_t(n_.offsets)], all = t[size_t(n_.offsets_of_sources)];
-  parallel::all_gather(*ranks_.comm, c.stream, own.data, all.data, size_t(own.count()) * sizeof(int32_t));
-  if (!c.backend.computes()) return;
-  const int64_t first = ranks_.rank() * experts_here();
+  const Matrix own = t[size_t(n_.offsets)], all = t[size_t(n_.offsets_of_sources)], told = t[size_t(n_.told)];
+  parallel::all_gather(*ranks_.comm, c.stream, own.data, all.data, bytes_of(own));
+  if (!c.backend.computes() || (c.rehearses && *c.rehearses)) {
+    assume_equal(c, t);
+  } else {
+    c.backend.copy_to_host(c.stream, told.data, all.data, bytes_of(told));
+    if (counted_) await_counts(c);
+  }
+  const int64_t first = ranks_.rank() * experts_here(), rows = rows_of_block(t);
   for (int source = 0; source < sources(); ++source) {
-    const int32_t* const from = numbers(all.row_range(source, 1)) + first;
-    auto* const to = t[size_t(n_.offsets_here)].row_range(source, 1).as<int32_t>();
-    for (int64_t e = 0; e <= experts_here(); ++e) to[e] = from[e] - from[0];
+    const int32_t* const from = numbers(told.row_range(source, 1));
+    int32_t* const to = numbers(t[size_t(n_.told_here)].row_range(source, 1));
+    const int32_t all = from[dispatch_.experts];
+    ENSURE(from[0] == 0 && (may_drop() ? all >= 0 && all <= rows : all == rows),
+           "{}: rows {} to {} of source {} instead of {}", ranks_.comm->name(), from[0], all, source, rows);
+    for (int64_t e = 0; e <= experts_here(); ++e) to[e] = from[first + e] - from[first];
+  }
+}
+
+/// Exchanges with lost peers end, at their deadline, with anything in the memory that they fill.
+void ExpertRows::await_counts(const LayerContext& c) const {
+  constexpr std::chrono::microseconds kLate{20};  // the device has nothing to do until the host goes on
+  c.stream.record(*counted_);
+  for (parallel::BackOff back_off(kLate); !counted_->reached(); back_off.pause())
+    if (c.check_exchanges) c.check_exchanges();
+  if (c.check_exchanges) c.check_exchanges();
+}
+
+/// Where nothing is exchanged: as if all experts had equally many rows.
+void ExpertRows::assume_equal(const LayerContext& c, Tensors& t) const {
+  const int64_t rows = rows_of_block(t), experts = dispatch_.experts;
+  for (int source = 0; source < sources(); ++source) {
+    int32_t* const to = numbers(t[size_t(n_.told)].row_range(source, 1));
+    for (int64_t e = 0; e <= experts; ++e) to[e] = int32_t(rows * e / experts);
   }
 }
 
 /// How many rows of a source are of the experts of rank `rank`.
-int64_t ExpertRows::sent(const LayerContext& c, const Tensors& t, int source, int rank) const {
-  // Where nothing is computed: as if all experts had equally many.
-  if (!c.backend.computes()) return rows_of_block(t) / ranks_.size();
-  const int32_t* const offsets = numbers(t[size_t(n_.offsets_of_sources)].row_range(source, 1));
+int64_t ExpertRows::sent(const Tensors& t, int source, int rank) const {
+  const int32_t* const offsets = numbers(t[size_t(n_.told)].row_range(source, 1));
   return offsets[(rank + 1) * experts_here()] - offsets[rank * experts_here()];
 }
 
-std::vector<ExpertRows::Source> ExpertRows::sources_here(const LayerContext& c, const Tensors& t) const {
+std::vector<ExpertRows::Source> ExpertRows::sources_here(const Tensors& t) const {
   std::vector<Source> list;
   int64_t first = 0;
   for (int i = 0; i < sources(); ++i) {
     const bool alone = ranks_.size() == 1;
-    const int64_t count = alone ? rows_of_block(t) : sent(c, t, i, ranks_.rank());
+    const int64_t count = alone ? rows_of_block(t) : sent(t, i, ranks_.rank());
     list.push_back({first, count, t[size_t(alone ? n_.offsets : n_.offsets_here)].row_range(i, 1)});
     first += count;
   }
   return list;
 }
 
-Matrix ExpertRows::here(const LayerContext& c, const Tensors& t, Matrix most) const {
-  const Source last = sources_here(c, t).back();
+Matrix ExpertRows::here(const Tensors& t, Matrix most) const {
+  const Source last = sources_here(t).back();
   return most.row_range(0, last.first + last.count);
 }
 
@@ -114,13 +145,13 @@ void ExpertRows::exchange(const LayerContext& c, const Tensors& t, Matrix home, 
   for (int block = 0; block < blocks_; ++block) {
     int64_t at_home = block * rows_of_block(t);
     for (int peer = 0; peer < ranks_.size(); ++peer) {
-      const int64_t count = sent(c, t, ranks_.rank() * blocks_ + block, peer);
+      const int64_t count = sent(t, ranks_.rank() * blocks_ + block, peer);
       add(of_home, peer, home, at_home, count, block);
       at_home += count;
     }
   }
   for (int source = 0; source < sources(); ++source) {
-    const int64_t count = sent(c, t, source, ranks_.rank());
+    const int64_t count = sent(t, source, ranks_.rank());
     add(of_here, source / blocks_, here, at_here, count, source % blocks_);
     at_here += count;
   }
@@ -137,7 +168,7 @@ Matrix ExpertRows::send(const LayerContext& c, Tensors& t, Matrix of_tokens, Mat
                                                 .out = home.row_range(block * rows, rows),
                                                 .top_k = slots_of_block(t) / tokens});
   if (ranks_.size() == 1) return home;
-  here = this->here(c, t, here);
+  here = this->here(t, here);
   exchange(c, t, home, here, false);
   return here;
 }
@@ -159,21 +190,19 @@ void ExpertRows::send_weights(const LayerContext& c, Tensors& t, Matrix weights)
   send(c, t, column(weights), t[size_t(n_.row_weights)], t[size_t(n_.weights_here)]);
 }
 
-ExpertRows::Weights ExpertRows::weights_of(const LayerContext& c, const Tensors& t, int source,
-                                           const Source& s, Matrix at_home, int here) const {
+ExpertRows::Weights ExpertRows::weights_of(const Tensors& t, int source, const Source& s, Matrix at_home,
+                                           int here) const {
   if (ranks_.size() == 1) {
     const int64_t tokens = at_home.rows / blocks_;
     return {at_home.row_range(source * tokens, tokens), t[size_t(n_.slots)].columns(s.first, s.count)};
   }
-  const Matrix places = t[size_t(n_.places_here)].columns(0, s.count);
-  if (c.backend.computes()) std::iota(places.as<int32_t>(), places.as<int32_t>() + places.cols, 0);
-  return {t[size_t(here)].row_range(s.first, s.count), places};
+  return {t[size_t(here)].row_range(s.first, s.count), {}};
 }
 
 void ExpertRows::scale(const LayerContext& c, Tensors& t, Matrix weights, Matrix x, Matrix y) const {
   int source = 0;
-  for (const Source& s : sources_here(c, t)) {
-    const Weights w = weights_of(c, t, source++, s, weights, n_.weights_here);
+  for (const Source& s : sources_here(t)) {
+    const Weights w = weights_of(t, source++, s, weights, n_.weights_here);
     c.backend.run(c.stream, kernels::ScaleRows{.x = x.row_range(s.first, s.count),
                                                .weights = w.of,
                                                .slots = w.slots,
@@ -184,17 +213,16 @@ void ExpertRows::scale(const LayerContext& c, Tensors& t, Matrix weights, Matrix
 void ExpertRows::scale_backward(const LayerContext& c, Tensors& t, Matrix weights, Matrix x, Matrix dy,
                                 Matrix dweights) const {
   int source = 0;
-  for (const Source& s : sources_here(c, t)) {
-    const Weights w = weights_of(c, t, source, s, weights, n_.weights_here);
+  for (const Source& s : sources_here(t)) {
+    const Weights w = weights_of(t, source, s, weights, n_.weights_here);
     const Matrix rows = dy.row_range(s.first, s.count);
-    c.backend.run(c.stream,
-                  kernels::ScaleRowsBackward{
-                      .x = x.row_range(s.first, s.count),
-                      .weights = w.of,
-                      .slots = w.slots,
-                      .dy = rows,
-                      .dweights = weights_of(c, t, source++, s, dweights, n_.weight_gradients_here).of,
-                      .dx = rows});
+    c.backend.run(c.stream, kernels::ScaleRowsBackward{
+                                .x = x.row_range(s.first, s.count),
+                                .weights = w.of,
+                                .slots = w.slots,
+                                .dy = rows,
+                                .dweights = weights_of(t, source++, s, dweights, n_.weight_gradients_here).of,
+                                .dx = rows});
   }
 }
 
@@ -202,7 +230,7 @@ void ExpertRows::give_weights_back(const LayerContext& c, Tensors& t, Matrix dwe
   if (ranks_.size() == 1) return;
   const Matrix home = t[size_t(n_.row_weights)];
   const int64_t rows = rows_of_block(t), slots = slots_of_block(t), tokens = dweights.rows / blocks_;
-  give_back(c, t, here(c, t, t[size_t(n_.weight_gradients_here)]), home);
+  give_back(c, t, here(t, t[size_t(n_.weight_gradients_here)]), home);
   for (int block = 0; block < blocks_; ++block)
     c.backend.run(c.stream, kernels::GatherRows{.x = home.row_range(block * rows, rows),
                                                 .slots = t[size_t(n_.rows)].columns(block * slots, slots),
@@ -211,13 +239,13 @@ void ExpertRows::give_weights_back(const LayerContext& c, Tensors& t, Matrix dwe
 
 void ExpertRows::add_bias(const LayerContext& c, Tensors& t, Matrix x, int bias, Matrix weights) const {
   int source = 0;
-  for (const Source& s : sources_here(c, t)) {
+  for (const Source& s : sources_here(t)) {
     kernels::AddExpertBias op{
         .x = x.row_range(s.first, s.count),
         .bias = kernels::matrix(c.params.weight(bias).data, DType::f32, experts_here(), x.cols),
         .offsets = s.offsets};
     if (weights) {
-      const Weights w = weights_of(c, t, source, s, weights, n_.weights_here);
+      const Weights w = weights_of(t, source, s, weights, n_.weights_here);
       op.weights = w.of, op.slots = w.slots;
     }
     ++source;
@@ -227,8 +255,8 @@ void ExpertRows::add_bias(const LayerContext& c, Tensors& t, Matrix x, int bias,
 
 void ExpertRows::bias_weights(const LayerContext& c, Tensors& t, Matrix dy, int bias, Matrix dweights) const {
   int source = 0;
-  for (const Source& s : sources_here(c, t)) {
-    const Weights w = weights_of(c, t, source++, s, dweights, n_.weight_gradients_here);
+  for (const Source& s : sources_here(t)) {
+    const Weights w = weights_of(t, source++, s, dweights, n_.weight_gradients_here);
     c.backend.run(c.stream,
                   kernels::ExpertBiasWeights{.dy = dy.row_range(s.first, s.count),
                                              .bias = kernels::matrix(c.params.weight(bias).data, DType::f32,
@@ -242,11 +270,11 @@ void ExpertRows::bias_weights(const LayerContext& c, Tensors& t, Matrix dy, int 
 void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int bias, Matrix weights,
                                LanePlace at) const {
   int source = 0;
-  for (const Source& s : sources_here(c, t)) {
+  for (const Source& s : sources_here(t)) {
     const int lane = at.lane / blocks_ * sources() + source;
     kernels::ExpertBiasBackward op{.dy = dy.row_range(s.first, s.count), .offsets = s.offsets};
     if (weights) {
-      const Weights w = weights_of(c, t, source, s, weights, n_.weights_here);
+      const Weights w = weights_of(t, source, s, weights, n_.weights_here);
       op.weights = w.of, op.slots = w.slots;
     }
     op.dbias = kernels::matrix(c.params.gradient(bias, lane).data, DType::f32, experts_here(), dy.cols);
@@ -258,7 +286,7 @@ void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int
 }
 
 void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Linear& w, Matrix y) const {
-  for (const Source& s : sources_here(c, t))
+  for (const Source& s : sources_here(t))
     c.backend.run(c.stream, kernels::GroupedForward{.x = x.row_range(s.first, s.count),
                                                     .offsets = s.offsets,
                                                     .w = &w.packed(),
@@ -267,7 +295,7 @@ void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Lin
 
 void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy, const Linear& w,
                                    Matrix dx) const {
-  for (const Source& s : sources_here(c, t))
+  for (const Source& s : sources_here(t))
     c.backend.run(c.stream, kernels::GroupedBackwardInput{.dy = dy.row_range(s.first, s.count),
                                                           .offsets = s.offsets,
                                                           .w = &w.packed(),
@@ -276,7 +304,7 @@ void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy,
 
 void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, Matrix x, const Linear& w,
                                  LanePlace at) const {
-  const std::vector<Source> all = sources_here(c, t);
+  const std::vector<Source> all = sources_here(t);
   for (int source = 0; source < int(all.size()); ++source) {
     const Source& s = all[size_t(source)];
     const LanePlace lane{at.lane / blocks_ * sources() + source, at.first};

@@ -7,6 +7,11 @@
 // With a capacity an expert takes at most so many rows of each source; what is over has no row, and adds
 // nothing to its token.
 //
+// How many rows go where is known on the device alone, and messages have the sizes that the host gives them. So
+// the ranks tell each other the counts of all sources, and the forward pass waits on the host until the device
+// has come as far as they: once a layer and micro-batch. What it has read stays in host memory for backward,
+// and for a pass that is computed again, which routes alike.
+//
 // Letters (sublayer.h, kernels/moe_ops.h): R rows of own tokens, M k at most; N the rows at the experts here, of each
 // of the ranks that share them at most M times k, or times the experts here if they are fewer.
 #pragma once
@@ -41,10 +46,11 @@ struct Dispatch {
 class ExpertRows {
  public:
   /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1],
-  /// slots [R] and rows [M k]; that of all sources [sources, E + 1], and of their rows here [sources, E here + 1].
-  /// In the order of own rows, and of rows here: weights and their gradients in f32.
+  /// slots [R] and rows [M k]; that of all sources [sources, E + 1] as it arrives, and of their rows here
+  /// [sources, E here + 1]; both as the host reads and makes them. In the order of own rows, and of rows here:
+  /// weights and their gradients in f32.
   struct Numbers {
-    int ids, offsets, slots, rows, offsets_of_sources, offsets_here, places_here;
+    int ids, offsets, slots, rows, offsets_of_sources, offsets_here, told, told_here;
     int row_weights, weights_here, weight_gradients_here;
   };
   static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
@@ -64,8 +70,8 @@ class ExpertRows {
   bool may_drop() const { return dispatch_.capacity > 0; }
 
   /// Orders the rows of the tokens that the router has sent (ids, and weights [M, k]), and tells the ranks of
-  /// their experts.
-  void arrange(const LayerContext& c, Tensors& t, kernels::Matrix weights) const;
+  /// their experts. again: it has done so for this micro-batch, and only the order on the device is made again.
+  void arrange(const LayerContext& c, Tensors& t, kernels::Matrix weights, bool again) const;
   /// Rows of `of_tokens` [M, C] to their experts. home [R, C]: room for own rows in order. Returns the rows
   /// here: of `here` [N, C], which without other ranks is `home`.
   kernels::Matrix send(const LayerContext& c, Tensors& t, kernels::Matrix of_tokens, kernels::Matrix home,
@@ -75,7 +81,7 @@ class ExpertRows {
   /// out [M, C]: of each token the sum of its rows home.
   void combine(const LayerContext& c, Tensors& t, kernels::Matrix home, kernels::Matrix out) const;
   /// Of a tensor with a row for each row here: those that there are.
-  kernels::Matrix here(const LayerContext& c, const Tensors& t, kernels::Matrix most) const;
+  kernels::Matrix here(const Tensors& t, kernels::Matrix most) const;
 
   /// The router's weights to the rows here (weights [M, k]); y = weight x of each row.
   void send_weights(const LayerContext& c, Tensors& t, kernels::Matrix weights) const;
@@ -115,23 +121,26 @@ class ExpertRows {
   /// Of a block here: its rows, and its slots.
   int64_t rows_of_block(const Tensors& t) const { return t[size_t(n_.slots)].cols / blocks_; }
   int64_t slots_of_block(const Tensors& t) const { return t[size_t(n_.rows)].cols / blocks_; }
-  std::vector<Source> sources_here(const LayerContext& c, const Tensors& t) const;
-  /// Of the rows of a source: the router's weights, or their gradients, and the slots by which ops find them.
+  std::vector<Source> sources_here(const Tensors& t) const;
+  /// Of the rows of a source: the router's weights, or their gradients, and the slots by which ops find them;
+  /// empty: they are in the order of rows.
   struct Weights {
     kernels::Matrix of, slots;
   };
   /// here: the tensor of those that came with the rows.
-  Weights weights_of(const LayerContext& c, const Tensors& t, int source, const Source& s,
-                     kernels::Matrix at_home, int here) const;
-  int64_t sent(const LayerContext& c, const Tensors& t, int source, int rank) const;
+  Weights weights_of(const Tensors& t, int source, const Source& s, kernels::Matrix at_home, int here) const;
+  int64_t sent(const Tensors& t, int source, int rank) const;
   void exchange(const LayerContext& c, const Tensors& t, kernels::Matrix home, kernels::Matrix here,
                 bool back) const;
   void tell(const LayerContext& c, Tensors& t) const;
+  void await_counts(const LayerContext& c) const;
+  void assume_equal(const LayerContext& c, Tensors& t) const;
 
   const Numbers n_;
   const ExpertRanks ranks_;
   const int blocks_;  ///< context blocks here
   const Dispatch dispatch_;
+  std::unique_ptr<kernels::Event> counted_;  ///< the device has the counts; null: the host reads its memory
 };
 
 }  // namespace trainctl

@@ -22,7 +22,8 @@ enum MoeNumber {
   kRows,
   kOffsetsOfSources,
   kOffsetsHere,
-  kPlacesHere,
+  kTold,
+  kToldHere,
   kRowWeights,
   kWeightsHere,
   kWeightGradientsHere,  // ExpertRows
@@ -43,8 +44,8 @@ enum MoeNumber {
 static_assert(kLatent + LatentExperts::kTensors <= kMostTensors);
 
 constexpr ExpertRows::Numbers kRowNumbers{
-    kIds,         kOffsets,    kSlots,      kRows,        kOffsetsOfSources,
-    kOffsetsHere, kPlacesHere, kRowWeights, kWeightsHere, kWeightGradientsHere};
+    kIds,  kOffsets,  kSlots,      kRows,        kOffsetsOfSources,   kOffsetsHere,
+    kTold, kToldHere, kRowWeights, kWeightsHere, kWeightGradientsHere};
 
 struct MoeSizes {
   int64_t ffn = 0, up = 0;
@@ -92,16 +93,12 @@ class Moe : public Sublayer {
   }
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
-    activated(c, t, previous, delta);
-    sum_of_experts(c, t, latent_ ? latent_->sum(t) : exit_.part(c, t));
-    if (latent_) latent_->leave(c, t, exit_.part(c, t));
-    if (shared_) shared_->forward(c, t, t[kNorm], router_input(c, t), exit_.part(c, t));
-    return exit_.forward(c, t);
+    return whole(c, t, previous, delta, false);
   }
 
   void recompute(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     if (exit_.keeps())
-      forward(c, t, previous, delta);
+      whole(c, t, previous, delta, true);
     else
       without_output(c, t, previous, delta);
   }
@@ -114,8 +111,8 @@ class Moe : public Sublayer {
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     exit_.backward_input(c, t, dout, at);
-    const Matrix up = here(c, t, kExpertUp), act = here(c, t, kRowsAct), dact = here(c, t, kRowsActGradient),
-                 dup = here(c, t, kExpertUpGradient), partial = c.scratch.partial;
+    const Matrix up = here(t, kExpertUp), act = here(t, kRowsAct), dact = here(t, kRowsActGradient),
+                 dup = here(t, kExpertUpGradient), partial = c.scratch.partial;
     if (latent_) latent_->leave_backward(c, t, t[size_t(exit_.gradient())]);
     const Matrix dout_here = send(c, t, sum_gradient(t));
     rows_.multiply_backward(c, t, dout_here, down_, dact);
@@ -139,8 +136,8 @@ class Moe : public Sublayer {
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    const Matrix dout = send(c, t, sum_gradient(t)), dup = here(c, t, kExpertUpGradient);
-    rows_.weight_gradient(c, t, dout, here(c, t, kExpertAct), down_, at);
+    const Matrix dout = send(c, t, sum_gradient(t)), dup = here(t, kExpertUpGradient);
+    rows_.weight_gradient(c, t, dout, here(t, kExpertAct), down_, at);
     if (down_bias_ >= 0) rows_.bias_gradient(c, t, dout, down_bias_, t[kWeights], at);
     if (up_bias_ >= 0) rows_.bias_gradient(c, t, dup, up_bias_, {}, at);
     rows_.weight_gradient(c, t, dup, send(c, t, input_of_experts(t)), up_, at);
@@ -163,8 +160,8 @@ class Moe : public Sublayer {
                                        .accumulate = !at.first});
   }
 
-  /// As far as the input of the last product.
-  void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
+  /// As far as the input of the last product. again: see ExpertRows::arrange.
+  void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta, bool again) const {
     norm_.forward(c, t, previous, delta);
     router_.forward(c, router_input(c, t), t[kLogits]);
     // Behind a cache of keys there are fewer tokens than in a sequence.
@@ -179,16 +176,24 @@ class Moe : public Sublayer {
       c.backend.copy_to_host(c.stream, c.expert_counts, t[kCounts].data,
                              size_t(t[kCounts].count()) * sizeof(int32_t));
     if (latent_) latent_->enter(c, t, t[kNorm]);
-    rows_.arrange(c, t, t[kWeights]);
+    rows_.arrange(c, t, t[kWeights], again);
     rows_.send_weights(c, t, t[kWeights]);
-    const Matrix up = here(c, t, kExpertUp);
+    const Matrix up = here(t, kExpertUp);
     rows_.multiply(c, t, send(c, t, input_of_experts(t)), up_, up);
     if (up_bias_ >= 0) rows_.add_bias(c, t, up, up_bias_, {});
     activate(c, t);
   }
 
+  Matrix whole(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta, bool again) const {
+    activated(c, t, previous, delta, again);
+    sum_of_experts(c, t, latent_ ? latent_->sum(t) : exit_.part(c, t));
+    if (latent_) latent_->leave(c, t, exit_.part(c, t));
+    if (shared_) shared_->forward(c, t, t[kNorm], router_input(c, t), exit_.part(c, t));
+    return exit_.forward(c, t);
+  }
+
   void without_output(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
-    activated(c, t, previous, delta);
+    activated(c, t, previous, delta, true);
     if (latent_) sum_of_experts(c, t, latent_->sum(t));
     if (shared_) shared_->activated(c, t, t[kNorm], router_input(c, t));
   }
@@ -196,7 +201,7 @@ class Moe : public Sublayer {
   /// Of each token the sum of its experts [M, L].
   void sum_of_experts(const LayerContext& c, Tensors& t, Matrix sum) const {
     const Matrix out = rows_here(c, t);
-    rows_.multiply(c, t, here(c, t, kExpertAct), down_, out);
+    rows_.multiply(c, t, here(t, kExpertAct), down_, out);
     if (adds_down_bias(c)) rows_.add_bias(c, t, out, down_bias_, t[kWeights]);
     rows_.give_back(c, t, out, t[kRowsHome]);
     rows_.combine(c, t, t[kRowsHome], sum);
@@ -213,9 +218,9 @@ class Moe : public Sublayer {
   bool adds_down_bias(const LayerContext& c) const { return down_bias_ >= 0 && c.tp.rank() == 0; }
 
   void activate(const LayerContext& c, Tensors& t) const {
-    const Matrix act = here(c, t, kRowsAct);
-    activation_.forward(c, here(c, t, kExpertUp), act);
-    rows_.scale(c, t, t[kWeights], act, here(c, t, kExpertAct));
+    const Matrix act = here(t, kRowsAct);
+    activation_.forward(c, here(t, kExpertUp), act);
+    rows_.scale(c, t, t[kWeights], act, here(t, kExpertAct));
   }
 
   /// Rows of what tokens have at their experts, in scratch.
@@ -223,11 +228,9 @@ class Moe : public Sublayer {
     return rows_.send(c, t, of_tokens, t[kRowsHome], t[kRowsHere]);
   }
   Matrix rows_here(const LayerContext& c, const Tensors& t) const {
-    return here(c, t, c.shape.expert_ranks > 1 ? kRowsHere : kRowsHome);
+    return here(t, c.shape.expert_ranks > 1 ? kRowsHere : kRowsHome);
   }
-  Matrix here(const LayerContext& c, const Tensors& t, int number) const {
-    return rows_.here(c, t, t[size_t(number)]);
-  }
+  Matrix here(const Tensors& t, int number) const { return rows_.here(t, t[size_t(number)]); }
 
   /// What the router reads is in f32, whatever activations are.
   Matrix router_input(const LayerContext& c, Tensors& t) const {

@@ -15,6 +15,7 @@
 // 2 F with a gate.
 #pragma once
 #include <array>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -68,15 +69,17 @@ struct NormPlan {
 
 /// The lifetime of a tensor of a sublayer. It determines how many copies a rank holds.
 enum class Life : uint8_t {
-  input,        ///< the stream that enters the sublayer [Ml, C]; of a layer's first one kept under every
-                ///< recomputation
-  activation,   ///< forward leaves it for backward: one for each micro-batch in flight, dropped by
-                ///< recomputation `full`
-  cheap,        ///< the same, dropped by `selective` too, because it is cheap to make again to the same bits
-  gradient,     ///< the input half of backward leaves it for the weight half
-  late_gradient,   ///< the same, needed only where the weight half runs apart
-  layer,           ///< one for each layer, made when its weights change
-  scratch          ///< within one pass; all layers use the same
+  input,       ///< the stream that enters the sublayer [Ml, C]; of a layer's first one kept under every
+               ///< recomputation
+  activation,  ///< forward leaves it for backward: one for each micro-batch in flight, dropped by
+               ///< recomputation `full`
+  cheap,       ///< the same, dropped by `selective` too, because it is cheap to make again to the same bits
+  gradient,    ///< the input half of backward leaves it for the weight half
+  late_gradient,  ///< the same, needed only where the weight half runs apart
+  layer,          ///< one for each layer, made when its weights change
+  host,    ///< what the host reads or writes: one for each micro-batch in flight in its own memory, whatever
+           ///< is computed again
+  scratch  ///< within one pass; all layers use the same
 };
 
 /// `number`: the sublayer's own name of it, an index into Tensors.
@@ -90,7 +93,7 @@ struct TensorDeclaration {
 
 /// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,
 /// recomputed or shared.
-constexpr int kMostTensors = 48;
+constexpr int kMostTensors = 52;
 using Tensors = std::array<kernels::Matrix, kMostTensors>;
 /// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
 /// [M, C].
@@ -127,6 +130,10 @@ struct LayerContext {
   /// Where sequences are cut; null: a rank has whole sequences.
   const parallel::ContextParallel* cp = nullptr;
   parallel::Communicator* experts = nullptr;  ///< the ranks that share experts; null: each has all
+  /// Throws the error of an exchange with any peer that was cut off: the stream goes on behind it with whatever
+  /// memory holds.
+  std::function<void()> check_exchanges = {};
+  const bool* rehearses = nullptr;  ///< not null: where it is true, exchanges move nothing
   /// Of a pass over the tokens behind those that caches hold, forward only; empty: of whole sequences.
   std::span<const CachedRows> cached = {};
   /// The tables of the model's rotary positions.

@@ -77,8 +77,8 @@ void declare_experts(DeclareSection& parallel) {
       .integer(
           "expert",
           "Expert parallel size: ranks of a data-parallel group (context ranks count) that share the experts "
-          "of each layer; each token's rows travel to the ranks of its experts and back. On CPU cores. The "
-          "same bits at every width.")
+          "of each layer; each token's rows travel to the ranks of its experts and back. On GPUs "
+          "the host waits in each such layer to learn how many. The same bits at every width.")
       .to(IN_JOB(parallelism.expert))
       .from(1)
       .upto(65536)
@@ -249,7 +249,8 @@ void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
                       "Resources of NCCL where it carries the exchanges. Advanced; no value changes a bit.",
                       Change::free);
   nccl.integer("blocks",
-               "Limit of thread blocks (NCCL's CTAs) for one exchange of a tensor- or data-parallel group. "
+               "Limit of thread blocks (NCCL's CTAs) for one exchange of a tensor-, data- or expert-parallel "
+               "group. "
                "Each occupies a multiprocessor of the GPU while it waits for its peer, and has a buffer "
                "for each peer. More of them than the links between two GPUs need only slow down the "
                "compute.")

@@ -275,8 +275,7 @@ const std::vector<CodePage> kParallelism = {
     {"E0320", "Experts that cannot be shared out",
      "Expert parallelism gives each of `expert` neighbouring ranks of a data-parallel group equally many "
      "experts of each layer, and sends the rows of tokens to them. All of these ranks must come to each "
-     "layer "
-     "equally often. It is computed on CPU cores.",
+     "layer equally often.",
      R"("expert": 3 with 8 experts)", "Use an expert that divides both num_experts and data * context."},
 };
 
