@@ -195,6 +195,9 @@ std::string words_of(EventKind kind, const Json& e) {
     case EventKind::save_failed: return fmt::format("step {}: {}", text("step"), text("reason"));
     case EventKind::memory_one:
     case EventKind::memory_off: return fmt::format("rank {}: {}", text("rank"), text("reason"));
+    case EventKind::experts_idle:
+    case EventKind::experts_uneven:
+    case EventKind::experts_even:
     case EventKind::interval:
     case EventKind::interval_short: return text("text");
     case EventKind::end:

@@ -9,7 +9,8 @@ function mixed(from, to, share) {
 
 /// options: title, note, legend (nodes); columns, rows (numbers); columnText(c), rowText(r) at the axes; word:
 /// of a row; colourOf(c, r); mark(canvas, c, r, x, y, wide, high): draws over a cell; tip(c, r): nodes; now: a
-/// sentence of what is worst; label: the picture in words; lines: rows before which a line is drawn.
+/// sentence of what is worst; label: the picture in words; lines: rows before which a line is drawn; gapless:
+/// small cells have no gaps, so that equal ones are one area.
 class CellMap {
   constructor(options) {
     this.options = options;
@@ -43,13 +44,17 @@ class CellMap {
     c.clearRect(0, 0, box.width, box.height);
     this.frame = { left: 52, top: 4, width: box.width - 62, tall: box.height - 30 };
     const { left, top, width, tall } = this.frame, wide = width / columns, high = tall / rows;
+    // What lies beside without a gap overlaps a little, so that no line shows.
+    const drawn = (size, from) => Math.max(size - (size > from ? 1 : 0), 0.5) + (size > from ? 0 : 0.4);
+    const [gapX, gapY] = o.gapless ? [12, 12] : [6, 5];
     for (let column = 0; column < columns; ++column)
       for (let row = 0; row < rows; ++row) {
         const x = left + column * wide, y = top + row * high;
         c.fillStyle = o.colourOf(column, row);
-        c.fillRect(x, y, Math.max(wide - (wide > 6 ? 1 : 0), 0.5) + (wide > 6 ? 0 : 0.4), Math.max(high - (high > 5 ? 1 : 0), 0.5) + (high > 5 ? 0 : 0.4));
-        if (o.mark) o.mark(c, column, row, x, y, wide, high);
+        c.fillRect(x, y, drawn(wide, gapX), drawn(high, gapY));
       }
+    for (let column = 0; o.mark && column < columns; ++column)
+      for (let row = 0; row < rows; ++row) o.mark(c, column, row, left + column * wide, top + row * high, wide, high);
     c.font = '11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", Arial, sans-serif';
     c.fillStyle = colour('muted');
     c.textAlign = 'right';

@@ -7,6 +7,19 @@ function shade(ratio) {
   const share = ratio > 0 ? Math.max(-1, Math.min(1, Math.log2(ratio) / 2)) : -1;
   return mixed(colour('grey'), colour(share > 0 ? 'ink' : 'card'), Math.abs(share));
 }
+/// A ring around a cell that is too small to be seen at once.
+function ringed(c, x, y, wide, high, name) {
+  if (Math.min(wide, high) >= 12) return;
+  c.save();
+  c.strokeStyle = colour(name);
+  c.lineWidth = 2;
+  c.beginPath();
+  c.arc(x + wide / 2, y + high / 2, 8, 0, 2 * Math.PI);
+  c.stroke();
+  c.restore();
+}
+const MOST_RINGS = 60;
+
 /// What has no token is crossed out.
 function crossed(c, x, y, wide, high) {
   c.save();
@@ -28,9 +41,10 @@ const stepsText = (step, steps) => steps > 1 ? `steps ${whole(step - steps + 1)}
 function expertMap(experts) {
   const map = experts.map, each = map.experts_a_cell, columns = Math.ceil(experts.experts / each);
   const nameOf = (column) => each === 1 ? 'expert ' + column : `experts ${column * each}–${Math.min(experts.experts, (column + 1) * each) - 1}`;
-  let worst = null, idle = 0;
+  let worst = null, idle = 0, many = 0;
   map.load.forEach((loads, row) => loads.forEach((load, column) => {
     if (load === 0) ++idle;
+    if (load >= 4) ++many;
     if (!worst || load > worst.load) worst = { load, row, column };
   }));
   const now = worst ? `most: ${digits(worst.load, 3)} × the mean, layer ${experts.layers[worst.row]}, ${nameOf(worst.column)} · ${idle ? `${whole(idle)} without tokens` : 'all have tokens'}` : '';
@@ -41,7 +55,12 @@ function expertMap(experts) {
     label: `${experts.layers.length} layers with ${experts.experts} experts each. ${now}.`,
     columns, rows: experts.layers.length, columnText: (column) => String(column * each), rowText: (row) => String(experts.layers[row]), word: 'layer',
     colourOf: (column, row) => shade(map.load[row][column]),
-    mark: (c, column, row, x, y, wide, high) => { if (map.load[row][column] === 0) crossed(c, x, y, wide, high); },
+    gapless: true,
+    mark: (c, column, row, x, y, wide, high) => {
+      const load = map.load[row][column];
+      if (load === 0) crossed(c, x, y, wide, high);
+      if ((load === 0 || load >= 4) && idle + many <= MOST_RINGS) ringed(c, x, y, wide, high, load === 0 ? 'warm' : 'ink');
+    },
     tip: (column, row) => [el('b', {}, `Layer ${experts.layers[row]} · ${nameOf(column)}`), tipLine('× the mean', digits(map.load[row][column], 3)),
       map.bias ? tipLine('bias of its choice', digits(map.bias[row][column], 3)) : null],
   });
@@ -73,7 +92,7 @@ function layerMap(experts) {
     title: 'Layers over the steps', note: experts.left_out ? 'the most uneven record of each stretch' : '', legend: ['even', shadeRamp(), 'uneven'], bar, now,
     label: `${experts.layers.length} layers over ${experts.steps.length} records. ${now}.`,
     columns: experts.steps.length, rows: experts.layers.length, columnText: (column) => count(experts.steps[column]), rowText: (row) => String(experts.layers[row]), word: 'layer',
-    colourOf: (column, row) => shade(chosen[2](value(chosen[0], column, row), experts.experts)),
+    gapless: true, colourOf: (column, row) => shade(chosen[2](value(chosen[0], column, row), experts.experts)),
     tip: (column, row) => [el('b', {}, `${stepsText(experts.steps[column], experts.covered[column])} · layer ${experts.layers[row]}`),
       numbers.map(([name, words, , text]) => tipLine(words.toLowerCase(), text(value(name, column, row)))),
       experts.bias_most ? tipLine('biases', `${digits(value('bias_least', column, row), 3)} to ${digits(value('bias_most', column, row), 3)}`) : null],

@@ -39,7 +39,7 @@ function perRun(runs, name, colourName, word, more) {
 }
 
 /// experts, context: waits for rows of tokens and for keys and values; communication: the other waits for peers.
-const PHASES = [['forward', 'blue'], ['backward', 'orange'], ['communication', 'red'], ['experts', 'amber'], ['context', 'teal'], ['optimizer', 'purple'], ['data', 'green'], ['reporting', 'grey'],
+const PHASES = [['forward', 'blue'], ['backward', 'orange'], ['communication', 'red'], ['experts', 'pink'], ['context', 'teal'], ['optimizer', 'purple'], ['data', 'green'], ['reporting', 'grey'],
   ['evaluation', 'teal'], ['checkpoint', 'pink']];
 
 /// What is done between steps, after some of them.

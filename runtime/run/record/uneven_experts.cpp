@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
@@ -10,10 +11,12 @@
 namespace trainctl {
 namespace {
 
-std::string fields_text(const ExpertSummary& s, int64_t steps) {
+/// mark: how a line of the console begins.
+UnevenExperts::Notice notice_of(EventKind kind, const ExpertSummary& s, const char* mark,
+                                const std::string& text) {
   Json fields = record_json(s);
-  fields["in_a_row"] = steps;
-  return dump_json(fields);
+  fields["text"] = text;
+  return {kind, dump_json(fields), mark + text};
 }
 
 }  // namespace
@@ -30,33 +33,27 @@ std::vector<UnevenExperts::Notice> UnevenExperts::step(const StepLine& line) {
   const bool uneven = s.most > most_allowed(s) && s.most > 1, idle = s.idle_steps >= kSteps;
   uneven_steps_ = uneven ? uneven_steps_ + s.steps : 0;
   even_steps_ = uneven || idle ? 0 : even_steps_ + s.steps;
-  if (idle && !noticed_idle_) {
-    noticed_idle_ = true;
-    notices.push_back(
-        {EventKind::experts_idle, fields_text(s, s.idle_steps),
-         fmt::format(" ! expert {} of layer {} has had no token for {} steps{}; see `trainctl report`, and "
-                     "model.moe.aux_loss_coefficient or model.moe.selection_bias",
-                     s.idle_expert, s.idle_layer, s.idle_steps,
-                     s.idle > 1 ? fmt::format(" ({} experts had none in the last {})", s.idle,
-                                              count_of(s.steps, "step"))
-                                : "")});
-  }
-  if (uneven_steps_ >= kSteps && !noticed_uneven_) {
-    noticed_uneven_ = true;
-    notices.push_back(
-        {EventKind::experts_uneven, fields_text(s, uneven_steps_),
-         fmt::format(
-             " ! expert {} of layer {} has {:.3g} times as many tokens as the mean one, and one has had more "
-             "than {:.3g} times for {} steps",
-             s.most_expert, s.most_layer, s.most, most_allowed(s), uneven_steps_)});
-  }
+  if (idle && !std::exchange(noticed_idle_, true))
+    notices.push_back(notice_of(
+        EventKind::experts_idle, s, " ! ",
+        fmt::format("expert {} of layer {} has had no token for {} steps{}; see `trainctl report`, and "
+                    "model.moe.aux_loss_coefficient or model.moe.bias_update_rate",
+                    s.idle_expert, s.idle_layer, s.idle_steps,
+                    s.idle > 1 ? fmt::format(" ({} experts had none in the last {})", s.idle,
+                                             count_of(s.steps, "step"))
+                               : "")));
+  if (uneven_steps_ >= kSteps && !std::exchange(noticed_uneven_, true))
+    notices.push_back(notice_of(
+        EventKind::experts_uneven, s, " ! ",
+        fmt::format("expert {} of layer {} has {:.3g} times as many tokens as the mean one, and one has had "
+                    "more than {:.3g} times for {} steps",
+                    s.most_expert, s.most_layer, s.most, most_allowed(s), uneven_steps_)));
   if (even_steps_ >= kSteps && (noticed_idle_ || noticed_uneven_)) {
     noticed_idle_ = noticed_uneven_ = false;
-    notices.push_back(
-        {EventKind::experts_even, fields_text(s, even_steps_),
-         fmt::format("   experts are used more evenly again: for {} steps none had more than {:.3g} "
-                     "times the mean",
-                     even_steps_, most_allowed(s))});
+    notices.push_back(notice_of(EventKind::experts_even, s, "   ",
+                                fmt::format("experts are used more evenly again: for {} steps none had more "
+                                            "than {:.3g} times the mean",
+                                            even_steps_, most_allowed(s))));
   }
   return notices;
 }

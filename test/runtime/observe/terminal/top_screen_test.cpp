@@ -219,3 +219,16 @@ TEST_CASE("the newest numbers of the ranks are read from the end of the file, ho
   std::ofstream(path, std::ios::app) << "\n" << line(5, 2);
   CHECK(newest_ranks(fs, run).step == 5);
 }
+
+TEST_CASE("top has a line of the experts where the model has some, in colour where one is idle for long") {
+  TopFrame f{.id = "made"};
+  CHECK_THAT(render_top(f, {.width = 100}), !Catch::Contains("experts"));
+  f.last.experts = ExpertSummary{
+      .step = 40, .steps = 5, .experts = 8, .top_k = 2, .most = 1.5, .most_layer = 3, .most_expert = 7};
+  CHECK_THAT(render_top(f, {.width = 100}),
+             Catch::Contains("experts  1.5 × the mean at most (layer 3, expert 7)"));
+  CHECK_THAT(render_top(f, {.width = 100, .color = true}), !Catch::Contains("\033[33mexperts"));
+  f.last.experts->idle = 1;
+  f.last.experts->idle_steps = 600;
+  CHECK_THAT(render_top(f, {.width = 100, .color = true}), Catch::Contains("\033[33mexperts"));
+}

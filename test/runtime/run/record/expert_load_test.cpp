@@ -135,6 +135,7 @@ TEST_CASE("an expert without tokens for many steps is reported once", "[experts]
   CHECK(all[0].kind == EventKind::experts_idle);
   CHECK_THAT(all[0].line, Contains("expert 9 of layer 5 has had no token for 500 steps"));
   CHECK(parse_json(all[0].json)["idle_layer"] == 5);
+  CHECK(all[0].line == " ! " + parse_json(all[0].json)["text"].get<std::string>());
   // It has some again, for long enough; then another has none.
   for (int64_t step = 3100; step <= 4000; step += 100) pass(line_of(step, 2));
   REQUIRE(all.size() == 2);
