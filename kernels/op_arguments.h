@@ -49,16 +49,14 @@ struct AttentionShape {
   int64_t batch = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
   int64_t keys = 0;    ///< of a sequence; 0: as many as queries
-  /// The reference and the CPU compute every mask; GPUs so far those of queries at the positions of their
-  /// keys (query_offset = 0 and as many keys as queries).
   AttentionMask mask = {};
   int64_t keys_of_sequence() const { return keys > 0 ? keys : seq_len; }
   bool has_own_keys() const { return keys_of_sequence() == seq_len && mask.query_offset == 0; }
   /// Shorter than the sequence: another window hides nothing.
   bool has_window() const { return mask.window > 0 && mask.window < seq_len + mask.query_offset; }
-  bool is_causal() const {
-    return has_own_keys() && !has_window() && !mask.first_key && mask.cap == 0 && !mask.sinks;
-  }
+  /// Each query sees all keys up to its position, with scores as they are: also behind other keys.
+  bool sees_all_before() const { return !has_window() && !mask.first_key && mask.cap == 0 && !mask.sinks; }
+  bool is_causal() const { return has_own_keys() && sees_all_before(); }
   void arguments(auto&& each) {  ///< the mask's arrays; see ops.h
     each(mask.first_key, mask.first_key ? size_t(batch * seq_len) * 4 : 0);
     each(mask.sinks, mask.sinks ? size_t(heads) * 4 : 0);
@@ -141,9 +139,8 @@ double bytes_of_boxes(std::span<const UpdateBox> boxes, int moments);
 void check_f32_row(const Matrix& v, int64_t n);
 /// left [M, inner] times a weight gives out [M, out_cols]. `packed`: the weight's dtype.
 void check_product(const Matrix& left, int64_t inner, const Matrix& out, int64_t out_cols, DType packed);
-void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out);
-/// Of backends that compute queries at the positions of their keys only.
-void check_own_keys(const AttentionShape& s);
+void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v,
+                     const Matrix& out);
 /// On a device whose memory the host may read: the documents of the mask are in order.
 void check_documents(const AttentionShape& s);
 /// The cost of attention by its shape, and its FLOPs for each product of scores and one of values. A causal

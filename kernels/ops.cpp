@@ -93,11 +93,6 @@ void check_attention(const AttentionShape& s, const Matrix& q, const Matrix& k, 
   ENSURE(s.mask.cap >= 0 && s.mask.window >= 0, "a cap of {}, a window of {}", s.mask.cap, s.mask.window);
 }
 
-void check_own_keys(const AttentionShape& s) {
-  ENSURE(s.has_own_keys(), "this device does not compute attention of {} queries from position {} to {} keys",
-         s.seq_len, s.mask.query_offset, s.keys_of_sequence());
-}
-
 void check_documents(const AttentionShape& s) {
   if (!s.mask.first_key) return;
   for (int64_t m = 0; m < s.batch * s.seq_len; ++m) {

@@ -5,7 +5,8 @@
 // Causal keys are walked upwards from key 0, which every query sees: after the first tile each row's maximum is finite, and no row needs a
 // case without keys. With another mask they are walked from the first one that the first query sees, and maxima begin at a finite
 // number or at the sink. Keys after the end of the sequence come after every existing query, so the causal
-// mask hides them.
+// mask hides them. Queries behind other keys are another mask, too: `at` is a query's position among the keys,
+// `first` its row.
 #include "kernels/cuda/attention_common.cuh"
 #include "kernels/cuda/attention_hopper.cuh"
 #include "kernels/cuda/attention_plain.cuh"
@@ -39,17 +40,20 @@ __global__ void __launch_bounds__(Warps<kMasked>::kThreads, Warps<kMasked>::kBlo
   const int sequence = work.head / a.heads * a.seq_len, kv_col = head / a.group * kDim;
   const int warp_row = int(threadIdx.x) / kWarpSize * kWarpQueries;
   const int end = min(first + kQueries, a.seq_len);
+  const int keys = kMasked ? a.mask.keys : a.seq_len;
+  const int key_sequence = kMasked ? work.head / a.heads * keys : sequence;
+  const int at = kMasked ? a.mask.offset + first : first, key_end = kMasked ? a.mask.offset + end : end;
 
   using Source = TileSource<kDim, kThreads>;
   Source(a.q, sequence + first, head * kDim).template load<kQueries, kAligned>(q, end - first);
   const SequenceMask mask = a.mask.of(sequence, a.seq_len);
-  const int begin = kMasked ? mask.begin_of_keys(first) : 0;
+  const int begin = kMasked ? mask.begin_of_keys(at) : 0;
   // From here to the diagonal each query of the warp sees each key.
-  const int whole = kMasked ? mask.first_visible(first + warp_row + kWarpQueries - 1) : 0;
-  Source k_source(a.k, sequence + begin, kv_col), v_source(a.v, sequence + begin, kv_col);
-  k_source.template load<kKeys, kAligned>(ring, a.seq_len - begin);
+  const int whole = kMasked ? mask.first_visible(at + warp_row + kWarpQueries - 1) : 0;
+  Source k_source(a.k, key_sequence + begin, kv_col), v_source(a.v, key_sequence + begin, kv_col);
+  k_source.template load<kKeys, kAligned>(ring, keys - begin);
   cp_async_commit();
-  v_source.template load<kKeys, kAligned>(ring + kTile, a.seq_len - begin);
+  v_source.template load<kKeys, kAligned>(ring + kTile, keys - begin);
   cp_async_commit();
   float out[kM][kDim / 8][4];
   set_zero(out);
@@ -60,11 +64,11 @@ __global__ void __launch_bounds__(Warps<kMasked>::kThreads, Warps<kMasked>::kBlo
   const int across = place_across<kDim>(), down = place_down<kDim>();
   const auto next = [](int slot) { return slot + kTile == kRing ? 0 : slot + kTile; };
   int slot = 0;   // of this k in the ring; v is in the next one
-  for (int key = begin; key < end; key += kKeys) {
-    const bool more = key + kKeys < end;
+  for (int key = begin; key < key_end; key += kKeys) {
+    const bool more = key + kKeys < key_end;
     cp_async_wait<1>();
     __syncthreads();
-    if (more) k_source.template load<kKeys, kAligned>(ring + next(next(slot)), a.seq_len - key - kKeys);
+    if (more) k_source.template load<kKeys, kAligned>(ring + next(next(slot)), keys - key - kKeys);
     cp_async_commit();
     float scores[kM][kN][4];
     set_zero(scores);
@@ -76,13 +80,13 @@ __global__ void __launch_bounds__(Warps<kMasked>::kThreads, Warps<kMasked>::kBlo
       multiply_across<kDim, kM, kN>(scores, left, ring, slot + across, step);
     }
     if (kMasked && a.mask.cap > 0) cap_scores(scores, a.mask);
-    if (key + kKeys > first + warp_row + 1) mask_scores(scores, first + warp_row - key);
-    if (kMasked && key < whole) hide_early_keys(scores, mask, first + warp_row, key);
+    if (key + kKeys > at + warp_row + 1) mask_scores(scores, at + warp_row - key);
+    if (kMasked && key < whole) hide_early_keys(scores, mask, at + warp_row, key);
     uint32_t p[kM][kN / 2][4];
     softmax_step(p, scores, out, state, a.scale2);
     cp_async_wait<1>();
     __syncthreads();
-    if (more) v_source.template load<kKeys, kAligned>(ring + slot, a.seq_len - key - kKeys);
+    if (more) v_source.template load<kKeys, kAligned>(ring + slot, keys - key - kKeys);
     cp_async_commit();
     multiply_down<kDim, kM, kN / 2>(out, p, ring, next(slot) + down);
     slot = next(next(slot));
@@ -107,14 +111,15 @@ template <typename T, typename P, bool kMasked>
 __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArguments<T> a) {
   float* const q = dynamic_shared<float>();
   float* const k = q + P::kTileFloats;
-  float* const v = k + P::kTileFloats;
-  float* const scores = v + P::kTileFloats;
+  float *const v = k + P::kTileFloats, *const scores = v + P::kTileFloats;
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int first = (a.schedule.tiles - 1 - work.rank) * P::kTile, head = work.head % a.heads;
   const int64_t sequence = int64_t(work.head / a.heads) * a.seq_len;
   const int64_t q_col = int64_t(head) * a.head_dim, kv_col = int64_t(head / a.group) * a.head_dim;
+  const int keys = kMasked ? a.mask.keys : a.seq_len, offset = kMasked ? a.mask.offset : 0;
   const int own = int(threadIdx.x) / 16 * P::kOwn, tx = int(threadIdx.x) % 16;
-  const int end = min(first + P::kTile, a.seq_len);
+  const int end = min(first + P::kTile, a.seq_len), at = offset + first, key_end = offset + end;
+  const int64_t key_sequence = kMasked ? int64_t(work.head / a.heads) * keys : sequence;
 
   P::load(q, a.q.at(sequence + first, q_col), a.q.stride, end - first, a.head_dim);
   typename P::Sums out;
@@ -125,20 +130,20 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
   for (int r = 0; r < P::kOwn; ++r)
     max[r] = sink ? *sink : kMasked ? kLowest : -INFINITY, sum[r] = sink && tx == 0 ? 1.0f : 0.0f;
   const SequenceMask mask = a.mask.of(sequence, a.seq_len);
-  for (int key = kMasked ? mask.begin_of_keys(first) : 0; key < end; key += P::kTile) {
+  for (int key = kMasked ? mask.begin_of_keys(at) : 0; key < key_end; key += P::kTile) {
     __syncthreads();
-    P::load(k, a.k.at(sequence + key, kv_col), a.k.stride, a.seq_len - key, a.head_dim);
-    P::load(v, a.v.at(sequence + key, kv_col), a.v.stride, a.seq_len - key, a.head_dim);
+    P::load(k, a.k.at(key_sequence + key, kv_col), a.k.stride, keys - key, a.head_dim);
+    P::load(v, a.v.at(key_sequence + key, kv_col), a.v.stride, keys - key, a.head_dim);
     __syncthreads();
     typename P::Scores s;
     P::multiply_rows(s, q, k, a.head_dim);
 #pragma unroll
     for (int r = 0; r < P::kOwn; ++r) {
-      const int seen_from = kMasked ? mask.first_visible(first + own + r) : 0;
+      const int seen_from = kMasked ? mask.first_visible(at + own + r) : 0;
       float highest = max[r];
 #pragma unroll
       for (int j = 0; j < P::kOwn; ++j) {
-        s[r][j] = key + tx + 16 * j > first + own + r ? -INFINITY : s[r][j] * a.scale;
+        s[r][j] = key + tx + 16 * j > at + own + r ? -INFINITY : s[r][j] * a.scale;
         if constexpr (kMasked) {
           if (a.mask.cap > 0 && s[r][j] > -INFINITY) s[r][j] = a.mask.cap * tanhf(s[r][j] / a.mask.cap);
           if (key + tx + 16 * j < seen_from) s[r][j] = -INFINITY;
@@ -164,19 +169,20 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
     __syncthreads();
     P::multiply_scores(out, scores, v);
   }
+  const int64_t rows = kMasked ? int64_t(work.head / a.heads) * a.seq_len : sequence;   // a mask needs its register
 #pragma unroll
   for (int r = 0; r < P::kOwn; ++r) {
     const float total = row_sum(sum[r]);
     factor[r] = kMasked && total == 0.0f ? 0.0f : 1.0f / total;
-    if (tx == 0 && first + own + r < end) a.lse[(sequence + first + own + r) * a.heads + head] = max[r] + logf(total);
+    if (tx == 0 && first + own + r < end) a.lse[(rows + first + own + r) * a.heads + head] = max[r] + logf(total);
   }
-  P::store(out, factor, a.out.at(sequence + first, q_col), a.out.stride, end - first, a.head_dim);
+  P::store(out, factor, a.out.at(rows + first, q_col), a.out.stride, end - first, a.head_dim);
 }
 
 template <typename T>
 ForwardArguments<T> arguments_of(const AttentionShape& s, const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& out,
                                  float* lse, int64_t tile, int64_t rows_at_once) {
-  const int64_t bytes_per_head = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) * s.kv_heads / s.heads;
+  const int64_t bytes_per_head = 2 * s.keys_of_sequence() * s.head_dim * int64_t(sizeof(T)) * s.kv_heads / s.heads;
   const auto in = [&](const Matrix& m) { return heads_of<const T>(m, rows_at_once); };
   return {in(q), in(k), in(v), heads_of<T>(out, 0), lse,
           Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes_per_head),

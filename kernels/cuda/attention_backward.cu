@@ -81,7 +81,7 @@ __device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[
 }
 
 /// What a mask that is not causal makes of scores without their factor, and of dP - delta: caps both, and hides scores of keys that
-/// their query no longer sees. Rows are keys from `key` on, columns queries from `query` on.
+/// their query no longer sees. Rows are keys from `key` on, columns queries from position `query` on.
 template <int kM, int kN>
 __device__ inline void mask_by_keys(float (&scores)[kM][kN][4], float (&ds)[kM][kN][4], const DeviceMask& device, const SequenceMask& mask,
                                     int key, int query) {
@@ -114,12 +114,14 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
   const int first = work.rank * kRows, sequence = batch * a.seq_len, lane = int(threadIdx.x) % kWarpSize;
+  const int keys = kMasked ? a.mask.keys : a.seq_len, key_sequence = kMasked ? batch * keys : sequence;
+  const int offset = kMasked ? a.mask.offset : 0;   // of queries: the position of their row 0
   const int warp_row = int(threadIdx.x) / kWarpSize * S::kWarpRows, warp_key = first + warp_row;
   const int down = place_down<kDim>(), across = place_across<kDim>();
 
   using Source = typename S::Source;
-  Source(a.k, sequence + first, kv_head * kDim).template load<kRows, kAligned>(own, a.seq_len - first);
-  Source(a.v, sequence + first, kv_head * kDim).template load<kRows, kAligned>(own + S::kOwnTile, a.seq_len - first);
+  Source(a.k, key_sequence + first, kv_head * kDim).template load<kRows, kAligned>(own, keys - first);
+  Source(a.v, key_sequence + first, kv_head * kDim).template load<kRows, kAligned>(own + S::kOwnTile, keys - first);
   const auto load = [&](int head, int query, int slot) {
     Source(a.q, sequence + query, head * kDim).template load<kColumns, kAligned>(slots + slot, a.seq_len - query);
     Source(a.dout, sequence + query, head * kDim)
@@ -128,9 +130,13 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
     load_row_values<kColumns>(values + slot / kDim, a.lse + row, a.delta + row);
   };
   const SequenceMask mask = a.mask.of(sequence, a.seq_len);
-  const int end = kMasked ? mask.end_of_queries(first, kRows) : a.seq_len;
-  int head = kv_head * a.group, query = first, slot = 0;   // slot: its first element
+  const int end = kMasked ? mask.end_of_queries(first, kRows) - offset : a.seq_len;
+  int begin = kMasked ? mask.begin_of_queries(first, kColumns) - offset : first;
+  const bool unseen = kMasked && begin >= end;   // no query sees these keys: their gradients are zero
+  if (unseen) begin = 0;
+  int head = kv_head * a.group, query = begin, slot = 0;   // slot: its first element
   load(head, query, slot);
+  if (unseen) head += a.group;
   cp_async_commit();
   cp_async_wait<0>();
   __syncthreads();
@@ -143,9 +149,9 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
   set_zero(dv);
 
   for (; head < (kv_head + 1) * a.group; slot ^= kSlot) {
-    const int distance = query - warp_key;   // of the first loaded query after the warp's first key
+    const int distance = offset + query - warp_key;   // of the first loaded query after the warp's first key
     query += kColumns;
-    if (query >= end) query = first, ++head;
+    if (query >= end) query = begin, ++head;
     if (head < (kv_head + 1) * a.group) load(head, query, slot ^ kSlot);
     cp_async_commit();
 #pragma unroll 1
@@ -193,12 +199,12 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
 #pragma unroll
   for (int m = 0; m < S::kM; ++m) factor[m][0] = factor[m][1] = 1.0f;
   bf16_t* const staging = own + warp_row * kDim;
-  store_rows<kDim, S::kM, kAligned>(dv, factor, staging, a.dv.at(sequence + warp_key, kv_head * kDim), a.dv.stride,
-                                    a.seq_len - warp_key);
+  store_rows<kDim, S::kM, kAligned>(dv, factor, staging, a.dv.at(key_sequence + warp_key, kv_head * kDim), a.dv.stride,
+                                    keys - warp_key);
 #pragma unroll
   for (int m = 0; m < S::kM; ++m) factor[m][0] = factor[m][1] = a.scale;
-  store_rows<kDim, S::kM, kAligned>(dk, factor, staging, a.dk.at(sequence + warp_key, kv_head * kDim), a.dk.stride,
-                                    a.seq_len - warp_key);
+  store_rows<kDim, S::kM, kAligned>(dk, factor, staging, a.dk.at(key_sequence + warp_key, kv_head * kDim), a.dk.stride,
+                                    keys - warp_key);
 }
 
 /// Own rows: queries. Columns: k and v.
@@ -215,17 +221,19 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
   const int lane = int(threadIdx.x) % kWarpSize;
   const int warp_row = int(threadIdx.x) / kWarpSize * S::kWarpRows, warp_query = first + warp_row;
   const int end = min(first + kRows, a.seq_len);
+  const int keys = kMasked ? a.mask.keys : a.seq_len, key_sequence = kMasked ? batch * keys : sequence;
+  const int offset = kMasked ? a.mask.offset : 0, at = offset + warp_query, key_end = offset + end;
   const int down = place_down<kDim>(), across = place_across<kDim>();
 
   using Source = typename S::Source;
   Source(a.q, sequence + first, head * kDim).template load<kRows, kAligned>(own, end - first);
   Source(a.dout, sequence + first, head * kDim).template load<kRows, kAligned>(own + S::kOwnTile, end - first);
   const SequenceMask mask = a.mask.of(sequence, a.seq_len);
-  const int begin = kMasked ? mask.begin_of_keys(first) : 0;
-  const int whole = kMasked ? mask.first_visible(warp_query + S::kWarpRows - 1) : 0;   // from here on all queries see each key
-  Source k_source(a.k, sequence + begin, kv_col), v_source(a.v, sequence + begin, kv_col);
-  k_source.template load<kColumns, kAligned>(slots, a.seq_len - begin);
-  v_source.template load<kColumns, kAligned>(slots + S::kTile, a.seq_len - begin);
+  const int begin = kMasked ? mask.begin_of_keys(offset + first) : 0;
+  const int whole = kMasked ? mask.first_visible(at + S::kWarpRows - 1) : 0;   // from here on all queries see each key
+  Source k_source(a.k, key_sequence + begin, kv_col), v_source(a.v, key_sequence + begin, kv_col);
+  k_source.template load<kColumns, kAligned>(slots, keys - begin);
+  v_source.template load<kColumns, kAligned>(slots + S::kTile, keys - begin);
   cp_async_commit();
   float lse[S::kM][2], delta[S::kM][2];
 #pragma unroll
@@ -246,15 +254,15 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
   typename S::Sums dq;
   set_zero(dq);
 
-  for (int key = begin, slot = 0; key < end; key += kColumns, slot ^= 1) {
-    if (key + kColumns < end) {
+  for (int key = begin, slot = 0; key < key_end; key += kColumns, slot ^= 1) {
+    if (key + kColumns < key_end) {
       bf16_t* const next = slots + (slot ^ 1) * kSlot;
-      k_source.template load<kColumns, kAligned>(next, a.seq_len - key - kColumns);
-      v_source.template load<kColumns, kAligned>(next + S::kTile, a.seq_len - key - kColumns);
+      k_source.template load<kColumns, kAligned>(next, keys - key - kColumns);
+      v_source.template load<kColumns, kAligned>(next + S::kTile, keys - key - kColumns);
     }
     cp_async_commit();
 #pragma unroll 1
-    for (int step = 0; step < kColumns && key + step < warp_query + S::kWarpRows; step += 8 * kN) {
+    for (int step = 0; step < kColumns && key + step < at + S::kWarpRows; step += 8 * kN) {
       const int columns = slot * kSlot + step * kDim;
       float p[S::kM][kN][4], ds[S::kM][kN][4];
       set_zero(p);
@@ -268,17 +276,17 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
       }
       multiply_pair<S, kN>(p, ds, q, dout, own + S::kOwnTile, rows, slots, columns + across);
       if (kMasked && a.mask.cap > 0) cap_with_slopes(p, ds, a.mask);
-      if (kMasked && key + step < whole) hide_early_keys(p, mask, warp_query, key + step);
-      const bool masked = key + step + 8 * kN > warp_query + 1;
+      if (kMasked && key + step < whole) hide_early_keys(p, mask, at, key + step);
+      const bool masked = key + step + 8 * kN > at + 1;
 #pragma unroll
       for (int m = 0; m < S::kM; ++m) {
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const int query = warp_query + 16 * m + lane / 4 + 8 * (e / 2), at = key + step + 8 * n + lane % 4 * 2 + e % 2;
+            const int query = at + 16 * m + lane / 4 + 8 * (e / 2), column = key + step + 8 * n + lane % 4 * 2 + e % 2;
             float x = fmaf(p[m][n][e], a.scale2, -lse[m][e / 2]);
-            if (masked && at > query) x = -INFINITY;
+            if (masked && column > query) x = -INFINITY;
             ds[m][n][e] *= fast_exp2(x);
           }
         }
@@ -339,12 +347,13 @@ template <typename T>
 BackwardArguments<T> by_keys(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile,
                              int rows_at_once) {
   const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) * (s.heads / s.kv_heads);
-  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.kv_heads, bytes), rows_at_once);
+  return arguments_of<T>(s, x, scratch, Schedule(div_up(s.keys_of_sequence(), tile), s.batch * s.kv_heads, bytes),
+                         rows_at_once);
 }
 template <typename T>
 BackwardArguments<T> by_queries(const AttentionShape& s, const Operands& x, const float* scratch, int64_t tile,
                                 int rows_at_once) {
-  const int64_t bytes = 2 * s.seq_len * s.head_dim * int64_t(sizeof(T)) / (s.heads / s.kv_heads);
+  const int64_t bytes = 2 * s.keys_of_sequence() * s.head_dim * int64_t(sizeof(T)) / (s.heads / s.kv_heads);
   return arguments_of<T>(s, x, scratch, Schedule(div_up(s.seq_len, tile), s.batch * s.heads, bytes), rows_at_once);
 }
 

@@ -71,7 +71,9 @@ template <typename T>
 struct BackwardArguments {
   HeadsView<const T> q, k, v, dout;
   HeadsView<T> dq, dk, dv;
-  const float *lse, *delta;   ///< [B, H, padded_len]; lse is infinite after the end of a sequence and where no key is seen, so that P is zero there
+  /// [B, H, padded_len] of queries; lse is infinite after the end of a sequence and where no key is seen, so that
+  /// P is zero there.
+  const float *lse, *delta;
   Schedule schedule;
   int seq_len, padded_len, heads, group, head_dim;
   float scale, scale2;        ///< scale2 = scale * log2(e)
@@ -87,10 +89,10 @@ inline bool fits_tensor_cores(const AttentionShape& s, DType dtype) {
   return dtype == DType::bf16 && has_tensor_tiles(s.head_dim) && s.scale > 0;
 }
 
-/// Whether the warpgroup kernels compute a shape that the tensor cores support: the causal mask. The other masks
-/// have the kernels of every GPU.
+/// Whether the warpgroup kernels compute a shape that the tensor cores support: the causal mask, also of
+/// queries behind other keys. The other masks have the kernels of every GPU.
 inline bool fits_warpgroups(const AttentionShape& s, int compute) {
-  return has_warpgroup_products(compute) && s.is_causal();
+  return has_warpgroup_products(compute) && s.sees_all_before();
 }
 
 // ---- tensor cores

@@ -1,6 +1,9 @@
 // Causal attention and its gradients by warpgroup products. The formulas, the order of sums and the two
 // passes of the gradient are those of attention.cu and attention_backward.cu.
 //
+// Kernels have an instance for queries at the positions of their keys and one for queries behind other keys
+// (kBehind), of which the first is at position `offset`. Rows of queries are counted from 0.
+//
 // A block is two or three warpgroups with 64 rows each ("rows": queries, or keys in the key gradient). It
 // passes tiles of "columns" (the other side) through a ring of three slots. Each slot has a barrier at which
 // the copies of all its threads arrive. A thread asks for the tile after the present one once the present one
@@ -58,13 +61,13 @@ template <typename S, int kKeys>
 struct KeyTiles {
   typename S::Source k, v;  ///< of the tile that is asked for next
   bf16_t* slots;
-  int seq_len;
+  int keys;  ///< of the sequence
 
   /// `key`: the tile's first.
   __device__ void ask(Ring& ring, int key) {
     bf16_t* const tiles = slots + ring.free_slot() * S::kSlot;
-    k.template load<kKeys, true>(tiles, seq_len - key);
-    v.template load<kKeys, true>(tiles + S::kTile, seq_len - key);
+    k.template load<kKeys, true>(tiles, keys - key);
+    v.template load<kKeys, true>(tiles + S::kTile, keys - key);
     ring.asked();
   }
 };
@@ -100,7 +103,7 @@ struct Forward {
   static_assert(kBytes <= size_t{227} << 10);
 };
 
-template <int kDim>
+template <int kDim, bool kBehind>
 __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlocks)
     hopper_forward_kernel(ForwardArguments<bf16_t> a) {
   using F = Forward<kDim>;
@@ -111,13 +114,17 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int first = (a.schedule.tiles - 1 - work.rank) * kRows, head = work.head % a.heads;
   const int sequence = work.head / a.heads * a.seq_len, kv_col = head / a.group * kDim;
-  const int group = group_of_thread(), group_query = first + group * kGroupRows;
+  const int keys_of_sequence = kBehind ? a.mask.keys : a.seq_len;
+  const int key_sequence = kBehind ? work.head / a.heads * keys_of_sequence : sequence;
+  const int at = kBehind ? a.mask.offset + first : first;
+  const int group = group_of_thread(), group_query = at + group * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16;
-  const int end = min(first + kRows, a.seq_len);
+  const int end = min(first + kRows, a.seq_len), key_end = kBehind ? a.mask.offset + end : end;
 
   using Source = typename F::Source;
   Source(a.q, sequence + first, head * kDim).template load<kRows, true>(q, end - first);
-  KeyTiles<F, kKeys> keys{Source(a.k, sequence, kv_col), Source(a.v, sequence, kv_col), slots, a.seq_len};
+  KeyTiles<F, kKeys> keys{Source(a.k, key_sequence, kv_col), Source(a.v, key_sequence, kv_col), slots,
+                          keys_of_sequence};
   keys.ask(ring, 0);
   float out[1][kDim / 8][4];
   set_zero(out);
@@ -126,9 +133,9 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
   const SharedPlace q_place = shared_place(q + group * kGroupRows * 64, 0);
   uint32_t left[kDim / 16][4];  // of dimension 64
 
-  for (int key = 0; key < end; key += kKeys) {
+  for (int key = 0; key < key_end; key += kKeys) {
     const bf16_t* const slot = slots + ring.wait() * F::kSlot;
-    if (key + kKeys < end) keys.ask(ring, key + kKeys);
+    if (key + kKeys < key_end) keys.ask(ring, key + kKeys);
     if constexpr (kDim == 64) {
       if (key == 0) {
 #pragma unroll
@@ -150,7 +157,7 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     wgmma_commit();
     wgmma_wait<0>();
     changed_by_wgmma(scores[0]);
-    if (key + kKeys > group_query) mask_scores(scores, first + warp_row - key);
+    if (key + kKeys > group_query) mask_scores(scores, at + warp_row - key);
     uint32_t p[1][kN / 2][4];
     softmax_step(p, scores, out, state, a.scale2);
     changed_by_wgmma(out[0]);
@@ -235,7 +242,7 @@ __device__ inline void to_score_gradients(float (&ds)[1][kN][4], const float (&p
 }
 
 /// The tiles that a key gradient passes: q, dout, lse and delta of one query head after another, each from
-/// row `first` of the sequence to its end.
+/// query `first` of the sequence to the last.
 template <typename B>
 struct QueryTiles {
   const BackwardArguments<bf16_t>& a;
@@ -264,7 +271,7 @@ struct QueryTiles {
 };
 
 /// Own rows: keys. Columns: queries.
-template <int kDim>
+template <int kDim, bool kBehind>
 __global__ void __launch_bounds__(ByKeys<kDim>::kThreads, ByKeys<kDim>::kBlocks)
     hopper_key_gradient_kernel(BackwardArguments<bf16_t> a) {
   using B = ByKeys<kDim>;
@@ -277,26 +284,32 @@ __global__ void __launch_bounds__(ByKeys<kDim>::kThreads, ByKeys<kDim>::kBlocks)
   Ring ring(reinterpret_cast<SharedBarrier*>(values + kSlots * B::kValues), B::kThreads);
   const Schedule::Work work = a.schedule[int(blockIdx.x)];
   const int kv_heads = a.heads / a.group, kv_head = work.head % kv_heads, batch = work.head / kv_heads;
-  const int first = work.rank * kRows, sequence = batch * a.seq_len, kv_col = kv_head * kDim;
+  const int keys_of_sequence = kBehind ? a.mask.keys : a.seq_len;
+  const int first = work.rank * kRows, sequence = batch * keys_of_sequence, kv_col = kv_head * kDim;
+  // The first query that sees a key of the block, and the distance of its position after the first key.
+  const int begin = kBehind ? max(first - a.mask.offset, 0) / kColumns * kColumns : first;
+  const int shift = kBehind ? a.mask.offset + begin - first : 0;
   const int group_row = group_of_thread() * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_key = first + warp_row;
 
-  Source(a.k, sequence + first, kv_col).template load<kRows, true>(own, a.seq_len - first);
-  Source(a.v, sequence + first, kv_col).template load<kRows, true>(own + B::kOwnTile, a.seq_len - first);
-  QueryTiles<B> queries{a, slots, values, batch, first, (kv_head + 1) * a.group, kv_head * a.group, first};
-  queries.ask(ring);
+  Source(a.k, sequence + first, kv_col).template load<kRows, true>(own, keys_of_sequence - first);
+  Source(a.v, sequence + first, kv_col)
+      .template load<kRows, true>(own + B::kOwnTile, keys_of_sequence - first);
+  const int tiles_of_head = (a.seq_len - begin + kColumns - 1) / kColumns;  // below 1: no query sees them
+  QueryTiles<B> queries{a, slots, values, batch, begin, (kv_head + 1) * a.group, kv_head * a.group, begin};
+  if (!kBehind || tiles_of_head > 0) queries.ask(ring);
   typename B::Sums dk, dv;
   set_zero(dk);
   set_zero(dv);
   const SharedPlace k_place = shared_place(own + group_row * 64, 0);
   const SharedPlace v_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
 
-  const int tiles_of_head = (a.seq_len - first + kColumns - 1) / kColumns;
   for (int of_group = 0; of_group < a.group; ++of_group) {
     for (int tile = 0; tile < tiles_of_head; ++tile) {
       const int slot = ring.wait();
       if (queries.more()) queries.ask(ring);
-      if (tile * kColumns + kColumns <= group_row) continue;  // these queries see none of the group's keys
+      const int distance = shift + tile * kColumns;
+      if (distance + kColumns <= group_row) continue;  // these queries see none of the group's keys
       const bf16_t* const q = slots + slot * B::kSlot;
       const bf16_t* const dout = q + B::kTile;
       const float* const lse = values + slot * B::kValues + int(threadIdx.x) % 4 * 2;
@@ -308,7 +321,7 @@ __global__ void __launch_bounds__(ByKeys<kDim>::kThreads, ByKeys<kDim>::kBlocks)
       wgmma_commit();
       wgmma_wait<1>();
       changed_by_wgmma(p[0]);
-      if (tile * kColumns < group_row + kGroupRows) hide_keys(p, tile * kColumns - warp_row);
+      if (distance < group_row + kGroupRows) hide_keys(p, distance - warp_row);
       to_probabilities(p, lse, a.scale2);
       typename B::Left left_p, left_ds;
       round_to_left(left_p, p);
@@ -330,7 +343,7 @@ __global__ void __launch_bounds__(ByKeys<kDim>::kThreads, ByKeys<kDim>::kBlocks)
     }
   }
   __syncthreads();  // rows are turned where the keys are
-  const int valid = a.seq_len - warp_key;
+  const int valid = keys_of_sequence - warp_key;
   float factor[1][2] = {{1.0f, 1.0f}};
   bf16_t* const staging = own + warp_row * kDim;
   store_rows<kDim, 1, true>(dv, factor, staging, a.dv.at(sequence + warp_key, kv_col), a.dv.stride, valid);
@@ -351,7 +364,7 @@ __device__ inline void load_rows_values(float (&lse)[2], float (&delta)[2],
 }
 
 /// Own rows: queries. Columns: k and v.
-template <int kDim>
+template <int kDim, bool kBehind>
 __global__ void __launch_bounds__(ByQueries<kDim>::kThreads, ByQueries<kDim>::kBlocks)
     hopper_query_gradient_kernel(BackwardArguments<bf16_t> a) {
   using B = ByQueries<kDim>;
@@ -365,11 +378,15 @@ __global__ void __launch_bounds__(ByQueries<kDim>::kThreads, ByQueries<kDim>::kB
   const int group_row = group_of_thread() * kGroupRows;
   const int warp_row = int(threadIdx.x) / kWarpSize * 16, warp_query = first + warp_row;
   const int end = min(first + kRows, a.seq_len);
+  const int keys_of_sequence = kBehind ? a.mask.keys : a.seq_len;
+  const int key_sequence = kBehind ? batch * keys_of_sequence : sequence;
+  const int offset = kBehind ? a.mask.offset : 0, at = offset + first, key_end = offset + end;
 
   using Source = typename B::Source;
   Source(a.q, sequence + first, head * kDim).template load<kRows, true>(own, end - first);
   Source(a.dout, sequence + first, head * kDim).template load<kRows, true>(own + B::kOwnTile, end - first);
-  KeyTiles<B, kColumns> keys{Source(a.k, sequence, kv_col), Source(a.v, sequence, kv_col), slots, a.seq_len};
+  KeyTiles<B, kColumns> keys{Source(a.k, key_sequence, kv_col), Source(a.v, key_sequence, kv_col), slots,
+                             keys_of_sequence};
   keys.ask(ring, 0);
   float lse[2], delta[2];
   load_rows_values(lse, delta, a, (int64_t(batch) * a.heads + head) * a.padded_len, warp_query, end);
@@ -378,10 +395,10 @@ __global__ void __launch_bounds__(ByQueries<kDim>::kThreads, ByQueries<kDim>::kB
   const SharedPlace q_place = shared_place(own + group_row * 64, 0),
                     dout_place = shared_place(own + B::kOwnTile + group_row * 64, 0);
 
-  for (int key = 0; key < end; key += kColumns) {
+  for (int key = 0; key < key_end; key += kColumns) {
     const bf16_t* const tiles = slots + ring.wait() * B::kSlot;
-    if (key + kColumns < end) keys.ask(ring, key + kColumns);
-    if (key >= first + group_row + kGroupRows) continue;  // no query of the group sees these
+    if (key + kColumns < key_end) keys.ask(ring, key + kColumns);
+    if (key >= at + group_row + kGroupRows) continue;  // no query of the group sees these
     typename B::Scores p, ds;
     wgmma_begin();
     multiply_rows<kDim, kColumns, kRows>(p[0], q_place, shared_place(tiles, 0));
@@ -390,7 +407,7 @@ __global__ void __launch_bounds__(ByQueries<kDim>::kThreads, ByQueries<kDim>::kB
     wgmma_commit();
     wgmma_wait<1>();
     changed_by_wgmma(p[0]);
-    if (key + kColumns > first + group_row) mask_scores(p, warp_query - key);
+    if (key + kColumns > at + group_row) mask_scores(p, at + warp_row - key);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
@@ -418,29 +435,39 @@ __global__ void __launch_bounds__(ByQueries<kDim>::kThreads, ByQueries<kDim>::kB
                             a.dq.stride, end - warp_query);
 }
 
+/// Whether queries are not at the positions of their keys.
+template <typename Arguments>
+bool is_behind(const Arguments& a) {
+  return a.mask.keys != a.seq_len;
+}
+
 }  // namespace
 
 void hopper_forward(const Queue& queue, int dim, const ForwardArguments<bf16_t>& a) {
-  const auto run = [&](auto forward, auto kernel) {
+  const auto run = [&](auto forward, auto kernel, auto behind) {
     using F = decltype(forward);
-    launch(queue, "attention_forward", kernel, a.schedule.blocks(), F::kThreads, F::kBytes, a);
+    launch(queue, "attention_forward", is_behind(a) ? behind : kernel, a.schedule.blocks(), F::kThreads,
+           F::kBytes, a);
   };
-  dim == 64 ? run(Forward<64>{}, hopper_forward_kernel<64>) : run(Forward<128>{}, hopper_forward_kernel<128>);
+  dim == 64 ? run(Forward<64>{}, hopper_forward_kernel<64, false>, hopper_forward_kernel<64, true>)
+            : run(Forward<128>{}, hopper_forward_kernel<128, false>, hopper_forward_kernel<128, true>);
 }
 
 void hopper_backward(const Queue& queue, int dim, const BackwardArguments<bf16_t>& by_keys,
                      const BackwardArguments<bf16_t>& by_queries) {
-  const auto run = [&](auto backward, auto kernel, const BackwardArguments<bf16_t>& a) {
+  const auto run = [&](auto backward, auto kernel, auto behind, const BackwardArguments<bf16_t>& a) {
     using B = decltype(backward);
-    launch(queue, "attention_backward", kernel, a.schedule.blocks(), B::kThreads, B::kBytes, a);
+    launch(queue, "attention_backward", is_behind(a) ? behind : kernel, a.schedule.blocks(), B::kThreads,
+           B::kBytes, a);
   };
-  if (dim == 64) {
-    run(ByKeys<64>{}, hopper_key_gradient_kernel<64>, by_keys);
-    run(ByQueries<64>{}, hopper_query_gradient_kernel<64>, by_queries);
-  } else {
-    run(ByKeys<128>{}, hopper_key_gradient_kernel<128>, by_keys);
-    run(ByQueries<128>{}, hopper_query_gradient_kernel<128>, by_queries);
-  }
+  const auto run_all = [&](auto dims) {
+    constexpr int kDim = decltype(dims)::value;
+    run(ByKeys<kDim>{}, hopper_key_gradient_kernel<kDim, false>, hopper_key_gradient_kernel<kDim, true>,
+        by_keys);
+    run(ByQueries<kDim>{}, hopper_query_gradient_kernel<kDim, false>,
+        hopper_query_gradient_kernel<kDim, true>, by_queries);
+  };
+  dim == 64 ? run_all(std::integral_constant<int, 64>{}) : run_all(std::integral_constant<int, 128>{});
 }
 
 }  // namespace trainctl::kernels::cuda

@@ -14,19 +14,23 @@ constexpr float kLowest = -1e30f;
 struct DeviceMask {
   const int32_t* first_key;    ///< [B*T], or null
   const float* sinks;          ///< [H], or null
-  int window;                  ///< seq_len: none
+  int offset, keys;            ///< of the first query among the keys of its sequence; of a sequence
+  int window;                  ///< offset + seq_len: none
   float cap;                   ///< 0: none
   float score_cap;             ///< of scores without their factor scale: cap / scale
   float inverse_score_cap;
 
   explicit DeviceMask(const AttentionShape& s)
       : first_key(s.mask.first_key), sinks(s.mask.sinks),
-        window(int(s.has_window() ? s.mask.window : s.seq_len)), cap(s.mask.cap),
+        offset(int(s.mask.query_offset)), keys(int(s.keys_of_sequence())),
+        window(int(s.has_window() ? s.mask.window : s.mask.query_offset + s.seq_len)), cap(s.mask.cap),
         score_cap(cap / s.scale), inverse_score_cap(cap > 0 ? s.scale / cap : 0.0f) {}
 
-  /// `sequence`: its first row.
+  /// `sequence`: its first query's row; it has seq_len of them.
   __device__ SequenceMask of(int64_t sequence, int seq_len) const {
-    return {first_key ? first_key + sequence : nullptr, window, seq_len};
+    SequenceMask mask{first_key ? first_key + sequence : nullptr, window, offset + seq_len, offset};
+    if (mask.first_key) mask.first_key -= offset;   // in one expression nvcc would spill registers
+    return mask;
   }
 };
 
@@ -66,8 +70,8 @@ __device__ inline void cap_with_slopes(float (&scores)[kM][kN][4], float (&ds)[k
   }
 }
 
-/// Scores of keys before the first one that their query sees become -infinity. Rows are queries from `query` of the
-/// sequence on, columns keys from `key` on.
+/// Scores of keys before the first one that their query sees become -infinity. Rows are queries from position
+/// `query` on, columns keys from `key` on.
 template <int kM, int kN>
 __device__ inline void hide_early_keys(float (&scores)[kM][kN][4], const SequenceMask& mask, int query, int key) {
   const int lane = int(threadIdx.x) % kWarpSize, column = key + lane % 4 * 2;

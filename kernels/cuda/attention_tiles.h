@@ -58,28 +58,35 @@ constexpr int warpgroup_rows_at_once(WarpgroupPass pass, int dim) {
 // ---- which tiles a mask needs
 // ---------------------------------------------------------------------------------
 
-/// The mask of one sequence. Kernels walk from the bounds that it gives, so that a tile without a visible pair is
-/// passed only if it has the diagonal.
+/// The mask of the queries of one sequence, which are at positions [begin, end) of its keys. Kernels walk from
+/// the bounds that it gives, so that a tile without a visible pair is passed only if it has the diagonal.
 struct SequenceMask {
-  const int32_t* first_key = nullptr;  ///< [seq_len], never decreasing, or null
-  int window = 0;                      ///< seq_len: none
-  int seq_len = 0;
+  const int32_t* first_key = nullptr;  ///< of the queries, by position; never decreasing; or null
+  int window = 0;                      ///< end: none
+  int end = 0, begin = 0;
 
-  /// Of the query at row t; of the last one for the rows after it.
+  /// Of the query at position t; of the last one for the positions after it.
   constexpr int first_visible(int t) const {
-    const int last = t < seq_len ? t : seq_len - 1, by_window = last - window + 1;
+    const int last = t < end ? t : end - 1, by_window = last - window + 1;
     return first_key && first_key[last] > by_window ? first_key[last] : by_window;
   }
-  /// The first key that a tile of queries passes, which begins at row `query`.
+  /// The first key that a tile of queries passes, which begins at position `query`.
   constexpr int begin_of_keys(int query) const {
     const int first = first_visible(query);
     return first < 0 ? 0 : first < query ? first : query;
   }
+  /// The first query that a tile of keys passes, which begins at `key`: none before it sees one of them. It is
+  /// a whole number of `columns` queries after the first one, so that the values of its tile are aligned.
+  constexpr int begin_of_queries(int key, int columns) const {
+    if (key >= end) return end;
+    return key > begin ? begin + (key - begin) / columns * columns : begin;
+  }
   /// The end of the queries that a tile of keys passes, which are those from `key` on: the first that sees none of
-  /// its `rows` keys. Binary search.
+  /// its `rows` keys; not after `key` where there is none. Binary search.
   constexpr int end_of_queries(int key, int rows) const {
-    const int last = (key + rows < seq_len ? key + rows : seq_len) - 1;
-    int low = key + 1, high = window < seq_len - last ? last + window : seq_len;  // sees none, if it exists
+    const int last = (key + rows < end ? key + rows : end) - 1;
+    int low = key < begin ? begin : key + 1;
+    int high = window < end - last ? last + window : end;  // sees none, if it exists
     while (first_key && low < high) {
       const int middle = low + (high - low) / 2;
       if (first_key[middle] > last)
@@ -92,16 +99,17 @@ struct SequenceMask {
   /// The tiles of `columns` that all tiles of `rows` pass, of one head.
   constexpr int64_t tiles_by_queries(int rows, int columns) const {
     int64_t tiles = 0;
-    for (int first = 0; first < seq_len; first += rows) {
-      const int end = first + rows < seq_len ? first + rows : seq_len;
-      tiles += (end - begin_of_keys(first) + columns - 1) / columns;
+    for (int first = begin; first < end; first += rows) {
+      const int last = first + rows < end ? first + rows : end;
+      tiles += (last - begin_of_keys(first) + columns - 1) / columns;
     }
     return tiles;
   }
   constexpr int64_t tiles_by_keys(int rows, int columns) const {
     int64_t tiles = 0;
-    for (int first = 0; first < seq_len; first += rows)
-      tiles += (end_of_queries(first, rows) - first + columns - 1) / columns;
+    for (int first = 0; first < end; first += rows)
+      if (const int queries = end_of_queries(first, rows) - begin_of_queries(first, columns); queries > 0)
+        tiles += (queries + columns - 1) / columns;
     return tiles;
   }
 };

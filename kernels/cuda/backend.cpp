@@ -63,13 +63,11 @@ void CudaBackend::compute(Stream& stream, const FillZero& op) {
 }
 
 void CudaBackend::compute(Stream& stream, const AttentionForward& op) {
-  check_own_keys(op.shape);
   ENSURE(op.shape.head_dim <= kMostHeadDim, "head_dim {}, at most {}", op.shape.head_dim, kMostHeadDim);
   compute<AttentionForward>(stream, op);
 }
 
 void CudaBackend::compute(Stream& stream, const AttentionBackward& op) {
-  check_own_keys(op.shape);
   ENSURE(op.shape.head_dim <= kMostHeadDim, "head_dim {}, at most {}", op.shape.head_dim, kMostHeadDim);
   compute<AttentionBackward>(stream, op);
 }

@@ -1,6 +1,6 @@
 // Goal: the attention launchers give the plain formula's result and gradient on every kind of GPU, on tensor cores and without, and the
 // same bits whatever the order of threads and the alignment.
-// Method: ragged lengths around the tiles, grouped heads, q k v and their gradients as columns of one wider matrix around which nothing
+// Method: ragged lengths around the tiles, grouped heads, q, k v and their gradients as columns of wider matrices around which nothing
 // may change, outputs and scratch that hold NaN before; compared with the reference. GPUs differ in the shared memory of a block.
 #include <array>
 
@@ -24,9 +24,11 @@ AttentionShape shape_of(int64_t batch, int64_t seq_len, int64_t heads, int64_t k
 
 Inputs inputs_of(const AttentionShape& s, DType dtype, uint32_t seed, float magnitude = 1.0f) {
   Random random(seed);
-  const int64_t rows = s.batch * s.seq_len, q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
-  return {random.normal(dtype, rows, q_cols, 0, magnitude), random.normal(dtype, rows, kv_cols, 0, magnitude),
-          random.normal(dtype, rows, kv_cols), random.normal(dtype, rows, q_cols)};
+  const int64_t rows = s.batch * s.seq_len, key_rows = s.batch * s.keys_of_sequence();
+  const int64_t q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
+  return {random.normal(dtype, rows, q_cols, 0, magnitude),
+          random.normal(dtype, key_rows, kv_cols, 0, magnitude), random.normal(dtype, key_rows, kv_cols),
+          random.normal(dtype, rows, q_cols)};
 }
 
 Results room_for(const AttentionShape& s, const Inputs& in) {
@@ -76,13 +78,15 @@ struct Joined {
 
 Results launched(const cuda::Queue& queue, const AttentionShape& s, const Inputs& in, int64_t first) {
   Results r = room_for(s, in);
-  const Joined qkv({&in.q, &in.k, &in.v}, first), dout({&in.dout}, first);
-  Joined out({&r.out}, first), dqkv({&r.dq, &r.dk, &r.dv}, first);
-  const Storage out_before = out.storage, dqkv_before = dqkv.storage;
+  const Joined queries({&in.q}, first), kv({&in.k, &in.v}, first), dout({&in.dout}, first);
+  Joined out({&r.out}, first), dq({&r.dq}, first), dkv({&r.dk, &r.dv}, first);
+  const Storage out_before = out.storage, dq_before = dq.storage, dkv_before = dkv.storage;
   OnDevice device(queue);
-  const Matrix x = device.copy_of(qkv.storage), dy = device.copy_of(dout.storage), y = device.copy_of(out.storage),
-               dx = device.copy_of(dqkv.storage), lse = device.copy_of(r.lse);
-  const Matrix q = qkv.parts[0](x), k = qkv.parts[1](x), v = qkv.parts[2](x);
+  const Matrix x = device.copy_of(queries.storage), xkv = device.copy_of(kv.storage),
+               dy = device.copy_of(dout.storage), y = device.copy_of(out.storage),
+               dx = device.copy_of(dq.storage), dxkv = device.copy_of(dkv.storage),
+               lse = device.copy_of(r.lse);
+  const Matrix q = queries.window(x), k = kv.parts[0](xkv), v = kv.parts[1](xkv);
   AttentionShape there = s;
   if (s.mask.first_key)
     there.mask.first_key =
@@ -99,20 +103,22 @@ Results launched(const cuda::Queue& queue, const AttentionShape& s, const Inputs
                                    .out = out.window(y),
                                    .lse = lse.as<float>(),
                                    .dout = dout.window(dy),
-                                   .dq = dqkv.parts[0](dx),
-                                   .dk = dqkv.parts[1](dx),
-                                   .dv = dqkv.parts[2](dx)};
+                                   .dq = dq.window(dx),
+                                   .dk = dkv.parts[0](dxkv),
+                                   .dv = dkv.parts[1](dxkv)};
   cuda::enqueue(queue, backward, device.poisoned(cuda::scratch_bytes(backward)));
   device.bring_back(y, out.storage);
-  device.bring_back(dx, dqkv.storage);
+  device.bring_back(dx, dq.storage);
+  device.bring_back(dxkv, dkv.storage);
   device.bring_back(lse, r.lse);
   CHECK(unchanged_around(out.window, out_before, out.storage));
-  CHECK(unchanged_around(dqkv.window, dqkv_before, dqkv.storage));
+  CHECK(unchanged_around(dq.window, dq_before, dq.storage));
+  CHECK(unchanged_around(dkv.window, dkv_before, dkv.storage));
   CHECK(r.lse.padding_untouched());
   out.take(0, r.out);
-  dqkv.take(0, r.dq);
-  dqkv.take(1, r.dk);
-  dqkv.take(2, r.dv);
+  dq.take(0, r.dq);
+  dkv.take(0, r.dk);
+  dkv.take(1, r.dv);
   return r;
 }
 
@@ -152,7 +158,7 @@ void check_case(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, 
     }
   }
   // Hopper's own kernels take what stands on 16 bytes; others rescale the sums of the forward pass after other tiles.
-  if (gpu.major != 9 || !attention_on_tensor_cores(s.head_dim, dtype) || !s.is_causal())
+  if (gpu.major != 9 || !attention_on_tensor_cores(s.head_dim, dtype) || !s.sees_all_before())
     check_same_bits(aligned[0], unaligned[0]);
 }
 
@@ -224,18 +230,73 @@ TEST_CASE("masks agree with the reference under every order of threads, with row
       }
 }
 
+/// A part of each sequence's queries: `queries` of them behind the first `offset` of `keys` tokens.
+AttentionShape part_of(int64_t keys, int64_t queries, int64_t offset, int64_t head_dim,
+                       AttentionMask mask = {}) {
+  AttentionShape s = shape_of(2, queries, 2, 1, head_dim);
+  s.keys = keys;
+  s.mask = mask;
+  s.mask.query_offset = offset;
+  return s;
+}
+
+TEST_CASE(
+    "parts of the queries agree with the reference under every order of threads, with rows that begin "
+    "anywhere") {
+  const float sinks[] = {1.0f, -2.0f};
+  struct Part {
+    int64_t keys, queries, offset;
+  };
+  for (const emulated_gpu::DeviceOptions& gpu : {kHopper, kAda})
+    for (const Part& part : {Part{150, 70, 33}, {140, 1, 139}, {150, 37, 113}, {200, 64, 0}})
+      for (const auto& [head_dim, dtype] :
+           {std::pair{int64_t{64}, DType::bf16}, {128, DType::bf16}, {48, DType::bf16}, {48, DType::f32}}) {
+        std::vector<int32_t> documents;
+        for (int64_t row = 0; row < 2 * part.queries; ++row)
+          documents.push_back(int32_t((part.offset + row % part.queries) / 30 * 30));
+        for (const AttentionMask& mask :
+             {AttentionMask{}, AttentionMask{.window = 21},
+              AttentionMask{.first_key = documents.data(), .window = 40, .cap = 30, .sinks = sinks}}) {
+          INFO(part.queries << " queries behind " << part.offset << " of " << part.keys << " keys, window "
+                            << mask.window);
+          check_case(part_of(part.keys, part.queries, part.offset, head_dim, mask), dtype, 68, 0, 1.0f, gpu);
+        }
+      }
+}
+
+TEST_CASE("keys that no query sees have gradients of zero") {
+  for (const auto& [head_dim, dtype] : {std::pair{int64_t{64}, DType::bf16}, {48, DType::f32}})
+    for (const AttentionMask& mask : {AttentionMask{}, AttentionMask{.window = 5}}) {
+      const AttentionShape s = part_of(400, 8, 150, head_dim, mask);
+      emulated_gpu::reset({});
+      const cuda::Queue queue = make_queue();
+      const Results r = launched(queue, s, inputs_of(s, dtype, 69), 8);
+      REQUIRE(cudaStreamDestroy(queue.stream) == cudaSuccess);
+      for (int64_t row = 0; row < r.dk->rows; ++row) {
+        const int64_t key = row % 400;
+        if (key < 158 && key >= (mask.window > 0 ? 146 : 0)) continue;
+        CAPTURE(key);
+        for (int64_t c = 0; c < head_dim; ++c) REQUIRE((r.dk.get(row, c) == 0 && r.dv.get(row, c) == 0));
+      }
+    }
+}
+
 TEST_CASE("tiles change no bit of a masked gradient") {
   const std::vector<int32_t> documents = documents_of(1, 150);
-  AttentionShape s = shape_of(1, 150, 2, 1, 128);
-  s.mask = {.first_key = documents.data(), .window = 70};
-  const Inputs in = inputs_of(s, DType::bf16, 67);
-  std::vector<Results> seen;
-  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 9}, {9, 0}}) {
-    emulated_gpu::reset({.devices = {{.name = "Emulated GPU", .major = major, .minor = minor}}});
-    const cuda::Queue queue = make_queue();
-    seen.push_back(launched(queue, s, in, 8));
-    REQUIRE(cudaStreamDestroy(queue.stream) == cudaSuccess);
-    check_same_bits(seen[0], seen.back());
+  AttentionShape whole = shape_of(1, 150, 2, 1, 128);
+  whole.mask = {.first_key = documents.data(), .window = 70};
+  for (const AttentionShape& s :
+       {whole, part_of(150, 61, 77, 128), part_of(150, 61, 77, 128, {.window = 70})}) {
+    const Inputs in = inputs_of(s, DType::bf16, 67);
+    std::vector<Results> seen;
+    for (const auto& [major, minor] : {std::pair{8, 0}, {8, 9}, {9, 0}}) {
+      if (major == 9 && s.sees_all_before()) continue;  // it has kernels of its own
+      emulated_gpu::reset({.devices = {{.name = "Emulated GPU", .major = major, .minor = minor}}});
+      const cuda::Queue queue = make_queue();
+      seen.push_back(launched(queue, s, in, 8));
+      REQUIRE(cudaStreamDestroy(queue.stream) == cudaSuccess);
+      check_same_bits(seen[0], seen.back());
+    }
   }
 }
 
@@ -262,6 +323,33 @@ TEST_CASE("the tiles that a mask needs are passed, and few others") {
             CHECK(mask.begin_of_keys(first) == begin);
             CHECK(mask.end_of_queries(first, rows) == end);
           }
+        }
+  // Of a part of the queries: tiles of queries are counted from the first one, tiles of keys from the first key.
+  for (const int begin : {0, 7, 90})
+    for (const int queries : {1, 16, 40})
+      for (const int window : {5, 64, 200})
+        for (const bool has_documents : {false, true}) {
+          constexpr int kRows = 16, kColumns = 8, kKeys = 150;
+          const std::vector<int32_t> documents = documents_of(1, kKeys);
+          const SequenceMask mask{has_documents ? documents.data() : nullptr,
+                                  std::min(window, begin + queries), begin + queries, begin};
+          INFO(queries << " queries behind " << begin << " window " << window << " documents "
+                       << has_documents);
+          const auto sees = [&](int t, int key) {
+            return key <= t && t - key < window && (!has_documents || key >= documents[size_t(t)]);
+          };
+          for (int key = 0; key < kKeys; key += kRows) {
+            const int from = mask.begin_of_queries(key, kColumns), to = mask.end_of_queries(key, kRows);
+            CHECK((from == begin + queries || (from - begin) % kColumns == 0));
+            for (int t = begin; t < begin + queries; ++t)
+              for (int other = key; other < key + kRows; ++other)
+                if (sees(t, other)) CHECK((t >= from && t < to));
+            CHECK((from >= to || from + kColumns > key));
+          }
+          for (int first = begin; first < begin + queries; first += kRows)
+            for (int t = first; t < std::min(first + kRows, begin + queries); ++t)
+              for (int key = 0; key <= t; ++key)
+                if (sees(t, key)) CHECK(key >= mask.begin_of_keys(first));
         }
   // The work of long sequences, in tiles of the tensor cores' sizes.
   constexpr int kLength = 4096;

@@ -72,11 +72,6 @@ struct BlockMask {
   float cap = 0;
 };
 
-/// Whether each query sees all keys up to its position, with scores as they are: also behind other keys.
-bool sees_all_before(const AttentionShape& s) {
-  return !s.has_window() && !s.mask.first_key && s.mask.cap == 0 && !s.mask.sinks;
-}
-
 /// first_row: of the block in the batch. position: of its first query among the keys of its sequence.
 void make_mask(const AttentionShape& s, int64_t first_row, int64_t position, int64_t queries,
                BlockMask& mask) {
@@ -299,13 +294,13 @@ void backward_queries(const AttentionBackward& op, const BackwardRoom& room, int
 }  // namespace
 
 void attention_forward(const AttentionForward& op, const AttentionTask& task, float* scratch) {
-  sees_all_before(op.shape) ? forward<false>(op, task, scratch) : forward<true>(op, task, scratch);
+  op.shape.sees_all_before() ? forward<false>(op, task, scratch) : forward<true>(op, task, scratch);
 }
 
 void attention_backward(const AttentionBackward& op, const AttentionTask& task, float* scratch) {
   const AttentionShape& s = op.shape;
   const int64_t dim = s.head_dim, d = padded(dim), group = s.heads / s.kv_heads;
-  const auto queries_of = sees_all_before(s) ? backward_queries<false> : backward_queries<true>;
+  const auto queries_of = s.sees_all_before() ? backward_queries<false> : backward_queries<true>;
   const int64_t keys = s.keys_of_sequence(), kv_column = task.head * dim;
   const BackwardRoom room = divide(scratch, d, keys);
   std::memset(room.dk, 0, size_t(2 * keys * d) * sizeof(float));
