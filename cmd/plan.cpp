@@ -80,7 +80,7 @@ std::string next_command(const PlanOptions& options, const PlanReport& report) {
   JobArguments launched = options.job;
   if (report.device.kind == DeviceKind::cuda && report.job.device == DeviceChoice::cpu) {
     const ParallelSpec& p = report.job.parallelism;
-    if (p.context_blocks > 1 || p.expert > 1) return "";  // refused on GPUs
+    if (p.expert > 1) return "";  // refused on GPUs
     launched.overrides.push_back("device=cuda");
   }
   return launch_command(launched);

@@ -7,8 +7,11 @@ void warm_up(const WarmUp& w) {
   // The last lane merges with those before it. Of its two micro-batches the first overwrites the gradients
   // and the second adds to them.
   const auto micro_batch = [&](bool first) {
-    return MicroBatch{
-        .index = 0, .lane = w.lanes - 1, .first_of_lane = first, .last_of_lane = !first, .arrays = w.arrays};
+    return MicroBatch{.index = 0,
+                      .lane = w.lanes - w.lanes_of_micro_batch,
+                      .first_of_lane = first,
+                      .last_of_lane = !first,
+                      .arrays = w.arrays};
   };
   // Where parts take turns in the memory for weights, each brings its own before it is computed.
   const auto pass = [&](int c, bool backward, auto compute) {

@@ -18,6 +18,7 @@ struct WarmUp {
   int virtual_stages = 1;                      ///< of this rank
   bool split_backward = false;         ///< as in StageModel::Options
   int lanes = 1, reductions = 1;       ///< of this rank in a step
+  int lanes_of_micro_batch = 1;        ///< one for each context block that the rank has
   PerField<const void*> arrays = {};   ///< of a micro-batch, with any tokens of the vocabulary
   double* losses = nullptr;            ///< host memory, as in Executor::run, for one micro-batch
 };

@@ -142,9 +142,6 @@ std::string shared_gradients_note(const JobSpec& job) {
 std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
   const ParallelSpec& p = r.job.parallelism;
-  if (r.device.kind == DeviceKind::cuda && p.context_blocks > 1)
-    notes.push_back(
-        "GPUs do not compute parts of sequences yet: this is what they would take, and no launch on them");
   if (p.expert > 1) notes.push_back(shared_gradients_note(r.job));
   if (p.expert > 1 && r.device.kind == DeviceKind::cuda)
     notes.push_back(

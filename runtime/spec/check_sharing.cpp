@@ -48,9 +48,6 @@ void check_context(Resolution& r) {
                          r.job.data.seq_len, 2 * p.context_blocks),
              {"data.seq_len", "parallelism.context_blocks"},
              {fmt::format("use a seq_len that is a multiple of {}", 2 * p.context_blocks)});
-  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
-    r.report("E0319", "GPUs do not compute parts of sequences yet", {"parallelism.context_blocks", "device"},
-             {"use context_blocks = 1, or device = cpu"});
   if (p.blocks_of_rank() > 1 && p.tensor > 1 && p.sequence_parallel &&
       r.sound({"parallelism.tensor", "parallelism.sequence_parallel"}))
     r.report("E0319",

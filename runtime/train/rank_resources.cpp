@@ -90,6 +90,7 @@ void RankResources::rehearse(RankActivity& activity) {
            .split_backward = plan.model.split_backward,
            .lanes = plan.params.shares.front().lanes.count(),
            .reductions = plan.params.reductions(),
+           .lanes_of_micro_batch = job_.parallelism.blocks_of_rank(),
            .arrays = tokens ? tokens->arrays(0) : PerField<const void*>{},
            .losses = loss_sums()});
   rehearsing_ = false;

@@ -31,6 +31,11 @@ TEST_CASE("every kernel of a run is launched before the first exchange", "[nccl]
   llama.parallelism.sequence_parallel = true;
   llama.recompute = Recompute::selective;
   check_loaded_early(llama, dir.path() + "/llama");
+  JobSpec shared = base_job(Family::llama, dir.path(), DType::bf16, 1);
+  shared.parallelism.context = shared.parallelism.pipeline = 2;
+  shared.parallelism.context_blocks = 4;
+  shared.parallelism.sequence_parallel = false;
+  check_loaded_early(shared, dir.path() + "/shared");
 }
 
 TEST_CASE("NCCL: dp 2 has the bits of one rank", "[nccl]") {
@@ -52,6 +57,21 @@ TEST_CASE("NCCL: pp 2 and its schedules have the bits of one rank", "[nccl]") {
     j.parallelism.virtual_stages = 2;
     j.parallelism.schedule = Schedule::zb_v;
   });
+}
+
+TEST_CASE("NCCL: context ranks have the bits of one rank, and take the memory that the plan says", "[nccl]") {
+  const TemporaryFolder dir;
+  JobSpec base = base_job(Family::llama, dir.path(), DType::bf16, 1);
+  base.parallelism.context_blocks = 2;
+  base.parallelism.sequence_parallel = false;
+  check_mesh(base, dir.path(), "cp2pp2",
+             [](JobSpec& j) { j.parallelism.context = j.parallelism.pipeline = 2; });
+  check_mesh(base, dir.path(), "cp2dp2", [](JobSpec& j) {
+    j.parallelism.context = j.parallelism.data = 2;
+    j.parallelism.zero_stage = 3;
+  });
+  base.parallelism.context = base.parallelism.pipeline = 2;
+  CHECK(taken_bytes(run_with_nccl(base, dir.path() + "/memory", 1, 1)) == planned_bytes(base));
 }
 
 TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {

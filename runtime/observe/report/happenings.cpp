@@ -1,5 +1,7 @@
 #include "runtime/observe/report/happenings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -269,7 +269,7 @@ const std::vector<CodePage> kParallelism = {
     {"E0319", "Sequences that cannot be cut over context ranks",
      "Context parallelism cuts each sequence into 2 * context_blocks chunks of equal length. The "
      "number of blocks is a power of two, fixed when a run is born, and every number of ranks that "
-     "divides it gives the same bits. It is computed on CPU cores.",
+     "divides it gives the same bits.",
      R"("context": 3, "context_blocks": 4)",
      "Use a context that divides context_blocks, and a seq_len that is a multiple of 2 * context_blocks."},
     {"E0320", "Experts that cannot be shared out",

@@ -12,7 +12,7 @@
 using namespace trainctl;
 
 TEST_CASE("a plan says what context ranks are, send and save in memory") {
-  const auto report = [](int context, int blocks) {
+  const auto report = [](int context, int blocks, DeviceKind kind = DeviceKind::cpu) {
     const ParseInput input{
         .text =
             R"({"version": 1, "name": "test", "model": {"preset": "llama-tiny"}, "batch": {"global_sequences": 8},
@@ -24,7 +24,7 @@ TEST_CASE("a plan says what context ranks are, send and save in memory") {
         .environment = {}};
     const ParsedJob parsed = parse_job(input);
     REQUIRE(parsed.ok());
-    return make_report(input, parsed.job, device_of_kind(parsed.job, DeviceKind::cpu), std::nullopt);
+    return make_report(input, parsed.job, device_of_kind(parsed.job, kind), std::nullopt);
   };
   const PlanReport whole = report(1, 1), alone = report(1, 4), shared = report(4, 4);
   CHECK_THAT(render_plan(shared), Catch::Contains("4 ranks = tensor 1 x context 4 x pipeline 1 x data 1") &&
@@ -33,6 +33,10 @@ TEST_CASE("a plan says what context ranks are, send and save in memory") {
                                       Catch::Contains("KiB · context "));
   CHECK_THAT(render_plan(alone), Catch::Contains("gradients (f32, of 4 context blocks)"));
   CHECK_THAT(render_plan(whole), !Catch::Contains("context"));
+  const PlanReport on_gpus = report(4, 4, DeviceKind::cuda);
+  CHECK_THAT(render_plan(on_gpus),
+             Catch::Contains("2 lanes of 4 context blocks") && !Catch::Contains("no launch on them"));
+  CHECK(on_gpus.plan.worst().stage.context == shared.plan.worst().stage.context);
   const Json json = parse_json(plan_json(shared));
   CHECK(json["mesh"]["context"] == 4);
   CHECK(json["traffic_bytes"]["context"].get<double>() > 0);
