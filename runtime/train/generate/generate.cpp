@@ -99,11 +99,6 @@ std::vector<float> Generator::next_logits(std::span<const int32_t> tokens) {
   ENSURE(!tokens.empty());
   Impl& m = *impl_;
   std::vector<float> logits(size_t(m.job.model.vocab_size));
-  // A GPU's attention computes queries at the positions of their keys only.
-  if (!m.backend.is_host()) {
-    m.model->logits(tokens, int64_t(tokens.size()) - 1, logits);
-    return logits;
-  }
   const StageModel::Behind behind{&m.read.cache, m.read.pass(tokens)};
   m.model->logits_behind({&behind, 1}, logits);
   m.read.held.assign(tokens.begin(), tokens.end());
@@ -116,7 +111,7 @@ namespace {
 struct Text {
   size_t prompt = 0;
   std::vector<int32_t> tokens;
-  std::unique_ptr<Read> read;  ///< null: on a device that reads it again each time
+  std::unique_ptr<Read> read;
   int64_t generated = 0;
   bool ended = false;
 
@@ -170,8 +165,7 @@ std::vector<std::vector<int32_t>> Generator::generate(
     text.prompt = i;
     text.tokens = prompts[i];
     text.ended = options.tokens <= 0;
-    if (m.backend.is_host())
-      text.read.reset(new Read{{m.backend, std::min(t, int64_t(prompts[i].size()) + options.tokens)}});
+    text.read.reset(new Read{{m.backend, std::min(t, int64_t(prompts[i].size()) + options.tokens)}});
   }
   std::vector<float> logits(v);
   const auto left = [&] {
@@ -182,11 +176,7 @@ std::vector<std::vector<int32_t>> Generator::generate(
   };
   for (std::vector<Text*> on = left(); !on.empty(); on = left())
     for (std::span<Text*> rest = on; !rest.empty();) {
-      size_t count = 1;
-      if (m.backend.is_host())
-        count = read_together(rest, *m.model, t, logits, v);
-      else
-        m.model->logits(rest[0]->context(t), int64_t(rest[0]->context(t).size()) - 1, logits);
+      const size_t count = read_together(rest, *m.model, t, logits, v);
       for (size_t i = 0; i < count; ++i) rest[i]->take(std::span(logits).subspan(i * v, v), options, each);
       rest = rest.subspan(count);
     }

@@ -30,15 +30,15 @@ class Generator {
   /// With the weights of a folder of Hugging Face safetensors.
   Generator(const JobSpec& job, ckpt::TensorFolder& folder, kernels::Backend& backend);
   ~Generator();
-  /// Continues each of the prompts (none is empty) and returns the new tokens of each, which do not depend on
-  /// the other prompts. The context is the last seq_len tokens. On a CPU all prompts go on by a token at a
-  /// time, in one pass of the model while their new tokens fit into a sequence. Calls `each` with every new
-  /// token and the number of its prompt.
+  /// Continues each of the prompts (none is empty) and returns the new tokens of each, which on a CPU do not
+  /// depend on the other prompts. The context is the last seq_len tokens. All prompts go on by a token at a time,
+  /// in one pass of the model while their new tokens fit into a sequence. Calls `each` with every new token and
+  /// the number of its prompt.
   std::vector<std::vector<int32_t>> generate(std::vector<std::vector<int32_t>> prompts,
                                              const GenerateOptions& options,
                                              const std::function<void(size_t prompt, int32_t)>& each);
-  /// The logits [V] behind the last of `tokens` (1 .. seq_len). On a CPU only those tokens are computed that
-  /// do not begin as the ones of the call before.
+  /// The logits [V] behind the last of `tokens` (1 .. seq_len). Only those tokens are computed that do not
+  /// begin as the ones of the call before.
   std::vector<float> next_logits(std::span<const int32_t> tokens);
   /// The logits [count, V] behind each of `tokens` (1 .. seq_len).
   std::vector<float> logits(std::span<const int32_t> tokens);
