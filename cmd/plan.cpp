@@ -46,6 +46,11 @@ DeviceModel device_of(const PlanOptions& options, const JobSpec& job) {
                                               : device_named(options.device, job, device_kind(job));
   if (options.cluster.empty()) return device;
   device.cluster = cluster_of(options.cluster);
+  if (device.is_host() && options.cluster != "cpu-core" && !predict::known_cluster_text(options.cluster).empty())
+    throw Error(ErrorCode::kUsage,
+                fmt::format("--cluster {} is of GPUs, and the job is planned for CPU cores; name the device, too: "
+                            "--device h100, or --device 80GiB with -s device=cuda",
+                            options.cluster));
   device.flops_per_s = device.cluster->device.peak_flops_per_s(job.compute == DType::f32);
   device.measured = false;
   return device;
@@ -78,11 +83,8 @@ std::string next_command(const PlanOptions& options, const PlanReport& report) {
     return plan_command(named, {});
   }
   JobArguments launched = options.job;
-  if (report.device.kind == DeviceKind::cuda && report.job.device == DeviceChoice::cpu) {
-    const ParallelSpec& p = report.job.parallelism;
-    if (p.expert > 1) return "";  // refused on GPUs
+  if (report.device.kind == DeviceKind::cuda && report.job.device == DeviceChoice::cpu)
     launched.overrides.push_back("device=cuda");
-  }
   return launch_command(launched);
 }
 
@@ -106,12 +108,12 @@ std::vector<ClusterNode> nodes_of_plan(const PlanOptions& options, const JobSpec
   return ordered;
 }
 
-/// Where no nodes are named, GPUs are taken to be eight a node.
+/// Where no nodes are named, GPUs are taken to be eight a node, or as many as a node of the cluster has.
 int node_count(const std::vector<ClusterNode>& nodes, const JobSpec& job, const DeviceModel& device) {
-  constexpr int kGpusOfNode = 8;
+  const int gpus = device.cluster ? device.cluster->devices_of_node : 8;
   if (!nodes.empty()) return int(nodes.size());
   if (device.kind != DeviceKind::cuda) return 1;
-  const int ranks = job.launcher.ranks_per_gpu * kGpusOfNode;
+  const int ranks = job.launcher.ranks_per_gpu * gpus;
   return (job.mesh().world_size() + ranks - 1) / ranks;
 }
 

@@ -89,4 +89,19 @@ PartFlops part_flops(const ModelPlan& model, int64_t seq_len) {
   return flops;
 }
 
+int64_t idle_parameters(const ModelPlan& model) {
+  int64_t idle = 0;
+  std::vector<LayerRef> layers = model.layers;
+  for (const MtpPlan& module : model.mtp) layers.push_back(module.layer);
+  for (const LayerRef& layer : layers)
+    for (const SublayerPlan& sublayer : layer->sublayers)
+      if (const auto* moe = std::get_if<MoePlan>(&sublayer)) {
+        int64_t of_experts = 0;
+        for (const ParamDeclaration& d : moe->parameters)
+          if (d.expert >= 0) of_experts += d.rows * d.cols;
+        idle += of_experts / moe->experts * (moe->experts - moe->top_k);
+      }
+  return idle;
+}
+
 }  // namespace trainctl

@@ -23,4 +23,7 @@ struct PartFlops {
 };
 PartFlops part_flops(const ModelPlan& model, int64_t seq_len);
 
+/// Parameters of experts that a token does not meet.
+int64_t idle_parameters(const ModelPlan& model);
+
 }  // namespace trainctl

@@ -68,9 +68,6 @@ struct ModelPlan {
 /// compute: the dtype of activations and of matrices' compute copies.
 ModelPlan model_plan(const ModelSpec& model, DType compute = DType::f32);
 
-/// Parameters of experts that a token does not meet.
-int64_t idle_parameters(const ModelPlan& model);
-
 /// Whether both have the same parameters and compute the same logits from them; modules of multi-token
 /// prediction, which are of training alone, do not matter.
 bool compute_the_same(const ModelPlan& a, const ModelPlan& b);

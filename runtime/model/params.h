@@ -17,7 +17,7 @@ namespace trainctl {
 struct Param {
   ParamRole role = ParamRole::matrix;
   parallel::ParamLayout layout;  ///< name, rows, cols and how tensor parallelism cuts it; a vector is [n, 1]
-  int layer = 0;                 ///< -1 before the first layer, 0.. the layer, num_layers after the last, also of MTP
+  int layer = 0;  ///< -1 before the first layer, 0.. the layer, num_layers after the last, also of MTP
   ParamInit init;
   RoleRow row;                      ///< of its role
   bool may_be_transposed = false;   ///< in files of Hugging Face, which stores GPT-2's linear weights as [in, out]

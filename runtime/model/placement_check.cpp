@@ -224,7 +224,8 @@ Problem count_problem(const ParamTable& table, const std::vector<StageUses>& ran
       return Problem(
           fmt::format("{} ranks of the tensor group count {} in the gradient norm and save it, and {} should",
                       counted, use.layout.name, wanted));
-    const bool is_tied = table.shares_embedding && table.params[size_t(use.param)].role == ParamRole::embedding;
+    const bool is_tied =
+        table.shares_embedding && table.params[size_t(use.param)].role == ParamRole::embedding;
     const bool shared = use.replicated & axes::uses, summed = use.partial & axes::uses;
     if (is_tied && !(shared && summed))
       return Problem(fmt::format("the gradients of the uses of {} are not added", use.layout.name));

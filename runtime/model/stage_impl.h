@@ -265,9 +265,9 @@ struct StageModel::Impl {
     const int32_t* targets = nullptr;  ///< below 0: of no loss, where `masks`
     bool masks = false;
     const float* weights = nullptr;
-    float scale = 1;                   ///< of the loss, in its gradients
+    float scale = 1;  ///< of the loss, in its gradients
     bool train = false;
-    bool first_of_head = true;         ///< of the products of a micro-batch
+    bool first_of_head = true;  ///< of the products of a micro-batch
     double* loss = nullptr;
   };
   /// Those of a micro-batch. In training they make the head's gradients, too (stage_head.cpp).

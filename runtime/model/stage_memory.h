@@ -33,7 +33,7 @@ struct Slot {
   Matrix final_x, final_gradient;
   Matrix final_norm_weight, final_norm_bias;   // gradients, with split backward
   float* final_stats = nullptr;
-  Matrix final_out;                        // [Ml, C] the final norm, where modules read it
+  Matrix final_out;  // [Ml, C] the final norm, where modules read it
   std::vector<MtpRecord> mtp;
   /// What enters the virtual stage: the first layer's input.
   Matrix& input() { return layers.empty() ? entry : layers.front().front()[kInput]; }

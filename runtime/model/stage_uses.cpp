@@ -58,7 +58,8 @@ class UseBuilder {
     if (p.layout.cut == Cut::none) use.replicated |= parallel::axes::tensor;
     // What joins the halves of a module's input multiplies the rows of the stream, too.
     const bool joins = p.mtp > 0 && !of_layer;
-    const bool of_rows = (norm || joins) && job_.parallelism.sequence_parallel;  // of the stream, which is cut then
+    const bool of_rows =
+        (norm || joins) && job_.parallelism.sequence_parallel;  // of the stream, which is cut then
     if (p.layout.cut == Cut::none && (p.partial || of_rows) && job_.parallelism.tensor > 1)
       use.partial |= parallel::axes::tensor;
     if (table_.shares_embedding && p.role == ParamRole::embedding) {

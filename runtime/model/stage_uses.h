@@ -42,8 +42,8 @@ struct VirtualStageUses {
   std::vector<LayerUses> layers;
   int64_t first_layer = 0;
   int final_norm_weight = -1, final_norm_bias = -1, head = -1;
-  int mtp_embedding = -1;            ///< of the tokens ahead
-  std::vector<MtpUses> mtp;          ///< on the last one
+  int mtp_embedding = -1;    ///< of the tokens ahead
+  std::vector<MtpUses> mtp;  ///< on the last one
   std::vector<StagePart> parts;
   parallel::VirtualStageParts part_count() const { return {int(parts.size()), last}; }
 };

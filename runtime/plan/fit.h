@@ -22,9 +22,9 @@ struct Fit {
 };
 Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device);
 
-/// The assumed MFU of a device whose speed is not known, if --mfu is not given. For GPUs, relative to the data sheet: what well-run jobs report
-/// (Llama 3 405B: 38 to 43 %, arXiv:2407.21783, table 4). For CPUs, relative to measured matrix products:
-/// what whole steps reach (scripts/bench.sh).
+/// The assumed MFU of a device whose speed is not known, if --mfu is not given. For GPUs, relative to the
+/// data sheet: what well-run jobs report (Llama 3 405B: 38 to 43 %, arXiv:2407.21783, table 4). For CPUs,
+/// relative to measured matrix products: what whole steps reach (scripts/bench.sh).
 inline constexpr double kGpuMfu = 0.40, kCpuMfu = 0.70;
 
 struct TimeEstimate {
@@ -54,9 +54,9 @@ struct Alternative {
 
 /// Up to `most` alternatives, in the order of their expected speed: recomputation (of the least number of
 /// layers that fits), ZeRO, smaller micro-batches, bf16 and other meshes with the same number of ranks, also
-/// of ranks that share experts and sequences; one of each mesh and format. Behind them, if it is not among them, recomputation alone, which keeps the bits.
-/// If none of these fits: more GPUs (at most 65,536) or fewer CPU ranks. Each alternative was parsed, checked
-/// and planned.
+/// of ranks that share experts and sequences; one of each mesh and format. Behind them, if it is not among
+/// them, recomputation alone, which keeps the bits. If none of these fits: more GPUs (at most 65,536) or
+/// fewer CPU ranks. Each alternative was parsed, checked and planned.
 std::vector<Alternative> what_fits(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                                    size_t most = 3);
 

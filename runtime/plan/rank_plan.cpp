@@ -8,7 +8,8 @@ namespace trainctl {
 
 using parallel::Axis;
 
-RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding, const parallel::MeshPosition& at) {
+RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding,
+                       const parallel::MeshPosition& at) {
   const parallel::MeshShape mesh = parallelism.mesh();
   const parallel::VirtualStages stages = parallelism.stage_order();
   const bool first = at.pp == 0, last = at.pp == mesh.pp - 1;

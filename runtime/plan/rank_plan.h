@@ -25,7 +25,8 @@ struct RankGroups {
   /// second.
   bool activations_come = false, activations_go = false;
 };
-RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding, const parallel::MeshPosition& at);
+RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding,
+                       const parallel::MeshPosition& at);
 
 /// The part of a plan that needs no program: it may have a billion micro-batches.
 struct RankParts {

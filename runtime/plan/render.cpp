@@ -74,10 +74,10 @@ std::string header_lines(const PlanReport& r) {
       "Job      {} · {} {} params{}{} ({} without embeddings) · {} compute, f32 master weights\n", job.name,
       word_of(job.model.family), count_text(double(r.plan.parameters)),
       has_experts ? fmt::format(", {} of them active", count_text(double(r.plan.active_parameters))) : "",
-      r.plan.mtp_parameters > 0 ? fmt::format(", {} in {} of multi-token prediction",
-                                              count_text(double(r.plan.mtp_parameters)),
-                                              count_of(job.model.mtp.num_layers, "module"))
-                                : "",
+      r.plan.mtp_parameters > 0
+          ? fmt::format(", {} in {} of multi-token prediction", count_text(double(r.plan.mtp_parameters)),
+                        count_of(job.model.mtp.num_layers, "module"))
+          : "",
       count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
   out += fmt::format(
       "Layout   {} = tensor {}{} x pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}{}\n",

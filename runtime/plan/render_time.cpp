@@ -24,13 +24,13 @@ std::string time_parts_text(const StepTime& time) {
 
 /// What the time is for, and how it is known.
 std::string predicted_lines(const PlanReport& r, const TimeEstimate& t) {
-  std::string out = fmt::format("Time     {} a step (90 %: {} to {}), {} tokens/s, {} for {} tokens\n",
+  std::string out = fmt::format("Time     predicted {} a step (nine of ten runs: {} to {}), {} tokens/s, {} for {} tokens\n",
                                 duration_text(t.step_s), duration_text(t.predicted->low_s),
                                 duration_text(t.predicted->high_s), count_text(t.tokens_per_s),
                                 duration_text(t.run_s), count_text(t.tokens));
   out += fmt::format(
-      "         MFU {:.1f} % of {}FLOP/s ({:.1f} % if attention were full), predicted for {}; --mfu "
-      "assumes another\n",
+      "         MFU {:.1f} % of {}FLOP/s ({:.1f} % if attention were full), from cluster {}; --mfu assumes "
+      "an MFU instead\n",
       100 * t.mfu, short_number(t.peak_flops_per_s), 100 * t.mfu_full, r.device.cluster->name);
   return out + fmt::format("         {}\n", time_parts_text(*t.predicted));
 }

@@ -1,5 +1,5 @@
-// Predicts the time of a step: each counted op by its shape, each exchange by its bytes and by where its ranks
-// are, and the pipeline by the simulator of its programs. Pure.
+// Predicts the time of a step: each counted op by its shape, each exchange by its bytes and by where its
+// ranks are, and the pipeline by the simulator of its programs. Pure.
 #pragma once
 #include <optional>
 #include <string_view>
@@ -11,7 +11,8 @@
 
 namespace trainctl {
 
-/// Where the time of a step goes, in seconds; a stage's are means over the stages. Together they are the step.
+/// Where the time of a step goes, in seconds; a stage's are means over the stages. Together they are the
+/// step.
 struct StepParts {
   predict::TimeParts work;                      ///< of micro-batches
   double tensor = 0, context = 0, experts = 0;  ///< exchanges within a micro-batch, none of them hidden
@@ -40,8 +41,8 @@ struct StepTime {
 /// around their predictions (scripts/bench/results/predicted-published.md).
 inline constexpr double kBandLow = 0.80, kBandHigh = 1.25;
 
-/// `plan`: of the job on the device. `sharing`: so many ranks take turns on one device (a GPU, or a rank's share
-/// of the cores) and fill each other's pipeline bubbles.
+/// `plan`: of the job on the device. `sharing`: so many ranks take turns on one device (a GPU, or a rank's
+/// share of the cores) and fill each other's pipeline bubbles.
 StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
                       const predict::ClusterModel& cluster, double sharing = 1);
 

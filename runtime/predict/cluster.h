@@ -26,8 +26,8 @@ struct DeviceSpeed {
   double memory_share = 1;               ///< of it, that an elementwise op reaches
   double op_s = 0;                       ///< least time of an op on the device
   double launch_s = 0;                   ///< time in which the host enqueues an op
-  /// Times that the bytes of a micro-batch's elementwise ops are moved; 1: as ops count them. Not in a file: for
-  /// software that fuses less than the program does.
+  /// Times that the bytes of a micro-batch's elementwise ops are moved; 1: as ops count them. Not in a file:
+  /// for software that fuses less than the program does.
   double passes = 1;
   double spread = 0;  ///< standard deviation of the speed of equal devices, as a share
 
@@ -61,8 +61,8 @@ std::string_view known_cluster_text(std::string_view name);
 /// A known cluster.
 ClusterModel known_cluster(std::string_view name);
 
-/// Reads a cluster file. Error(kUsage) with one sentence that names the file and the place in it: a number that
-/// is missing, impossible or of another unit, a key that is not known.
+/// Reads a cluster file. Error(kUsage) with one sentence that names the file and the place in it: a number
+/// that is missing, impossible or of another unit, a key that is not known.
 ClusterModel parse_cluster(std::string_view text, const std::string& file);
 
 }  // namespace trainctl::predict

@@ -412,8 +412,8 @@ void check_operation(Resolution& r) {
              {"use parallelism.transport = \"host\"", "or launcher.ranks_per_gpu = 1"});
   if (r.sound({"eval.every_steps", "eval.tasks", "data.val", "data.train"}) && job.eval.every_steps > 0 &&
       job.data.val.empty() && job.eval.tasks.empty())
-    r.report("W0501", "eval.every_steps is set but there is no validation data: nothing is evaluated",
-             {"eval.every_steps"}, {"add data.val, or remove eval.every_steps"});
+    r.report("W0501", "eval.every_steps is set but there is neither validation data nor a task: nothing is evaluated",
+             {"eval.every_steps"}, {"add data.val or eval.tasks, or remove eval.every_steps"});
   if (r.sound({"eval.every_steps", "data.val"}) && job.eval.every_steps == 0 && !job.data.val.empty())
     r.report("W0502", "data.val is given but eval.every_steps is 0: it is never evaluated", {"data.val", "eval.every_steps"},
              {"set eval.every_steps, or remove data.val"});

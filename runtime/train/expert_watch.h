@@ -25,9 +25,9 @@ class ExpertWatch {
 
   RankResources& rank_;
   const int64_t micro_batches_;
-  ExpertSlots all_;                 // the numbers of layers; how long each expert has been quiet
-  std::vector<size_t> own_layers_;  // of each layer of this rank: its place among all_.layers
-  std::vector<int64_t> own_;        // [layers, experts] counted on this rank
+  ExpertSlots all_;                   // the numbers of layers; how long each expert has been quiet
+  std::vector<size_t> own_layers_;    // of each layer of this rank: its place among all_.layers
+  std::vector<int64_t> own_;          // [layers, experts] counted on this rank
   std::vector<int64_t> own_dropped_;  // [layers]; empty: no expert drops any
   bool has_biases_ = false;
 };

@@ -63,6 +63,14 @@ void ExpertUse::count_drops(const int32_t* counts, const StageModel::ExpertCount
   dropped += dropped_slots({counts, size_t(rows * of.experts)}, of.experts, of.of_source, of.capacity);
 }
 
+TargetCounts step_targets(const JobSpec& job, RankResources& rank) {
+  if (job.model.mtp.num_layers == 0) return {};
+  if (!job.data.masks_targets()) return all_targets(job);
+  TargetCounts targets = rank.owns_losses() ? rank.tokens->targets() : TargetCounts{};
+  rank.comms.sum(targets);
+  return targets;
+}
+
 StepEnd::StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver)
     : rank_(rank),
       control_(control),

@@ -85,6 +85,10 @@ struct MtpSums {
 };
 
 /// Ends the steps of a rank.
+/// The targets of a step by which modules of multi-token prediction divide their gradients; without them: none.
+/// Collective, where not all targets count.
+TargetCounts step_targets(const JobSpec& job, RankResources& rank);
+
 class StepEnd {
  public:
   /// All but `job` must outlive it.

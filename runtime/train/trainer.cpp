@@ -330,16 +330,6 @@ struct Trainer::Impl {
     step_clock.waited_for_data(waited);
   }
 
-  /// Of modules of multi-token prediction, whose gradients are divided by the targets of the whole step.
-  /// Collective, where not all targets count.
-  void count_targets() {
-    if (job.model.mtp.num_layers == 0) return;
-    targets = all_targets(job);
-    if (!job.data.masks_targets()) return;
-    targets = rank.owns_losses() ? rank.tokens->targets() : TargetCounts{};
-    rank.comms.sum(targets);
-  }
-
   std::vector<MicroBatch> step_micro_batches() const {
     std::vector<MicroBatch> mbs = micro_batches(job, rank.at.dp);
     for (size_t i = 0; rank.tokens && i < mbs.size(); ++i) {
@@ -384,7 +374,7 @@ struct Trainer::Impl {
       const RecordSpan phase = activity.during(RunPhase::reading_data, now.step + 1);
       take_tokens(last);
     }
-    count_targets();
+    targets = step_targets(job, rank);
     ExecutorTimes spent;
     executor->run(step_micro_batches(), rank.loss_sums(), spent);
     {

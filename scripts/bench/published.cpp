@@ -1,6 +1,7 @@
-// Predicts published measurements and writes a table of the errors: bench_published FOLDER [--rows] [CLUSTERS]
-// FOLDER has the published tables as JSON, a file each, with "rows". Nothing is fitted to these rows: the
-// clusters (scripts/clusters, or those of the folder CLUSTERS) are made from data sheets and from measured kernels and collectives.
+// Predicts published measurements and writes a table of the errors: bench_published FOLDER [--rows]
+// [CLUSTERS] FOLDER has the published tables as JSON, a file each, with "rows". Nothing is fitted to these
+// rows: the clusters (scripts/clusters, or those of the folder CLUSTERS) are made from data sheets and from
+// measured kernels and collectives.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,14 +32,15 @@ enum class Stack {
 };
 
 /// FlashAttention-2 on an H100: arXiv:2407.08608, figures 5 to 7 (causal: 335 TFLOP/s forward, 328 both ways
-/// with 128 channels, 284 with 64); on an A100 it is what the cluster file has. It is 1.3 to 2.5 times as fast
-/// as the kernels in Triton before it (arXiv:2307.08691, section 4.1): 1.8. Elementwise ops that are not fused
-/// read and write each intermediate result: counted for a layer of GPT with autocast, twice the bytes of ours.
+/// with 128 channels, 284 with 64); on an A100 it is what the cluster file has. It is 1.3 to 2.5 times as
+/// fast as the kernels in Triton before it (arXiv:2307.08691, section 4.1): 1.8. Elementwise ops that are not
+/// fused read and write each intermediate result: counted for a layer of GPT with autocast, twice the bytes
+/// of ours.
 predict::ClusterModel with_stack(predict::ClusterModel cluster, Stack stack) {
   if (stack == Stack::own) return cluster;
   if (stack == Stack::unfused || stack == Stack::unfused_again) {
-    // For each pair of a query and a key 13 bytes forward (scores, softmax, dropout) and 19 backward, and products
-    // over the whole square at 200 TFLOP/s; FLOPs count half of it.
+    // For each pair of a query and a key 13 bytes forward (scores, softmax, dropout) and 19 backward, and
+    // products over the whole square at 200 TFLOP/s; FLOPs count half of it.
     const double bytes_per_s = cluster.device.memory_bytes_per_s * cluster.device.memory_share;
     cluster.device.attention.clear();
     cluster.device.attention_half_length = 0;
@@ -353,8 +355,8 @@ Judged judge(Row row, const std::string& clusters) {
   return result;
 }
 
-/// The bubble rates of the zero-bubble paper (its table 5), of the schedules that are ours: those models on A100, with the
-/// shapes of its table 4.
+/// The bubble rates of the zero-bubble paper (its table 5), of the schedules that are ours: those models on
+/// A100, with the shapes of its table 4.
 void add_bubbles(const std::string& folder, std::vector<std::pair<Row, double>>& rows) {
   const Json rates = load(folder + "/08b_zero_bubble_table5_bubble_rates.json");
   if (rates.is_null()) return;

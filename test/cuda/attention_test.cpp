@@ -1,7 +1,8 @@
-// Goal: the attention launchers give the plain formula's result and gradient on every kind of GPU, on tensor cores and without, and the
-// same bits whatever the order of threads and the alignment.
-// Method: ragged lengths around the tiles, grouped heads, q, k v and their gradients as columns of wider matrices around which nothing
-// may change, outputs and scratch that hold NaN before; compared with the reference. GPUs differ in the shared memory of a block.
+// Goal: the attention launchers give the plain formula's result and gradient on every kind of GPU, on tensor
+// cores and without, and the same bits whatever the order of threads and the alignment. Method: ragged
+// lengths around the tiles, grouped heads, q, k v and their gradients as columns of wider matrices around
+// which nothing may change, outputs and scratch that hold NaN before; compared with the reference. GPUs
+// differ in the shared memory of a block.
 #include <array>
 
 #include "kernels/device.h"
@@ -48,7 +49,8 @@ Results expected_of(const AttentionShape& s, const Inputs& in) {
   return r;
 }
 
-/// Matrices side by side, from column `first` of a wider one with 8 columns behind and padding of 8: aligned or not by `first`.
+/// Matrices side by side, from column `first` of a wider one with 8 columns behind and padding of 8: aligned
+/// or not by `first`.
 struct Joined {
   Window window;
   Storage storage;
@@ -157,7 +159,8 @@ void check_case(const AttentionShape& s, DType dtype, uint32_t seed, int seeds, 
       check_same_bits(seen[0], seen[i]);
     }
   }
-  // Hopper's own kernels take what stands on 16 bytes; others rescale the sums of the forward pass after other tiles.
+  // Hopper's own kernels take what stands on 16 bytes; others rescale the sums of the forward pass after
+  // other tiles.
   if (gpu.major != 9 || !attention_on_tensor_cores(s.head_dim, dtype) || !s.sees_all_before())
     check_same_bits(aligned[0], unaligned[0]);
 }
@@ -324,7 +327,8 @@ TEST_CASE("the tiles that a mask needs are passed, and few others") {
             CHECK(mask.end_of_queries(first, rows) == end);
           }
         }
-  // Of a part of the queries: tiles of queries are counted from the first one, tiles of keys from the first key.
+  // Of a part of the queries: tiles of queries are counted from the first one, tiles of keys from the first
+  // key.
   for (const int begin : {0, 7, 90})
     for (const int queries : {1, 16, 40})
       for (const int window : {5, 64, 200})

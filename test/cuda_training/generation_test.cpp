@@ -1,6 +1,6 @@
-// Goal: a GPU that keeps the keys and values of what it has read gives the logits of the whole window. Method: models that between them
-// have every kind of attention, token by token, several at once, with another end, and as a window that moves on; against the pass over
-// all tokens.
+// Goal: a GPU that keeps the keys and values of what it has read gives the logits of the whole window.
+// Method: models that between them have every kind of attention, token by token, several at once, with
+// another end, and as a window that moves on; against the pass over all tokens.
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -1,6 +1,7 @@
 // Goal: GPUs that share experts train to the bits of one that has them all, in the memory that the plan says.
-// Method: tiny models with experts on emulated devices: ranks that share one through host memory, and ranks with a device each over
-// emulated NCCL, lazy and random streams; the bits of one rank on one device are the measure, and the CPU's losses.
+// Method: tiny models with experts on emulated devices: ranks that share one through host memory, and ranks
+// with a device each over emulated NCCL, lazy and random streams; the bits of one rank on one device are the
+// measure, and the CPU's losses.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

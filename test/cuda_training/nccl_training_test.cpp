@@ -1,7 +1,7 @@
-// Goal: ranks with a GPU each, joined by NCCL, train to the same bits as one rank, however late streams and messages move; and where
-// NCCL is asked to add the gradients, to the same losses, twice the same bits, in the memory that the plan says.
-// Method: the real NCCL communicator over emulated devices and an emulated NCCL, lazy and random streams, several seeds; the bits of a
-// plain run on one device are the measure.
+// Goal: ranks with a GPU each, joined by NCCL, train to the same bits as one rank, however late streams and
+// messages move; and where NCCL is asked to add the gradients, to the same losses, twice the same bits, in
+// the memory that the plan says. Method: the real NCCL communicator over emulated devices and an emulated
+// NCCL, lazy and random streams, several seeds; the bits of a plain run on one device are the measure.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,8 +78,8 @@ TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {
   const TemporaryFolder dir;
   check_mesh(base_job(Family::llama, dir.path(), DType::bf16, 2), dir.path(), "mesh",
              [](JobSpec& j) { j.parallelism.data = j.parallelism.pipeline = 2; });
-  // Of eight ranks each has one for its tp group, one for its dp group and one for each of two pipeline edges: none for the world and
-  // for its pipe, which carry nothing on the device.
+  // Of eight ranks each has one for its tp group, one for its dp group and one for each of two pipeline
+  // edges: none for the world and for its pipe, which carry nothing on the device.
   const std::vector<int> blocks = emulated_gpu::nccl_communicators_made();
   CHECK(blocks.size() == 8 * 4);
   CHECK(std::count(blocks.begin(), blocks.end(), 4) == 8 * 2);
@@ -87,7 +87,8 @@ TEST_CASE("NCCL: tp 2, pp 2, dp 2 has the bits of tp 2 alone", "[nccl]") {
 
 namespace {
 
-/// reduction = "fast" beside "exact" on one mesh. `rounds_otherwise`: enough parts that another order of additions can be seen.
+/// reduction = "fast" beside "exact" on one mesh. `rounds_otherwise`: enough parts that another order of
+/// additions can be seen.
 void check_fast(Family family, DType compute, int tp, int pp, int dp, int zero_stage, bool rounds_otherwise) {
   CAPTURE(tp, pp, dp, zero_stage);
   const TemporaryFolder dir;

@@ -1,6 +1,7 @@
-// Goal: a rank's state passes between its device and its files through a bounded amount of pinned memory, with the bits it had.
-// Method: runs on the emulated GPU whose state is many times larger than their staging memory: fresh, imported, saved, resumed. The same
-// runs with staging memory for the whole state are the measure; the emulated GPU counts pinned memory and copies past it.
+// Goal: a rank's state passes between its device and its files through a bounded amount of pinned memory,
+// with the bits it had. Method: runs on the emulated GPU whose state is many times larger than their staging
+// memory: fresh, imported, saved, resumed. The same runs with staging memory for the whole state are the
+// measure; the emulated GPU counts pinned memory and copies past it.
 #include <catch2/catch.hpp>
 
 #include "runtime/model/params.h"
@@ -53,7 +54,8 @@ TEST_CASE("a state much larger than its staging memory is saved and loaded with 
     const Measured little = run_with(job, dir.path() + "/little" + std::to_string(seed), 1, kLittle, "", seed);
     CHECK(little.run.losses == whole.run.losses);
     CHECK(little.run.root_hash == whole.run.root_hash);
-    // Staging memory is all that the two differ in, and its size is the planned one; a save takes nothing more.
+    // Staging memory is all that the two differ in, and its size is the planned one; a save takes nothing
+    // more.
     CHECK(whole.peak_pinned_bytes - little.peak_pinned_bytes == staging_bytes(state_bytes) - kLittle);
     CHECK(little.pageable_copies == unsaved.pageable_copies);
     const Measured resumed = run_with(job, dir.path() + "/again" + std::to_string(seed), 2, kLittle, little.run.checkpoint, seed);

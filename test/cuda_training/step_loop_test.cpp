@@ -1,5 +1,6 @@
-// Goal: once a run is under way a step takes no memory, copies by way of pinned memory alone, and launches nothing for vectors alone.
-// Method: the emulated GPU counts; a run of five steps must count what a run of two counts, or three steps' worth more.
+// Goal: once a run is under way a step takes no memory, copies by way of pinned memory alone, and launches
+// nothing for vectors alone. Method: the emulated GPU counts; a run of five steps must count what a run of
+// two counts, or three steps' worth more.
 #include <catch2/catch.hpp>
 
 #include "test/cuda_training/gpu_runs.h"

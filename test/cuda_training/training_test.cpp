@@ -1,6 +1,7 @@
-// Goal: training on a GPU is the training that everybody knows: it follows PyTorch's curves, has the same bits on every mesh that tensor
-// parallelism leaves alone, twice the same, and takes what the plan says; checkpoints go from CPU to GPU and back.
-// Method: whole runs of tiny models on one GPU that all ranks share, compared with golden curves, with each other and with the CPU.
+// Goal: training on a GPU is the training that everybody knows: it follows PyTorch's curves, has the same
+// bits on every mesh that tensor parallelism leaves alone, twice the same, and takes what the plan says;
+// checkpoints go from CPU to GPU and back. Method: whole runs of tiny models on one GPU that all ranks share,
+// compared with golden curves, with each other and with the CPU.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>

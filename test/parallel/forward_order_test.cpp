@@ -47,8 +47,7 @@ void check_order(const VirtualStages& of, int micro_batches) {
   CHECK(most_under_way(of, micro_batches) == std::min(of.stages, micro_batches));
   // Whole groups leave no unit out but at the begin and the end, where a V waits on its way back, too.
   const int ends = of.v_shaped ? 2 : 1;
-  if (micro_batches % of.stages == 0)
-    CHECK(last + 1 == of.each * micro_batches + ends * (of.stages - 1));
+  if (micro_batches % of.stages == 0) CHECK(last + 1 == of.each * micro_batches + ends * (of.stages - 1));
 }
 
 }  // namespace

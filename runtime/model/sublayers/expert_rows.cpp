@@ -71,7 +71,7 @@ void ExpertRows::tell(const LayerContext& c, Tensors& t) const {
   const Matrix own = t[size_t(n_.offsets)], all = t[size_t(n_.offsets_of_sources)], told = t[size_t(n_.told)];
   parallel::all_gather(*ranks_.comm, c.stream, own.data, all.data, bytes_of(own));
   if (!c.backend.computes() || (c.rehearses && *c.rehearses)) {
-    assume_equal(c, t);
+    assume_equal(t);
   } else {
     c.backend.copy_to_host(c.stream, told.data, all.data, bytes_of(told));
     if (counted_) await_counts(c);
@@ -97,7 +97,7 @@ void ExpertRows::await_counts(const LayerContext& c) const {
 }
 
 /// Where nothing is exchanged: as if all experts had equally many rows.
-void ExpertRows::assume_equal(const LayerContext& c, Tensors& t) const {
+void ExpertRows::assume_equal(Tensors& t) const {
   const int64_t rows = rows_of_block(t), experts = dispatch_.experts;
   for (int source = 0; source < sources(); ++source) {
     int32_t* const to = numbers(t[size_t(n_.told)].row_range(source, 1));

@@ -7,13 +7,13 @@
 // With a capacity an expert takes at most so many rows of each source; what is over has no row, and adds
 // nothing to its token.
 //
-// How many rows go where is known on the device alone, and messages have the sizes that the host gives them. So
-// the ranks tell each other the counts of all sources, and the forward pass waits on the host until the device
-// has come as far as they: once a layer and micro-batch. What it has read stays in host memory for backward,
-// and for a pass that is computed again, which routes alike.
+// How many rows go where is known on the device alone, and messages have the sizes that the host gives them.
+// So the ranks tell each other the counts of all sources, and the forward pass waits on the host until the
+// device has come as far as they: once a layer and micro-batch. What it has read stays in host memory for
+// backward, and for a pass that is computed again, which routes alike.
 //
-// Letters (sublayer.h, kernels/moe_ops.h): R rows of own tokens, M k at most; N the rows at the experts here, of each
-// of the ranks that share them at most M times k, or times the experts here if they are fewer.
+// Letters (sublayer.h, kernels/moe_ops.h): R rows of own tokens, M k at most; N the rows at the experts here,
+// of each of the ranks that share them at most M times k, or times the experts here if they are fewer.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -47,8 +47,8 @@ class ExpertRows {
  public:
   /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1],
   /// slots [R] and rows [M k]; that of all sources [sources, E + 1] as it arrives, and of their rows here
-  /// [sources, E here + 1]; both as the host reads and makes them. In the order of own rows, and of rows here:
-  /// weights and their gradients in f32.
+  /// [sources, E here + 1]; both as the host reads and makes them. In the order of own rows, and of rows
+  /// here: weights and their gradients in f32.
   struct Numbers {
     int ids, offsets, slots, rows, offsets_of_sources, offsets_here, told, told_here;
     int row_weights, weights_here, weight_gradients_here;
@@ -70,7 +70,8 @@ class ExpertRows {
   bool may_drop() const { return dispatch_.capacity > 0; }
 
   /// Orders the rows of the tokens that the router has sent (ids, and weights [M, k]), and tells the ranks of
-  /// their experts. again: it has done so for this micro-batch, and only the order on the device is made again.
+  /// their experts. again: it has done so for this micro-batch, and only the order on the device is made
+  /// again.
   void arrange(const LayerContext& c, Tensors& t, kernels::Matrix weights, bool again) const;
   /// Rows of `of_tokens` [M, C] to their experts. home [R, C]: room for own rows in order. Returns the rows
   /// here: of `here` [N, C], which without other ranks is `home`.
@@ -134,7 +135,7 @@ class ExpertRows {
                 bool back) const;
   void tell(const LayerContext& c, Tensors& t) const;
   void await_counts(const LayerContext& c) const;
-  void assume_equal(const LayerContext& c, Tensors& t) const;
+  void assume_equal(Tensors& t) const;
 
   const Numbers n_;
   const ExpertRanks ranks_;

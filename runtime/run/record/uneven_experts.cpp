@@ -45,9 +45,9 @@ std::vector<UnevenExperts::Notice> UnevenExperts::step(const StepLine& line) {
   if (uneven_steps_ >= kSteps && !std::exchange(noticed_uneven_, true))
     notices.push_back(notice_of(
         EventKind::experts_uneven, s, " ! ",
-        fmt::format("expert {} of layer {} has {:.3g} times as many tokens as the mean one, and one has had "
-                    "more than {:.3g} times for {} steps",
-                    s.most_expert, s.most_layer, s.most, most_allowed(s), uneven_steps_)));
+        fmt::format("for {} steps an expert has had more than {:.3g} times the mean's tokens; now expert {} of "
+                    "layer {} has {:.3g} times",
+                    uneven_steps_, most_allowed(s), s.most_expert, s.most_layer, s.most)));
   if (even_steps_ >= kSteps && (noticed_idle_ || noticed_uneven_)) {
     noticed_idle_ = noticed_uneven_ = false;
     notices.push_back(notice_of(EventKind::experts_even, s, "   ",

@@ -152,7 +152,7 @@ void declare_care(DeclareSection& checkpoint) {
 void declare_evaluation(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection eval(table, sections, "eval", "Loss on the validation data, and tasks.", Change::free);
   eval.integer("every_steps",
-               "Steps between two evaluations; 0: no evaluations. The last step of a run is evaluated, too.")
+               "Steps between two evaluations; 0: none. Else the last step of a run is evaluated, too.")
       .to(IN_JOB(eval.every_steps))
       .from(0)
       .upto(1e12)
@@ -178,7 +178,7 @@ void declare_evaluation(std::vector<Field>& table, std::vector<Section>& section
       .fallback(std::vector<std::string>{})
       .left_out_as_default()
       .example("[\"hellaswag_val.bin\"]");
-  eval.integer("tasks_every_steps", "Steps between two scores of the tasks; 0: as `every_steps`.")
+  eval.integer("tasks_every_steps", "Steps between two scores of the tasks; 0: as `every_steps`, and with both 0 after the last step alone.")
       .to(IN_JOB(eval.tasks_every_steps))
       .from(0)
       .upto(1e12)

@@ -78,7 +78,7 @@ void declare_experts(DeclareSection& parallel) {
           "expert",
           "Expert parallel size: ranks of a data-parallel group (context ranks count) that share the experts "
           "of each layer; each token's rows travel to the ranks of its experts and back. On GPUs "
-          "the host waits in each such layer to learn how many. The same bits at every width.")
+          "the host waits in each layer with experts for the numbers of rows. The same bits at every width.")
       .to(IN_JOB(parallelism.expert))
       .from(1)
       .upto(65536)

@@ -131,12 +131,12 @@ const std::vector<CodePage> kValues = {
      R"("moe": {"bias_update_rate": 0.001}, "parallelism": {"reduction_dtype": "bf16"})",
      R"(Set reduction_dtype to "f32".)"},
     {"E0257", "Sequences are too short for the modules",
-     "The module d of multi-token prediction has a target where the sequence goes on for d + 1 more tokens.",
-     R"("seq_len": 2, "mtp": {"num_layers": 2})", "Use longer sequences."},
+     "Module d of multi-token prediction predicts the token d + 1 places ahead, so data.seq_len must be larger "
+     "than model.mtp.num_layers.",
+     R"("seq_len": 2, "mtp": {"num_layers": 2})", "Use longer sequences, or fewer modules."},
     {"E0258", "Experts take less than a token",
-     "An expert takes capacity_factor times the mean of all experts of a micro-batch's tokens. Below one "
-     "token "
-     "nearly all would be dropped.",
+     "An expert takes capacity_factor times the tokens that an expert has on average in a micro-batch (with "
+     "context blocks: in a block). Below one token nearly all would be dropped.",
      R"("moe": {"num_experts": 256, "top_k": 1, "capacity_factor": 0.1}, "data": {"seq_len": 1024})",
      "Use a capacity_factor of 1 to 2."},
     {"E0230", "Sequences are too long for the model",

@@ -41,8 +41,8 @@ class Sampler {
   /// vocabulary is larger than the model's.
   Sampler(FileSystem& fs, const SampleRequest& request);
   /// Continues the prompts together (Generator::generate); "": the end-of-text token, that is, the start of a
-  /// document. Calls `each` with new text of a prompt as soon as it can be decoded. The text of a prompt does
-  /// not depend on the others, nor on earlier ones.
+  /// document. Calls `each` with new text of a prompt as soon as it can be decoded. On a CPU the text
+  /// of a prompt does not depend on the others, nor on earlier ones.
   std::vector<SampleResult> write(const std::vector<std::string>& prompts,
                                   const std::function<void(size_t prompt, const std::string&)>& each);
 

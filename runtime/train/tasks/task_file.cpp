@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <span>
 #include <string_view>
 
@@ -191,12 +193,18 @@ TaskFiles read_task_files(FileSystem& fs, const std::vector<std::string>& paths,
   if (tokenizer && tokenizer->vocab_size() > vocab_size)
     throw Error(
         ErrorCode::kData,
-        fmt::format("tokenizer {} has {} ids but the model was trained with {}; give the tokenizer of "
-                    "the run with --tokenizer",
+        fmt::format("tokenizer {} has {} ids, but model.vocab_size is {}; name the tokenizer of the "
+                    "training data (data.tokenizer; of `eval`: --tokenizer)",
                     tokenizer->name(), tokenizer->vocab_size(), vocab_size));
   if (tokenizer) read.start_token = tokenizer->end_of_text();
-  for (const std::string& path : paths)
+  std::map<std::string, std::string> path_of;  // scores are told apart by the names of files
+  for (const std::string& path : paths) {
+    const auto [other, fresh] = path_of.try_emplace(std::filesystem::path(path).filename().string(), path);
+    if (!fresh)
+      throw Error(ErrorCode::kData, fmt::format("{} and {} have one name, by which scores are told apart; rename one",
+                                                other->second, path));
     read.files.push_back(read_task_file(fs, path, tokenizer.get(), vocab_size, limit));
+  }
   return read;
 }
 

@@ -206,8 +206,12 @@ TEST_CASE("a described model that transformers have no class for is not exported
                   .max_seq_len = 32};
   llama = with_family_defaults(llama);
   REQUIRE_FALSE(model_config_json(llama, DType::f32, {}).empty());
-  const std::vector<std::string> exported = {"head_dim",     "all biases", "geglu",
-                                             "geglu_erf",    "linear scaling", "scaling of Llama 3",
+  const std::vector<std::string> exported = {"head_dim",
+                                             "all biases",
+                                             "geglu",
+                                             "geglu_erf",
+                                             "linear scaling",
+                                             "scaling of Llama 3",
                                              "two modules of multi-token prediction"};
   for (const DescribedModel& model : described_models()) {
     CAPTURE(model.name);

@@ -28,7 +28,8 @@ class OneRank {
     const MicroBatch mb = micro_batch();
     model_.forward(0, 0, mb, true, losses.data());
     double loss = losses[0];
-    for (int i = 0; i < model_.mtp_modules(); ++i) loss += double(mb.mtp_scale[size_t(i)]) * losses[size_t(i) + 1];
+    for (int i = 0; i < model_.mtp_modules(); ++i)
+      loss += double(mb.mtp_scale[size_t(i)]) * losses[size_t(i) + 1];
     return loss;
   }
   /// Of every use, one after another.

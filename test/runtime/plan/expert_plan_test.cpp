@@ -1,5 +1,6 @@
-// Goal: a plan says what sharing experts takes on each kind of device, and counts of rows are told once a layer and micro-batch,
-// whatever is computed again. Method: one job with experts of its own and with shared ones; the messages of a step on the tally twin.
+// Goal: a plan says what sharing experts takes on each kind of device, and counts of rows are told once a
+// layer and micro-batch, whatever is computed again. Method: one job with experts of its own and with shared
+// ones; the messages of a step on the tally twin.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

@@ -164,7 +164,7 @@ TEST_CASE("the report gives the prediction, and an MFU that is given instead") {
   REQUIRE(predicted.time->predicted);
   CHECK(predicted.time->mfu_full > predicted.time->mfu);
   CHECK((predicted.time->mfu > 0.3 && predicted.time->mfu < 0.65));
-  CHECK_THAT(render_plan(predicted), Catch::Contains("predicted for h100") && Catch::Contains("products "));
+  CHECK_THAT(render_plan(predicted), Catch::Contains("from cluster h100") && Catch::Contains("products "));
   const OrderedJson time = parse_ordered_json(plan_json(predicted)).at("time");
   CHECK(time.at("predicted").at("cluster").text() == "h100");
   CHECK(time.at("predicted").at("seconds").at("products").get<double>() > 0);

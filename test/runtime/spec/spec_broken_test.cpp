@@ -318,7 +318,7 @@ const std::vector<Broken> kOverrides = {
      {"E0705 agents that something else starts reach no other supervisor than the first"}},
     {{"fault_tolerance.heartbeat_seconds=5 parsecs"}, {"E0205 `fault_tolerance.heartbeat_seconds` is not a quantity: \"5 parsecs\" has an unknown unit; use ms, s, m, min, h, d"}},
     {{"fault_tolerance.max_restarts=3"}, {"W0601 restarts begin at step 0 again, because no checkpoint is saved before the end"}},
-    {{"eval.every_steps=10", "data.val=null"}, {"W0501 eval.every_steps is set but there is no validation data: nothing is evaluated"}},
+    {{"eval.every_steps=10", "data.val=null"}, {"W0501 eval.every_steps is set but there is neither validation data nor a task: nothing is evaluated"}},
     {{"seed=-1"}, {"E0202 `seed` = -1 is out of range"}},
     {{"seed=18446744073709551616"}, {"E0202 `seed` = 18446744073709551616 is out of range"}},
     {{"eval.every_steps=0"}, {"W0502 data.val is given but eval.every_steps is 0: it is never evaluated"}},

@@ -2,6 +2,7 @@
 // Method: presets with experts, and their fields set to what the fields have by default.
 #include <catch2/catch.hpp>
 
+#include "runtime/model/flops.h"
 #include "runtime/model/params.h"
 #include "runtime/spec/parse.h"
 #include "runtime/spec/presets.h"

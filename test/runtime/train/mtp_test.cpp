@@ -1,8 +1,8 @@
-// Goal: multi-token prediction trains with the same bits on every mesh, counts only targets of the same document
-// and sequence, and leaves the model alone where it has no weight.
-// Method: tiny models with one and two modules, tied and not, thread ranks: losses, those of modules, gradient norms,
-// validation losses and root hash against one plain rank. Documents are packed, and each in a sequence of its own.
-// The formula itself is held to PyTorch by golden_blocks_test.cpp, gradients by described_layers_test.cpp.
+// Goal: multi-token prediction trains with the same bits on every mesh, counts only targets of the same
+// document and sequence, and leaves the model alone where it has no weight. Method: tiny models with one and
+// two modules, tied and not, thread ranks: losses, those of modules, gradient norms, validation losses and
+// root hash against one plain rank. Documents are packed, and each in a sequence of its own. The formula
+// itself is held to PyTorch by golden_blocks_test.cpp, gradients by described_layers_test.cpp.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>

@@ -1,6 +1,6 @@
-// Goal: the numbers of experts' loads are what they say; their lines stay small for large models; an expert that
-// gets no tokens, or far too many, is reported once, and once more when that is over.
-// Method: counts made by hand, with known answers; lines of steps in a row.
+// Goal: the numbers of experts' loads are what they say; their lines stay small for large models; an expert
+// that gets no tokens, or far too many, is reported once, and once more when that is over. Method: counts
+// made by hand, with known answers; lines of steps in a row.
 #include <catch2/catch.hpp>
 #include <cmath>
 
