@@ -32,10 +32,10 @@ enum class Stack {
 };
 
 /// FlashAttention-2 on an H100: arXiv:2407.08608, figures 5 to 7 (causal: 335 TFLOP/s forward, 328 both ways
-/// with 128 channels, 284 with 64); on an A100 it is what the cluster file has. It is 1.3 to 2.5 times as
-/// fast as the kernels in Triton before it (arXiv:2307.08691, section 4.1): 1.8. Elementwise ops that are not
-/// fused read and write each intermediate result: counted for a layer of GPT with autocast, twice the bytes
-/// of ours.
+/// with 128 channels, 284 both ways with 64); on an A100 it is what the cluster file has. Kernels in Triton
+/// before it: 1 / 1.8 of that, the middle of the 1.3 to 2.5 that its authors give (arXiv:2307.08691,
+/// recalled). Elementwise ops that are not fused read and write each intermediate result: about twice the
+/// bytes of ours.
 predict::ClusterModel with_stack(predict::ClusterModel cluster, Stack stack) {
   if (stack == Stack::own) return cluster;
   if (stack == Stack::unfused || stack == Stack::unfused_again) {
