@@ -43,9 +43,9 @@ struct SampleTokens {
         document_start.empty() || counts_boundaries || document_start[t + 1] != int32_t(t + 1);
     return !inside ? 0 : weights.empty() ? 1 : weights[t + 1];
   }
-  /// How much the target of module d = 1.. counts at token t, which is token t + d + 1; 0 where the sequence or
-  /// the document of token t ends before. Where the boundaries of documents count, what the module has seen,
-  /// up to token t + d, must be of the document, and the target need not.
+  /// How much the target of module d = 1.. counts at token t, which is token t + d + 1; 0 where the sequence
+  /// or the document of token t ends before. Where the boundaries of documents count, what the module has
+  /// seen, up to token t + d, must be of the document, and the target need not.
   int weight(size_t t, size_t d) const {
     const size_t target = t + d + 1;
     if (target >= tokens.size()) return 0;
@@ -65,7 +65,8 @@ struct BatchRow {
   int mtp = 0;  ///< of module 1.. of multi-token prediction; 0: of none
 };
 
-/// The rows of module d. A token ahead that the sequence does not have is the last one: no target depends on it.
+/// The rows of module d. A token ahead that the sequence does not have is the last one: no target depends on
+/// it.
 template <size_t d>
 void fill_mtp_tokens(const SampleTokens& sample, int32_t* out) {
   const size_t last = sample.tokens.size() - 1;
@@ -165,9 +166,11 @@ struct BatchRows {
   }
 };
 
-/// Those of a batch of tasks: several texts in a sequence, each a document.
+/// Those of a batch of tasks: several texts in a sequence, each a document. Modules of multi-token prediction
+/// do not see them.
 inline BatchRows task_rows(BatchRows rows) {
   rows.documents = true;
+  rows.mtp = 0;
   return rows;
 }
 

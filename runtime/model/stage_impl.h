@@ -298,7 +298,7 @@ struct StageModel::Impl {
     int64_t count = 0;
     for (const CachedRows& rows : sequences) count += rows.count;
     const VirtualStageUses& virtual_stage = uses_of(0);
-    memory = stage_memory::first_rows(std::move(memory), shape.rows, count);
+    memory = stage_memory::first_rows(std::move(memory), uses, count);
     context.first_key = nullptr;
     context.positions = ids + count;
     context.cached = sequences;

@@ -195,16 +195,21 @@ void take_all(Arena& arena, Arena& host, const StageUses& uses, const StageModel
   }
 }
 
-Memory first_rows(Memory m, int64_t rows, int64_t count) {
+Memory first_rows(Memory m, const StageUses& uses, int64_t count) {
+  const Layout layout(uses, false);
+  const int64_t rows = uses.shape.rows;
   // Some tensors have several parts of so many rows, one after another; what belongs to no token has fewer.
   const auto cut = [&](Matrix& of) {
     if (of && of.rows % rows == 0) of = of.row_range(0, of.rows / rows * count);
   };
-  for (std::vector<Slot>& of_stage : m.slots)
-    for (Slot& slot : of_stage) {
-      for (LayerRecord& layer : slot.layers)
-        for (Tensors& sublayer : layer)
-          for (Matrix& tensor : sublayer) cut(tensor);
+  for (size_t c = 0; c < m.slots.size(); ++c)
+    for (Slot& slot : m.slots[c]) {
+      for (size_t l = 0; l < slot.layers.size(); ++l) {
+        const LayerTensors& declared = layout.tensors.at(uses.virtual_stages[c].layers[l].plan.get());
+        for (size_t i = 0; i < declared.size(); ++i)
+          for (const TensorDeclaration& d : declared[i])
+            if (!d.whole) cut(slot.layers[l][i][size_t(d.number)]);
+      }
       for (Matrix* of : {&slot.entry, &slot.final_x}) cut(*of);
     }
   LayerScratch& scratch = m.shared.scratch;

@@ -70,9 +70,9 @@ inline size_t rotary_bytes(const Rotary& rotary, const LayerShape& s) {
   return size_t(s.seq_len * rotary.channels) * sizeof(float);
 }
 
-/// The part of `m` that a forward pass over the first `count` of a micro-batch's `rows` rows uses. One rank
+/// The part of `m` that a forward pass over the first `count` of a micro-batch's rows uses. One rank
 /// of the tensor axis.
-Memory first_rows(Memory m, int64_t rows, int64_t count);
+Memory first_rows(Memory m, const StageUses& uses, int64_t count);
 
 /// Lays out all activation memory.
 ///   host   of Life::host

@@ -12,6 +12,7 @@ namespace trainctl {
 ExpertWatch::ExpertWatch(const JobSpec& job, RankResources& rank)
     : rank_(rank), micro_batches_(rank.plan.program.shape.pipeline.micro_batches) {
   for (const Param& p : rank.tables.params.params) {
+    if (p.mtp > 0) continue;  // modules of multi-token prediction are not counted
     // A layer may have a gate of a shared expert in addition.
     if (p.role == ParamRole::router && (all_.layers.empty() || all_.layers.back() != p.layer))
       all_.layers.push_back(p.layer);
@@ -55,7 +56,7 @@ void ExpertWatch::add_biases(std::vector<int64_t>& numbers) const {
   std::vector<std::pair<float, size_t>> values;  // and the place of each
   for (const parallel::ShardedParams::StateChunk& chunk : rank_.params->state_chunks()) {
     const Param& p = rank_.tables.params.params[size_t(chunk.param)];
-    if (!chunk.saved_here || p.role != ParamRole::selection_bias) continue;
+    if (!chunk.saved_here || p.role != ParamRole::selection_bias || p.mtp > 0) continue;
     const auto at = std::lower_bound(all_.layers.begin(), all_.layers.end(), p.layer);
     const size_t first =
         size_t(at - all_.layers.begin()) * size_t(all_.experts) + size_t(chunk.box.row_begin);

@@ -89,6 +89,7 @@ struct TensorDeclaration {
   DType dtype = DType::f32;
   int64_t rows = 0, cols = 0;
   bool alone = false;   ///< no communicator sees it, so its rows may have gaps (Arena::take_alone)
+  bool whole = false;   ///< its rows are not of tokens: a pass over fewer tokens has all of them
 };
 
 /// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,

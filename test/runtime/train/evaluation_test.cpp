@@ -149,7 +149,8 @@ TEST_CASE("tasks are scored on every mesh as the checkpoint is, and change no bi
   }
 }
 
-TEST_CASE("tasks are scored beside tensor and context parallelism and expert ranks", "[evaluation]") {
+TEST_CASE("tasks are scored beside tensor and context ranks, experts, modules for more tokens",
+          "[evaluation]") {
   const TemporaryFolder dir;
   JobSpec tensor = on_mesh(scored_job(Family::llama, dir.path()), {.tp = 2, .pp = 2, .dp = 2});
   tensor.batch.micro_sequences = 3;
@@ -162,8 +163,10 @@ TEST_CASE("tasks are scored beside tensor and context parallelism and expert ran
   experts.parallelism.lanes = 8;
   experts.parallelism.data = 2;
   experts.parallelism.expert = 2;
+  JobSpec ahead = on_mesh(scored_job(Family::llama, dir.path()), {.pp = 2});
+  describe_latent_mtp(ahead.model);
   int number = 0;
-  for (const JobSpec& job : {tensor, cut, experts}) {
+  for (const JobSpec& job : {tensor, cut, experts, ahead}) {
     CAPTURE(number);
     const ThreadRun run = run_on_threads(job, {.dir = dir.path() + "/run" + std::to_string(number++)});
     CHECK(shown(scores_of(run).back()) == shown(scored_alone(job, run.checkpoint)));

@@ -107,6 +107,20 @@ TEST_CASE("experts: every token is counted once on every mesh, and the biases ar
   CHECK_FALSE(alone_phases.contains("context_s"));
 }
 
+TEST_CASE("experts: modules of multi-token prediction are no layers of the map", "[experts]") {
+  const TemporaryFolder dir;
+  JobSpec job = watched_job(dir);
+  job.model.mtp = {.num_layers = 2};
+  const Watched with = watched(job, dir / "with");
+  const Json last = parse_json(with.lines.back());
+  CHECK(last["layers"] == Json({1, 2, 3}));
+  CHECK(last["load"].size() == 3);
+  CHECK(parse_json(with.run.lines.back())["experts"]["entropy_layer"].get<int>() <= 3);
+  job.parallelism.data = job.parallelism.expert = 4;
+  job.parallelism.zero_stage = 2;
+  CHECK(watched(job, dir / "shared").lines == with.lines);
+}
+
 TEST_CASE("experts: ranks of a tensor group count a token once", "[experts]") {
   const TemporaryFolder dir;
   JobSpec job = watched_job(dir);
