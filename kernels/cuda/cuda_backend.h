@@ -16,6 +16,9 @@
 
 namespace trainctl::kernels::cuda {
 
+/// A sum of no rows is written, too: it is 0.
+inline bool is_empty(const ExpertBiasBackward& op) { return op.dbias.count() == 0; }
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options);

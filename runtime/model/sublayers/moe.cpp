@@ -297,9 +297,9 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
       {kWeightsGradient, Life::scratch, DType::f32, s.rows, top_k},
       {kRouterGradient, Life::scratch, DType::f32, s.rows, s.hidden}};
   // With a capacity R is no multiple of the tokens, but for special sizes.
+  constexpr int kOfRows[] = {kExpertUp, kExpertAct, kExpertUpGradient, kRowsHome, kRowsAct, kRowsActGradient};
   for (TensorDeclaration& d : list)
-    d.whole =
-        capacity_factor > 0 && (d.number == kExpertUp || d.number == kExpertAct || d.number == kRowsHome);
+    d.whole = capacity_factor > 0 && std::ranges::find(kOfRows, d.number) != std::end(kOfRows);
   ExpertRows::declare(list, s, kRowNumbers, dispatch(s));
   if (s.expert_ranks > 1)
     list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, width_of_rows(s)});
