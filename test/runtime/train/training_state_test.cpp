@@ -61,7 +61,7 @@ TEST_CASE("a checkpoint without a position in the data is refused, unless the da
 
 TEST_CASE("an evaluation reads whole micro-batches, the same with any lanes, and no more than asked for") {
   JobSpec job = small_job();
-  for (job.parallelism.lanes = 1; job.parallelism.lanes <= 4; ++job.parallelism.lanes)
+  for (job.parallelism.lanes = 1; job.parallelism.lanes <= 4; job.parallelism.lanes *= 2)
     for (const int64_t most : {0, 1, 7, 20})
       for (int64_t available = 1; available <= 40; ++available) {
         job.eval.max_sequences = most;
