@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(ByKeys<kDim>::kThreads, ByKeys<kDim>::kBlocks)
 
   const int tiles_of_head = (a.seq_len - begin + kColumns - 1) / kColumns;  // below 1: no query sees them
   QueryTiles<B> queries{a, slots, values, batch, begin, (kv_head + 1) * a.group, kv_head * a.group, begin};
-  if (!kBehind || tiles_of_head > 0) {  // else nobody would wait for the copies, and `own` is written below
+  if (!kBehind || tiles_of_head > 0) {  // else no thread waits for the copies, and `own` is written below
     Source(a.k, sequence + first, kv_col).template load<kRows, true>(own, keys_of_sequence - first);
     Source(a.v, sequence + first, kv_col)
         .template load<kRows, true>(own + B::kOwnTile, keys_of_sequence - first);

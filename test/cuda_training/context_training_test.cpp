@@ -9,6 +9,7 @@
 #include "test/cuda_training/gpu_runs.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/test_mesh.h"
 #include "test/support/token_sets.h"
 #include "test/support/tolerances.h"
 
@@ -29,12 +30,6 @@ JobSpec shared_job(Family family, DType compute, int blocks, const std::string& 
   return job;
 }
 
-void check_shared_bits(const ThreadRun& run, const ThreadRun& plain) {
-  CHECK(run.losses == plain.losses);
-  CHECK(run.grad_norms == plain.grad_norms);
-  CHECK(run.root_hash == plain.root_hash);
-}
-
 /// One rank against the CPU within `tolerance`, then each mesh against the one rank.
 void check_shared_meshes(const JobSpec& base, const std::string& dir, double tolerance,
                          const std::vector<void (*)(JobSpec&)>& meshes) {
@@ -49,7 +44,7 @@ void check_shared_meshes(const JobSpec& base, const std::string& dir, double tol
     meshes[i](job);
     CAPTURE(i, job.parallelism.context, job.parallelism.pipeline, job.parallelism.data);
     prepare_devices(1, i + 2);
-    check_shared_bits(run_on_gpu(job, dir + "/" + std::to_string(i), effort().steps), plain);
+    check_equal_runs(run_on_gpu(job, dir + "/" + std::to_string(i), effort().steps), plain);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "test/cuda_training/nccl_runs.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/test_mesh.h"
 #include "test/support/token_sets.h"
 #include "test/support/tolerances.h"
 
@@ -39,28 +40,11 @@ ThreadRun plain_run(const JobSpec& base, const std::string& dir) {
   return plain;
 }
 
-struct ExpertMesh {
-  int expert = 1, data = 1, pipeline = 1, zero = 1;
-  Schedule schedule = Schedule::one_f_one_b;
-  Recompute recompute = Recompute::none;
-};
-JobSpec on_mesh(JobSpec job, const ExpertMesh& m) {
-  job.parallelism.expert = m.expert;
-  job.parallelism.data = m.data;
-  job.parallelism.pipeline = m.pipeline;
-  job.parallelism.zero_stage = m.zero;
-  job.parallelism.schedule = m.schedule;
-  job.parallelism.virtual_stages =
-      m.schedule == Schedule::zb_v || m.schedule == Schedule::interleaved ? 2 : 1;
-  job.recompute = m.recompute;
-  return job;
-}
-
-void check_with_nccl(const JobSpec& base, const std::string& dir, const std::vector<ExpertMesh>& meshes) {
+void check_with_nccl(const JobSpec& base, const std::string& dir, const std::vector<TestMesh>& meshes) {
   const ThreadRun plain = plain_run(base, dir);
   int number = 0;
-  for (const ExpertMesh& m : meshes) {
-    CAPTURE(m.expert, m.data, m.pipeline, m.zero, parallel::name_of(m.schedule), int(m.recompute));
+  for (const TestMesh& m : meshes) {
+    CAPTURE(text_of(m));
     check_same_run(on_mesh(base, m), plain, fmt::format("{}/{}-", dir, number++));
   }
 }
@@ -72,15 +56,13 @@ TEST_CASE("experts shared by ranks that share one GPU", "[bits]") {
   const JobSpec base = with_experts(dir.path(), describe_balanced_experts, DType::bf16);
   const ThreadRun plain = plain_run(base, dir.path());
   int number = 0;
-  for (const ExpertMesh& m : std::vector<ExpertMesh>{
+  for (const TestMesh& m : std::vector<TestMesh>{
            {.expert = 2, .data = 2}, {.expert = 4, .data = 4, .zero = 3, .recompute = Recompute::full}}) {
     CAPTURE(m.expert);
     prepare_devices(1, uint64_t(number) + 1);
     const ThreadRun run =
         run_on_gpu(on_mesh(base, m), fmt::format("{}/{}", dir.path(), number++), effort().steps);
-    CHECK(run.losses == plain.losses);
-    CHECK(run.grad_norms == plain.grad_norms);
-    CHECK(run.root_hash == plain.root_hash);
+    check_equal_runs(run, plain);
   }
 }
 

@@ -135,7 +135,7 @@ inline void describe_capped_by_position(ModelSpec& m) {
   m.moe.capacity_factor = 0.5;
   m.moe.drop_policy = DropPolicy::position;
 }
-/// Experts in a width of their own, beside a shared one in the model's.
+/// Experts in a width of their own, and a shared one in the model's.
 inline void describe_narrow_experts(ModelSpec& m) {
   describe_shared_expert(m);
   m.layer.norm_place = NormPlace::sandwich;

@@ -31,8 +31,8 @@ void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape&
   const int64_t here = most_rows(s, dispatch);
   list.push_back({n.offsets_of_sources, Life::scratch, DType::i32, sources, experts + 1});
   list.push_back({n.offsets_here, Life::activation, DType::i32, sources, experts / s.expert_ranks + 1});
-  list.push_back({n.told, Life::host, DType::i32, sources, experts + 1});
-  list.push_back({n.told_here, Life::host, DType::i32, sources, experts / s.expert_ranks + 1});
+  list.push_back({n.on_host, Life::host, DType::i32, sources, experts + 1});
+  list.push_back({n.here_on_host, Life::host, DType::i32, sources, experts / s.expert_ranks + 1});
   list.push_back({n.row_weights, Life::scratch, DType::f32, rows, 1});
   list.push_back({n.weights_here, Life::activation, DType::f32, here, 1});
   list.push_back({n.weight_gradients_here, Life::scratch, DType::f32, here, 1});
@@ -61,25 +61,26 @@ void ExpertRows::arrange(const LayerContext& c, Tensors& t, Matrix weights, bool
     c.backend.run(c.stream, op);
   }
   if (ranks_.size() == 1) return;
-  if (!again) tell(c, t);
-  const Matrix here = t[size_t(n_.told_here)];
+  if (!again) exchange_counts(c, t);
+  const Matrix here = t[size_t(n_.here_on_host)];
   c.backend.copy_to_device(c.stream, t[size_t(n_.offsets_here)].data, here.data, bytes_of(here));
 }
 
 /// Every rank learns how many rows of each source each expert has.
-void ExpertRows::tell(const LayerContext& c, Tensors& t) const {
-  const Matrix own = t[size_t(n_.offsets)], all = t[size_t(n_.offsets_of_sources)], told = t[size_t(n_.told)];
+void ExpertRows::exchange_counts(const LayerContext& c, Tensors& t) const {
+  const Matrix own = t[size_t(n_.offsets)], all = t[size_t(n_.offsets_of_sources)],
+               on_host = t[size_t(n_.on_host)];
   parallel::all_gather(*ranks_.comm, c.stream, own.data, all.data, bytes_of(own));
   if (!c.backend.computes() || (c.rehearses && *c.rehearses)) {
     assume_equal(t);
   } else {
-    c.backend.copy_to_host(c.stream, told.data, all.data, bytes_of(told));
+    c.backend.copy_to_host(c.stream, on_host.data, all.data, bytes_of(on_host));
     if (counted_) await_counts(c);
   }
   const int64_t first = ranks_.rank() * experts_here(), rows = rows_of_block(t);
   for (int source = 0; source < sources(); ++source) {
-    const int32_t* const from = numbers(told.row_range(source, 1));
-    int32_t* const to = numbers(t[size_t(n_.told_here)].row_range(source, 1));
+    const int32_t* const from = numbers(on_host.row_range(source, 1));
+    int32_t* const to = numbers(t[size_t(n_.here_on_host)].row_range(source, 1));
     const int32_t all = from[dispatch_.experts];
     ENSURE(from[0] == 0 && (may_drop() ? all >= 0 && all <= rows : all == rows),
            "{}: rows {} to {} of source {} instead of {}", ranks_.comm->name(), from[0], all, source, rows);
@@ -100,14 +101,14 @@ void ExpertRows::await_counts(const LayerContext& c) const {
 void ExpertRows::assume_equal(Tensors& t) const {
   const int64_t rows = rows_of_block(t), experts = dispatch_.experts;
   for (int source = 0; source < sources(); ++source) {
-    int32_t* const to = numbers(t[size_t(n_.told)].row_range(source, 1));
+    int32_t* const to = numbers(t[size_t(n_.on_host)].row_range(source, 1));
     for (int64_t e = 0; e <= experts; ++e) to[e] = int32_t(rows * e / experts);
   }
 }
 
 /// How many rows of a source are of the experts of rank `rank`.
 int64_t ExpertRows::sent(const Tensors& t, int source, int rank) const {
-  const int32_t* const offsets = numbers(t[size_t(n_.told)].row_range(source, 1));
+  const int32_t* const offsets = numbers(t[size_t(n_.on_host)].row_range(source, 1));
   return offsets[(rank + 1) * experts_here()] - offsets[rank * experts_here()];
 }
 

@@ -50,7 +50,7 @@ class ExpertRows {
   /// [sources, E here + 1]; both as the host reads and makes them. In the order of own rows, and of rows
   /// here: weights and their gradients in f32.
   struct Numbers {
-    int ids, offsets, slots, rows, offsets_of_sources, offsets_here, told, told_here;
+    int ids, offsets, slots, rows, offsets_of_sources, offsets_here, on_host, here_on_host;
     int row_weights, weights_here, weight_gradients_here;
   };
   static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
@@ -133,7 +133,7 @@ class ExpertRows {
   int64_t sent(const Tensors& t, int source, int rank) const;
   void exchange(const LayerContext& c, const Tensors& t, kernels::Matrix home, kernels::Matrix here,
                 bool back) const;
-  void tell(const LayerContext& c, Tensors& t) const;
+  void exchange_counts(const LayerContext& c, Tensors& t) const;
   void await_counts(const LayerContext& c) const;
   void assume_equal(Tensors& t) const;
 

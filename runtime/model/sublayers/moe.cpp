@@ -22,8 +22,8 @@ enum MoeNumber {
   kRows,
   kOffsetsOfSources,
   kOffsetsHere,
-  kTold,
-  kToldHere,
+  kOnHost,
+  kHereOnHost,
   kRowWeights,
   kWeightsHere,
   kWeightGradientsHere,  // ExpertRows
@@ -44,8 +44,8 @@ enum MoeNumber {
 static_assert(kLatent + LatentExperts::kTensors <= kMostTensors);
 
 constexpr ExpertRows::Numbers kRowNumbers{
-    kIds,  kOffsets,  kSlots,      kRows,        kOffsetsOfSources,   kOffsetsHere,
-    kTold, kToldHere, kRowWeights, kWeightsHere, kWeightGradientsHere};
+    kIds,    kOffsets,    kSlots,      kRows,        kOffsetsOfSources,   kOffsetsHere,
+    kOnHost, kHereOnHost, kRowWeights, kWeightsHere, kWeightGradientsHere};
 
 struct MoeSizes {
   int64_t ffn = 0, up = 0;

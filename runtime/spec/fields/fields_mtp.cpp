@@ -21,11 +21,10 @@ void declare_mtp(std::vector<Field>& table, std::vector<Section>& sections) {
       .left_out_as_default()
       .also({"mtp_num_layers", "num_nextn_predict_layers"})
       .example("1");
-  mtp.number(
-         "loss_weight",
-         "How much the mean of the modules' losses counts beside the loss of the next token. Each loss is "
-         "the mean over the module's own targets of the whole batch: those of the same document, in the "
-         "same sequence.")
+  mtp.number("loss_weight",
+             "How much the mean of the modules' losses adds to the loss of the next token. Each loss is "
+             "the mean over the module's own targets of the whole batch: those of the same document, in the "
+             "same sequence.")
       .to(IN_JOB(model.mtp.loss_weight))
       .from(0)
       .upto(100)

@@ -76,10 +76,11 @@ int64_t pack_task(const TaskFile& file, std::optional<int32_t> start_token, int6
       if (tokens.empty() && !start_token)
         throw Error(
             ErrorCode::kData,
-            fmt::format("{}, example {} has no context, and the run does not say which tokenizer made "
-                        "its tokens, so that nothing can stand for it; give --tokenizer FILE (of a run: "
-                        "data.tokenizer)",
-                        file.path, examples));
+            fmt::format(
+                "{}, example {} has no context, and the run does not say which tokenizer made "
+                "its tokens, so that there is no token to begin with; give --tokenizer FILE (of a run: "
+                "data.tokenizer)",
+                file.path, examples));
       if (tokens.empty()) tokens.push_back(*start_token);
       const size_t first = tokens.size();
       tokens.insert(tokens.end(), ending.begin(), ending.end());

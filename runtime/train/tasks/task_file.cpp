@@ -197,12 +197,13 @@ TaskFiles read_task_files(FileSystem& fs, const std::vector<std::string>& paths,
                     "training data (data.tokenizer; of `eval`: --tokenizer)",
                     tokenizer->name(), tokenizer->vocab_size(), vocab_size));
   if (tokenizer) read.start_token = tokenizer->end_of_text();
-  std::map<std::string, std::string> path_of;  // scores are told apart by the names of files
+  std::map<std::string, std::string> path_of;  // scores are named by it
   for (const std::string& path : paths) {
     const auto [other, fresh] = path_of.try_emplace(std::filesystem::path(path).filename().string(), path);
     if (!fresh)
-      throw Error(ErrorCode::kData, fmt::format("{} and {} have one name, by which scores are told apart; rename one",
-                                                other->second, path));
+      throw Error(ErrorCode::kData,
+                  fmt::format("{} and {} have the same file name, which names their scores; rename one",
+                              other->second, path));
     read.files.push_back(read_task_file(fs, path, tokenizer.get(), vocab_size, limit));
   }
   return read;

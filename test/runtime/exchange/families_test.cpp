@@ -51,6 +51,17 @@ void check_same_tensors(const fs::path& a, const fs::path& b) {
   }
 }
 
+ModelSpec small_model(Family family, int64_t layers) {
+  return {.family = family,
+          .hidden_size = 32,
+          .num_layers = layers,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .ffn_size = 64,
+          .vocab_size = 64,
+          .max_seq_len = 32};
+}
+
 }  // namespace
 
 TEST_CASE("every family comes back from an import and an export as it was") {
@@ -91,14 +102,7 @@ TEST_CASE("modules of multi-token prediction come with a folder that has them, a
 }
 
 TEST_CASE("a file has a place for modules of multi-token prediction or the export leaves them out") {
-  ModelSpec model{.family = Family::glm4_moe,
-                  .hidden_size = 32,
-                  .num_layers = 2,
-                  .num_heads = 4,
-                  .num_kv_heads = 2,
-                  .ffn_size = 64,
-                  .vocab_size = 64,
-                  .max_seq_len = 32};
+  ModelSpec model = small_model(Family::glm4_moe, 2);
   model = with_family_defaults(model);
   model.mtp.num_layers = 1;
   const ParamTable table = parameter_table(model, {});
@@ -115,14 +119,7 @@ TEST_CASE("a file has a place for modules of multi-token prediction or the expor
 
 TEST_CASE("what is said in another way, or by default, is exported") {
   const auto exported = [](Family family, void (*describe)(ModelSpec&)) {
-    ModelSpec model{.family = family,
-                    .hidden_size = 32,
-                    .num_layers = 4,
-                    .num_heads = 4,
-                    .num_kv_heads = 2,
-                    .ffn_size = 64,
-                    .vocab_size = 64,
-                    .max_seq_len = 32};
+    ModelSpec model = small_model(family, 4);
     model = with_family_defaults(model);
     describe(model);
     return parse_json(model_config_json(model, DType::f32, {}));
@@ -196,14 +193,7 @@ TEST_CASE("a file of DeepSeek-V3's form that is not computed as transformers do 
 }
 
 TEST_CASE("a described model that transformers have no class for is not exported") {
-  ModelSpec llama{.family = Family::llama,
-                  .hidden_size = 32,
-                  .num_layers = 4,
-                  .num_heads = 4,
-                  .num_kv_heads = 2,
-                  .ffn_size = 64,
-                  .vocab_size = 64,
-                  .max_seq_len = 32};
+  ModelSpec llama = small_model(Family::llama, 4);
   llama = with_family_defaults(llama);
   REQUIRE_FALSE(model_config_json(llama, DType::f32, {}).empty());
   const std::vector<std::string> exported = {"head_dim",

@@ -1,4 +1,4 @@
-// Goal: a plan says what sharing experts takes on each kind of device, and counts of rows are told once a
+// Goal: a plan says what sharing experts takes on each kind of device, and counts of rows are sent once a
 // layer and micro-batch, whatever is computed again. Method: one job with experts of its own and with shared
 // ones; the messages of a step on the tally twin.
 #include <fmt/format.h>
@@ -57,18 +57,18 @@ TEST_CASE("a plan says what ranks that share experts take, on CPU cores and GPUs
   CHECK(gpu.plan.worst().nccl > alone.plan.worst().nccl);
 }
 
-TEST_CASE("counts of rows are told once a layer and micro-batch") {
+TEST_CASE("counts of rows are sent once a layer and micro-batch") {
   for (const char* recompute : {"none", "selective", "full"}) {
     CAPTURE(recompute);
     const JobSpec job = parsed(with_experts(4, "cuda", recompute));
     const parallel::TrafficTally traffic =
         tally_step(job, device_of_kind(job, DeviceKind::cuda), model_tables(job), {}, true).traffic;
-    uint64_t told = 0;
+    uint64_t sent = 0;
     for (const auto& [key, count] : traffic.messages)
       if (key.group == parallel::TrafficGroup::experts && key.way == parallel::Way::send &&
           key.bytes == (kExperts + 1) * sizeof(int32_t))
-        told += count;
+        sent += count;
     const uint64_t others = 3, micro_batches = 2;
-    CHECK(told == others * micro_batches * uint64_t(job.model.num_layers));
+    CHECK(sent == others * micro_batches * uint64_t(job.model.num_layers));
   }
 }

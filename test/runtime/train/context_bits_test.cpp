@@ -11,6 +11,7 @@
 #include "runtime/plan/rank_sizes.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
 #include "test/support/token_sets.h"
 #include "test/support/tolerances.h"
@@ -22,13 +23,6 @@ using parallel::Schedule;
 namespace {
 
 constexpr int64_t kCutSteps = 4;
-
-struct CutMesh {
-  int context = 1, data = 1, pipeline = 1, zero = 1;
-  Schedule schedule = Schedule::one_f_one_b;
-  Recompute recompute = Recompute::none;
-  int virtual_stages = 1;
-};
 
 struct CutJob {
   Family family = Family::llama;
@@ -54,14 +48,6 @@ JobSpec cut_job(const CutJob& of, const TemporaryFolder& dir) {
   return job;
 }
 
-JobSpec on_cut_mesh(JobSpec job, const CutMesh& mesh) {
-  ParallelSpec& p = job.parallelism;
-  p.context = mesh.context, p.data = mesh.data, p.pipeline = mesh.pipeline, p.zero_stage = mesh.zero;
-  p.schedule = mesh.schedule, p.virtual_stages = mesh.virtual_stages;
-  job.recompute = mesh.recompute;
-  return job;
-}
-
 ThreadRun run_cut(const JobSpec& job, const TemporaryFolder& dir, int64_t steps = kCutSteps,
                   const std::string& from = "") {
   static int number = 0;
@@ -69,26 +55,19 @@ ThreadRun run_cut(const JobSpec& job, const TemporaryFolder& dir, int64_t steps 
                         {.dir = dir / std::to_string(++number), .resume_from = from, .max_steps = steps});
 }
 
-void check_same_cut(const ThreadRun& run, const ThreadRun& plain) {
-  CHECK(run.losses == plain.losses);
-  CHECK(run.grad_norms == plain.grad_norms);
-  CHECK(run.val_losses == plain.val_losses);
-  CHECK(run.root_hash == plain.root_hash);
-}
-
 /// Each mesh against the first.
-void check_cut_meshes(const JobSpec& base, const TemporaryFolder& dir, const std::vector<CutMesh>& meshes) {
-  const ThreadRun plain = run_cut(on_cut_mesh(base, meshes.front()), dir);
+void check_cut_meshes(const JobSpec& base, const TemporaryFolder& dir, const std::vector<TestMesh>& meshes) {
+  const ThreadRun plain = run_cut(on_mesh(base, meshes.front()), dir);
   REQUIRE(plain.losses.size() == size_t(kCutSteps));
   REQUIRE(plain.val_losses.size() == 2);
   for (size_t i = 1; i < meshes.size(); ++i) {
-    const CutMesh& m = meshes[i];
-    CAPTURE(m.context, m.data, m.pipeline, m.zero, parallel::name_of(m.schedule), int(m.recompute));
-    check_same_cut(run_cut(on_cut_mesh(base, m), dir), plain);
+    const TestMesh& m = meshes[i];
+    CAPTURE(text_of(m));
+    check_equal_runs(run_cut(on_mesh(base, m), dir), plain);
   }
 }
 
-const std::vector<CutMesh> kFourBlocks = {
+const std::vector<TestMesh> kFourBlocks = {
     {.context = 1},
     {.context = 2},
     {.context = 4, .zero = 0},
@@ -100,7 +79,7 @@ const std::vector<CutMesh> kFourBlocks = {
     {.context = 4, .pipeline = 2, .zero = 3, .schedule = Schedule::zb_h1},
     {.context = 2, .data = 2, .pipeline = 2, .zero = 0, .recompute = Recompute::selective},
     {.context = 1, .data = 4, .zero = 0}};
-const std::vector<CutMesh> kTwoBlocks = {
+const std::vector<TestMesh> kTwoBlocks = {
     {.context = 1},
     {.context = 2, .zero = 2, .recompute = Recompute::full},
     {.context = 1, .data = 2, .zero = 1, .recompute = Recompute::selective},
@@ -109,11 +88,12 @@ const std::vector<CutMesh> kTwoBlocks = {
     {.context = 2, .pipeline = 2, .zero = 1, .schedule = Schedule::interleaved, .virtual_stages = 2},
     {.context = 1, .pipeline = 2, .zero = 1, .schedule = Schedule::interleaved, .virtual_stages = 2}};
 /// Of one lane.
-const std::vector<CutMesh> kOneLane = {{.context = 1},
-                                       {.context = 2, .zero = 3, .recompute = Recompute::selective},
-                                       {.context = 4, .zero = 2, .recompute = Recompute::full},
-                                       {.context = 4, .zero = 1},
-                                       {.context = 1, .pipeline = 2, .zero = 1, .schedule = Schedule::zb_h1}};
+const std::vector<TestMesh> kOneLane = {
+    {.context = 1},
+    {.context = 2, .zero = 3, .recompute = Recompute::selective},
+    {.context = 4, .zero = 2, .recompute = Recompute::full},
+    {.context = 4, .zero = 1},
+    {.context = 1, .pipeline = 2, .zero = 1, .schedule = Schedule::zb_h1}};
 
 /// Norms behind alone, of whole projections, sinks in short windows.
 void describe_cut_others(ModelSpec& m) {
@@ -159,7 +139,7 @@ TEST_CASE("context ranks: the same bits with each feature of a layer", "[bits][c
     job.checkpoint.on_exit = false;  // the norms of two steps say enough
     const ThreadRun alone = run_on_threads(job, {.dir = "", .max_steps = 2});
     REQUIRE(alone.losses.size() == 2);
-    check_same_cut(run_on_threads(on_cut_mesh(job, {.context = 2}), {.dir = "", .max_steps = 2}), alone);
+    check_equal_runs(run_on_threads(on_mesh(job, {.context = 2}), {.dir = "", .max_steps = 2}), alone);
   }
 }
 
@@ -224,9 +204,9 @@ TEST_CASE("context ranks: a run goes on with the same bits on another number of 
   const JobSpec base =
       cut_job({.describe = describe_everything, .compute = DType::bf16, .documents = true}, dir);
   const ThreadRun whole = run_cut(base, dir);
-  const ThreadRun begun = run_cut(on_cut_mesh(base, {.context = 4, .zero = 3}), dir, 2);
+  const ThreadRun begun = run_cut(on_mesh(base, {.context = 4, .zero = 3}), dir, 2);
   const ThreadRun rest =
-      run_cut(on_cut_mesh(base, {.context = 2, .data = 2, .pipeline = 2}), dir, kCutSteps, begun.checkpoint);
+      run_cut(on_mesh(base, {.context = 2, .data = 2, .pipeline = 2}), dir, kCutSteps, begun.checkpoint);
   CHECK(rest.root_hash == whole.root_hash);
 }
 
@@ -236,7 +216,7 @@ TEST_CASE("context ranks: the loss is that of whole sequences", "[bits][context]
       const TemporaryFolder dir;
       CAPTURE(documents);
       JobSpec job = cut_job({.describe = describe, .documents = documents}, dir);
-      const ThreadRun cut = run_cut(on_cut_mesh(job, {.context = 2}), dir);
+      const ThreadRun cut = run_cut(on_mesh(job, {.context = 2}), dir);
       job.parallelism.context_blocks = 1;
       const ThreadRun whole = run_cut(job, dir);
       CHECK(cut.root_hash != whole.root_hash);
@@ -268,9 +248,9 @@ TEST_CASE("context ranks: a rank holds the memory that its plan says", "[context
   JobSpec whole = cut_job({.compute = DType::bf16, .documents = true, .blocks = 1}, dir);
   const int64_t of_whole = beyond_plan(whole).at(0);
   const JobSpec base = cut_job({.compute = DType::bf16, .documents = true, .lanes = 2}, dir);
-  for (const CutMesh& m : {CutMesh{}, CutMesh{.context = 2, .zero = 0}, CutMesh{.context = 4, .zero = 3},
-                           CutMesh{.context = 2, .data = 2, .zero = 2, .recompute = Recompute::full}}) {
+  for (const TestMesh& m : {TestMesh{}, TestMesh{.context = 2, .zero = 0}, TestMesh{.context = 4, .zero = 3},
+                            TestMesh{.context = 2, .data = 2, .zero = 2, .recompute = Recompute::full}}) {
     CAPTURE(m.context, m.data, m.zero);
-    for (const int64_t beyond : beyond_plan(on_cut_mesh(base, m))) CHECK(beyond == of_whole);
+    for (const int64_t beyond : beyond_plan(on_mesh(base, m))) CHECK(beyond == of_whole);
   }
 }

@@ -15,6 +15,7 @@
 #include "test/support/described_models.h"
 #include "test/support/task_files.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;
@@ -43,29 +44,14 @@ JobSpec scored_job(Family family, const std::string& folder) {
   return job;
 }
 
-struct EvaluatedMesh {
-  int tp = 1, pp = 1, dp = 1, zero = 0, each = 1;
-  Schedule schedule = Schedule::one_f_one_b;
-};
-
-JobSpec on_mesh(JobSpec job, const EvaluatedMesh& m) {
-  job.parallelism.tensor = m.tp;
-  job.parallelism.pipeline = m.pp;
-  job.parallelism.data = m.dp;
-  job.parallelism.zero_stage = m.zero;
-  job.parallelism.virtual_stages = m.each;
-  job.parallelism.schedule = m.schedule;
-  return job;
-}
-
-const EvaluatedMesh kMeshes[] = {{.pp = 2},
-                                 {.pp = 4, .dp = 2},
-                                 {.pp = 3, .dp = 2, .zero = 3},
-                                 {.pp = 2, .dp = 2, .zero = 2, .each = 2, .schedule = Schedule::interleaved},
-                                 {.pp = 4, .each = 2, .schedule = Schedule::interleaved},
-                                 {.pp = 2, .dp = 2, .zero = 3, .each = 2, .schedule = Schedule::zb_v},
-                                 {.pp = 4, .each = 2, .schedule = Schedule::dualpipev},
-                                 {.pp = 3, .schedule = Schedule::gpipe}};
+const TestMesh kMeshes[] = {{.pipeline = 2, .zero = 0},
+                            {.data = 2, .pipeline = 4, .zero = 0},
+                            {.data = 2, .pipeline = 3, .zero = 3},
+                            {.data = 2, .pipeline = 2, .zero = 2, .schedule = Schedule::interleaved},
+                            {.pipeline = 4, .zero = 0, .schedule = Schedule::interleaved},
+                            {.data = 2, .pipeline = 2, .zero = 3, .schedule = Schedule::zb_v},
+                            {.pipeline = 4, .zero = 0, .schedule = Schedule::dualpipev},
+                            {.pipeline = 3, .zero = 0, .schedule = Schedule::gpipe}};
 
 std::vector<std::vector<TaskScore>> scores_of(const ThreadRun& run) {
   std::vector<std::vector<TaskScore>> scores;
@@ -111,9 +97,10 @@ TEST_CASE("an evaluation has the same bits with several micro-batches in a pipel
       const ThreadRun plain = run_on_threads(base, {.dir = dir.path(), .max_steps = 2});
       REQUIRE(plain.val_losses.size() == 2);
       REQUIRE(plain.val_losses[0] != plain.val_losses[1]);
-      for (const EvaluatedMesh& m : kMeshes) {
-        CAPTURE(int(family), sequences, m.pp, m.dp, m.zero, parallel::name_of(m.schedule));
-        const ThreadRun run = run_on_threads(on_mesh(base, m), {.dir = dir.path(), .max_steps = 2});
+      for (const TestMesh& m : kMeshes) {
+        CAPTURE(int(family), sequences, text_of(m));
+        const ThreadRun run =
+            run_on_threads(on_mesh(base, m), {.dir = dir.path(), .max_steps = 2});
         CHECK(run.val_losses == plain.val_losses);
         CHECK(run.losses == plain.losses);
       }
@@ -139,8 +126,8 @@ TEST_CASE("tasks are scored on every mesh as the checkpoint is, and change no bi
   CHECK(scores[1][1].examples == 5);
   CHECK(shown(scores[2]) == shown(scored_alone(base, scored.checkpoint)));
   int number = 0;
-  for (const EvaluatedMesh& m : kMeshes) {
-    CAPTURE(m.pp, m.dp, m.zero, parallel::name_of(m.schedule));
+  for (const TestMesh& m : kMeshes) {
+    CAPTURE(text_of(m));
     const ThreadRun other = run(on_mesh(base, m), std::to_string(number++).c_str());
     CHECK(other.root_hash == plain.root_hash);
     const auto of_other = scores_of(other);
@@ -149,10 +136,11 @@ TEST_CASE("tasks are scored on every mesh as the checkpoint is, and change no bi
   }
 }
 
-TEST_CASE("tasks are scored beside tensor and context ranks, experts, modules for more tokens",
+TEST_CASE("tasks are scored with tensor and context ranks, experts, modules for more tokens",
           "[evaluation]") {
   const TemporaryFolder dir;
-  JobSpec tensor = on_mesh(scored_job(Family::llama, dir.path()), {.tp = 2, .pp = 2, .dp = 2});
+  JobSpec tensor =
+      on_mesh(scored_job(Family::llama, dir.path()), {.tensor = 2, .data = 2, .pipeline = 2, .zero = 0});
   tensor.batch.micro_sequences = 3;
   JobSpec cut = scored_job(Family::llama, dir.path());
   cut.parallelism.context_blocks = 2;
@@ -163,7 +151,7 @@ TEST_CASE("tasks are scored beside tensor and context ranks, experts, modules fo
   experts.parallelism.lanes = 8;
   experts.parallelism.data = 2;
   experts.parallelism.expert = 2;
-  JobSpec ahead = on_mesh(scored_job(Family::llama, dir.path()), {.pp = 2});
+  JobSpec ahead = on_mesh(scored_job(Family::llama, dir.path()), {.pipeline = 2, .zero = 0});
   describe_latent_mtp(ahead.model);
   int number = 0;
   for (const JobSpec& job : {tensor, cut, experts, ahead}) {
@@ -184,8 +172,8 @@ TEST_CASE("a run that goes on scores tasks as one that was never stopped", "[eva
   job.eval = {.every_steps = 1, .tasks = job.eval.tasks, .tasks_every_steps = 2};
   const ThreadRun whole = run_on_threads(job, {.dir = dir.path() + "/whole"});
   const ThreadRun begun = run_on_threads(job, {.dir = dir.path() + "/cut", .max_steps = 3});
-  const ThreadRun rest =
-      run_on_threads(on_mesh(job, {.pp = 2}), {.dir = dir.path() + "/cut", .resume_from = begun.checkpoint});
+  const ThreadRun rest = run_on_threads(on_mesh(job, {.pipeline = 2, .zero = 0}),
+                                        {.dir = dir.path() + "/cut", .resume_from = begun.checkpoint});
   const auto expected = scores_of(whole), first = scores_of(begun), second = scores_of(rest);
   REQUIRE(expected.size() == 5);
   for (size_t i = 0; i < 5; ++i) {

@@ -11,6 +11,7 @@
 #include "runtime/plan/rank_plan.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;
@@ -31,21 +32,15 @@ JobSpec with_experts(const TemporaryFolder& dir, DType compute) {
   return job;
 }
 
-/// A mesh, and what else varies with it.
-struct SharedMesh {
-  int expert = 1, data = 1, pipeline = 1, context = 1, zero = 1;
-  Schedule schedule = Schedule::one_f_one_b;
-  Recompute recompute = Recompute::none;
-};
-JobSpec on_shared(JobSpec job, const SharedMesh& v) {
-  job.parallelism.expert = v.expert;
-  job.parallelism.data = v.data;
-  job.parallelism.pipeline = v.pipeline;
-  job.parallelism.context = v.context;
-  job.parallelism.zero_stage = v.zero;
-  job.parallelism.schedule = v.schedule;
-  job.parallelism.virtual_stages = v.schedule == Schedule::zb_v ? 2 : 1;
-  job.recompute = v.recompute;
+/// Of 8 experts, in two context blocks, with 2 micro-batches a lane.
+JobSpec in_two_blocks(const TemporaryFolder& dir, void (*describe)(ModelSpec&)) {
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  describe(job.model);
+  job.model.moe.num_experts = 8;
+  job.parallelism.lanes = 4;
+  job.parallelism.context_blocks = 2;
+  job.batch.micro_sequences = 2;
+  job.batch.global_sequences = 16;
   return job;
 }
 
@@ -57,17 +52,13 @@ struct SharedMeshes {
         job,
         {.dir = dir.path() + "/" + std::to_string(++runs), .resume_from = resume_from, .max_steps = steps});
   }
-  void check(const JobSpec& base, const std::vector<SharedMesh>& variants) {
+  void check(const JobSpec& base, const std::vector<TestMesh>& variants) {
     const ThreadRun alone = run(base);
     REQUIRE(alone.losses.size() == size_t(kSharedSteps));
-    for (const SharedMesh& v : variants) {
-      CAPTURE(v.expert, v.data, v.pipeline, v.context, v.zero, int(v.recompute),
-              parallel::name_of(v.schedule), base.parallelism.tensor);
-      const ThreadRun shared = run(on_shared(base, v));
-      CHECK(shared.losses == alone.losses);
-      CHECK(shared.grad_norms == alone.grad_norms);
-      CHECK(shared.val_losses == alone.val_losses);
-      CHECK(shared.root_hash == alone.root_hash);
+    for (const TestMesh& v : variants) {
+      CAPTURE(text_of(v), base.parallelism.tensor);
+      const ThreadRun shared = run(on_mesh(base, v));
+      check_equal_runs(shared, alone);
     }
   }
 };
@@ -106,23 +97,17 @@ TEST_CASE("expert ranks: a sequence cut over ranks, which share experts or not",
   meshes.check(job, {{.context = 2},
                      {.expert = 2, .context = 2, .zero = 3},
                      {.expert = 2, .data = 2},
-                     {.expert = 4, .data = 2, .context = 2, .zero = 2},
-                     {.expert = 2, .data = 2, .pipeline = 2, .context = 2, .recompute = Recompute::full}});
+                     {.expert = 4, .context = 2, .data = 2, .zero = 2},
+                     {.expert = 2, .context = 2, .data = 2, .pipeline = 2, .recompute = Recompute::full}});
 }
 
 TEST_CASE("expert ranks: biases, groups, an expert for all tokens", "[bits]") {
   const TemporaryFolder dir;
   SharedMeshes meshes{dir};
   for (const auto describe : {describe_grouped_experts, describe_biased_products, describe_shared_expert}) {
-    JobSpec job = tiny_job(Family::llama, dir.path());
-    describe(job.model);
-    job.model.moe.num_experts = 8;
-    job.parallelism.lanes = 4;
-    job.parallelism.context_blocks = 2;
-    job.batch.micro_sequences = 2;
-    job.batch.global_sequences = 16;
+    const JobSpec job = in_two_blocks(dir, describe);
     meshes.check(job, {{.expert = 2, .data = 2, .zero = 3, .recompute = Recompute::selective},
-                       {.expert = 4, .data = 2, .pipeline = 2, .context = 2, .schedule = Schedule::zb_v}});
+                       {.expert = 4, .context = 2, .data = 2, .pipeline = 2, .schedule = Schedule::zb_v}});
   }
 }
 
@@ -142,22 +127,22 @@ TEST_CASE("expert ranks: lanes of one micro-batch are added as they come, and fe
   blocks.parallelism.context_blocks = 2;
   meshes.check(blocks,
                {{.expert = 4, .data = 4, .zero = 2},
-                {.expert = 8, .data = 4, .context = 2, .zero = 3},
-                {.expert = 2, .data = 2, .context = 2, .zero = 1, .recompute = Recompute::selective}});
+                {.expert = 8, .context = 2, .data = 4, .zero = 3},
+                {.expert = 2, .context = 2, .data = 2, .zero = 1, .recompute = Recompute::selective}});
   const auto gradient_bytes = [](const JobSpec& j) {
     const DeviceModel device = device_of_kind(j, DeviceKind::cpu);
     const RankPlan plan = make_rank_plan(j, device, model_tables(j), parallel::position_of(j.mesh(), 0));
     return double(plan.memory.sharding.gradients);
   };
   // Of 8 lanes that come at one time a tree of 4 levels holds 4 sums; where lanes grow together, all 8.
-  const SharedMesh wide{.expert = 8, .data = 8, .zero = 2};
+  const TestMesh wide{.expert = 8, .data = 8, .zero = 2};
   JobSpec grow_together = job;
   grow_together.parallelism.lanes = 8;
-  const JobSpec alone = on_shared(job, {.data = 8, .zero = 2});
-  CAPTURE(gradient_bytes(on_shared(job, wide)), gradient_bytes(on_shared(grow_together, wide)),
+  const JobSpec alone = on_mesh(job, {.data = 8, .zero = 2});
+  CAPTURE(gradient_bytes(on_mesh(job, wide)), gradient_bytes(on_mesh(grow_together, wide)),
           gradient_bytes(alone));
-  CHECK(gradient_bytes(on_shared(job, wide)) < 0.75 * gradient_bytes(on_shared(grow_together, wide)));
-  CHECK(gradient_bytes(on_shared(job, wide)) < 0.75 * gradient_bytes(alone));
+  CHECK(gradient_bytes(on_mesh(job, wide)) < 0.75 * gradient_bytes(on_mesh(grow_together, wide)));
+  CHECK(gradient_bytes(on_mesh(job, wide)) < 0.75 * gradient_bytes(alone));
 }
 
 TEST_CASE("expert ranks: a router that sends all tokens to the same experts", "[bits]") {
@@ -179,16 +164,10 @@ TEST_CASE("expert ranks: experts with a capacity, and in a latent width", "[bits
   SharedMeshes meshes{dir};
   for (const auto describe : {describe_capped_experts, describe_capped_by_position, describe_narrow_experts,
                               describe_capped_narrow_experts}) {
-    JobSpec job = tiny_job(Family::llama, dir.path());
-    describe(job.model);
-    job.model.moe.num_experts = 8;
-    job.parallelism.lanes = 4;
-    job.parallelism.context_blocks = 2;
-    job.batch.micro_sequences = 2;
-    job.batch.global_sequences = 16;
+    const JobSpec job = in_two_blocks(dir, describe);
     meshes.check(job, {{.expert = 2, .data = 2, .zero = 3, .recompute = Recompute::selective},
                        {.expert = 4, .data = 4, .zero = 1, .recompute = Recompute::full},
-                       {.expert = 4, .data = 2, .pipeline = 2, .context = 2, .schedule = Schedule::zb_v}});
+                       {.expert = 4, .context = 2, .data = 2, .pipeline = 2, .schedule = Schedule::zb_v}});
   }
 }
 
@@ -216,7 +195,7 @@ TEST_CASE("expert ranks: what is dropped is counted, the same on every mesh", "[
   // An expert keeps a quarter of a micro-batch's tokens.
   CHECK(alone.back().first > slots / 2);
   CHECK(alone.back().first <= slots / 4 * 3);
-  CHECK(drops_of(meshes.run(on_shared(job, {.expert = 4, .data = 4, .pipeline = 2, .zero = 2}))) == alone);
+  CHECK(drops_of(meshes.run(on_mesh(job, {.expert = 4, .data = 4, .pipeline = 2, .zero = 2}))) == alone);
   meshes.check(job, {{.expert = 4, .data = 4}, {.expert = 8, .data = 8, .zero = 2}});
   job.model.moe.capacity_factor = 0;
   CHECK_FALSE(parse_json(meshes.run(job).lines.back()).contains("dropped_slots"));
@@ -229,7 +208,7 @@ TEST_CASE("expert ranks: a capacity that is never reached changes no bit", "[bit
   const ThreadRun without = meshes.run(job);
   job.model.moe.capacity_factor = 8.0 / 3 * 0.99;  // all tokens but one
   for (const int ranks : {1, 4}) {
-    const ThreadRun with = meshes.run(on_shared(job, {.expert = ranks, .data = ranks}));
+    const ThreadRun with = meshes.run(on_mesh(job, {.expert = ranks, .data = ranks}));
     REQUIRE(parse_json(with.lines.back())["dropped_slots"].get<int64_t>() == 0);
     CHECK(with.losses == without.losses);
     CHECK(with.grad_norms == without.grad_norms);
@@ -258,9 +237,9 @@ TEST_CASE("expert ranks: a run goes on with the same bits at another width", "[b
   base.model.moe.capacity_factor = 0.9;
   base.model.moe.latent_size = 20;
   const ThreadRun alone = meshes.run(base);
-  const ThreadRun begun = meshes.run(on_shared(base, {.expert = 4, .data = 4, .zero = 3}), "", 2);
+  const ThreadRun begun = meshes.run(on_mesh(base, {.expert = 4, .data = 4, .zero = 3}), "", 2);
   const ThreadRun wider =
-      meshes.run(on_shared(base, {.expert = 2, .data = 2, .pipeline = 2, .zero = 1}), begun.checkpoint, 3);
-  const ThreadRun rest = meshes.run(on_shared(base, {.expert = 8, .data = 8, .zero = 2}), wider.checkpoint);
+      meshes.run(on_mesh(base, {.expert = 2, .data = 2, .pipeline = 2, .zero = 1}), begun.checkpoint, 3);
+  const ThreadRun rest = meshes.run(on_mesh(base, {.expert = 8, .data = 8, .zero = 2}), wider.checkpoint);
   CHECK(rest.root_hash == alone.root_hash);
 }

@@ -15,6 +15,7 @@
 #include "runtime/exchange/model_config.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/train/generate/evaluate.h"
+#include "test/support/cached_generation.h"
 #include "test/support/golden.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
@@ -168,38 +169,15 @@ TEST_CASE("endings of tasks are as likely as a scorer in Python says", "[golden]
   }
 }
 
-/// With a cache of keys: token by token, several at once, and with another end.
-void check_cached(const std::string& name, kernels::Backend& backend) {
-  const JobSpec job = block_job(name);
-  const std::vector<int32_t> tokens = first_sample(name, job);
-  const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init.from);
-  Generator generator(job, *weights, backend);
-  const size_t v = size_t(job.model.vocab_size);
-  const auto difference = [&](std::span<const int32_t> known, const std::vector<float>& whole) {
-    const std::vector<float> next = generator.next_logits(known);
-    REQUIRE(next.size() == v);
-    double largest = 0;
-    for (size_t i = 0; i < v; ++i)
-      largest = std::max(largest, std::abs(double(next[i]) - double(whole[(known.size() - 1) * v + i])));
-    return largest;
-  };
-  const std::vector<float> whole = generator.logits(tokens);
-  for (const size_t chunk : {1, 5}) {
-    generator.next_logits(std::vector<int32_t>{tokens[0] == 0});  // forgets what it has read
-    for (size_t count = chunk; count <= tokens.size(); count += chunk)
-      CHECK(difference(std::span(tokens).first(count), whole) < tolerance::kCachedLogits);
-  }
-  std::vector<int32_t> other = tokens;
-  for (size_t i = tokens.size() / 2; i < tokens.size(); ++i) other[i] = (tokens[i] + 1) % int32_t(v);
-  CHECK(difference(other, generator.logits(other)) < tolerance::kCachedLogits);
-}
-
 TEST_CASE("a cache of keys gives the logits of the whole window", "[golden]") {
   const auto cpu = kernels::make_cpu_backend(2), reference = kernels::make_reference_backend();
   for (const std::string& name : blocks())
     for (kernels::Backend* backend : {cpu.get(), reference.get()}) {
       CAPTURE(name, backend->name());
-      check_cached(name, *backend);
+      const JobSpec job = block_job(name);
+      const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init.from);
+      Generator generator(job, *weights, *backend);
+      check_cached(generator, first_sample(name, job), size_t(job.model.vocab_size));
     }
 }
 
@@ -210,17 +188,11 @@ TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_l
     const JobSpec job = block_job(name);
     const auto weights = ckpt::TensorFolder::open(real_file_system(), job.model.init.from);
     Generator generator(job, *weights, *backend);
-    std::vector<int32_t> tokens = first_sample(name, job), expected;
+    std::vector<int32_t> tokens = first_sample(name, job);
     tokens.resize(tokens.size() / 2);
     const GenerateOptions options{.tokens = job.data.seq_len, .temperature = 0};
     const std::vector<int32_t> generated = generator.generate({tokens}, options, [](size_t, int32_t) {})[0];
-    for (int64_t i = 0; i < options.tokens; ++i) {
-      const auto window = std::span(tokens).last(std::min(tokens.size(), size_t(job.data.seq_len)));
-      const std::vector<float> logits = generator.logits(window);
-      expected.push_back(pick_token(std::span(logits).last(size_t(job.model.vocab_size)), options, 0));
-      tokens.push_back(expected.back());
-    }
-    CHECK(generated == expected);
+    CHECK(generated == likeliest_tokens(generator, tokens, size_t(job.model.vocab_size), options.tokens));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/plan/plan.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
 #include "test/support/token_sets.h"
 #include "test/support/tolerances.h"
@@ -33,41 +34,27 @@ JobSpec latent_job(const TemporaryFolder& dir, void (*describe)(ModelSpec&), int
 }
 void describe_latent_experts(ModelSpec& m) { describe_latent(m), describe_balanced_experts(m); }
 
-struct LatentMesh {
-  int dp, pp, virtual_stages, zero;
-  Schedule schedule;
-  Recompute recompute;
-};
-constexpr LatentMesh kLatentMeshes[] = {{2, 1, 1, 0, Schedule::one_f_one_b, Recompute::full},
-                                        {2, 1, 1, 2, Schedule::one_f_one_b, Recompute::selective},
-                                        {1, 2, 1, 1, Schedule::zb_h1, Recompute::none},
-                                        {2, 2, 1, 1, Schedule::zb_h1, Recompute::selective},
-                                        {2, 2, 2, 0, Schedule::interleaved, Recompute::none},
-                                        {4, 1, 1, 3, Schedule::one_f_one_b, Recompute::none},
-                                        {1, 4, 1, 1, Schedule::gpipe, Recompute::full},
-                                        {3, 1, 1, 1, Schedule::one_f_one_b, Recompute::selective}};
+const TestMesh kLatentMeshes[] = {
+    {.data = 2, .zero = 0, .recompute = Recompute::full},
+    {.data = 2, .zero = 2, .recompute = Recompute::selective},
+    {.pipeline = 2, .schedule = Schedule::zb_h1},
+    {.data = 2, .pipeline = 2, .schedule = Schedule::zb_h1, .recompute = Recompute::selective},
+    {.data = 2, .pipeline = 2, .zero = 0, .schedule = Schedule::interleaved},
+    {.data = 4, .zero = 3},
+    {.pipeline = 4, .schedule = Schedule::gpipe, .recompute = Recompute::full},
+    {.data = 3, .recompute = Recompute::selective}};
 
 /// Each mesh that has at most 8 ranks, against one plain rank.
 void check_latent_meshes(const JobSpec& base, const std::string& dir) {
   const ThreadRun plain = run_on_threads(base, {.dir = dir + "/plain", .max_steps = kLatentSteps});
   REQUIRE(plain.losses.size() == size_t(kLatentSteps));
   int variant = 0;
-  for (const LatentMesh& m : kLatentMeshes) {
-    if (base.parallelism.tensor * m.dp * m.pp > 8) continue;
-    JobSpec job = base;
-    job.parallelism.data = m.dp;
-    job.parallelism.pipeline = m.pp;
-    job.parallelism.virtual_stages = m.virtual_stages;
-    job.parallelism.zero_stage = m.zero;
-    job.parallelism.schedule = m.schedule;
-    job.recompute = m.recompute;
-    CAPTURE(base.parallelism.tensor, m.dp, m.pp, m.zero, int(m.recompute), parallel::name_of(m.schedule),
-            name_of(base.compute));
-    const ThreadRun run =
-        run_on_threads(job, {.dir = dir + "/" + std::to_string(++variant), .max_steps = kLatentSteps});
-    CHECK(run.losses == plain.losses);
-    CHECK(run.grad_norms == plain.grad_norms);
-    CHECK(run.root_hash == plain.root_hash);
+  for (const TestMesh& m : kLatentMeshes) {
+    if (base.parallelism.tensor * m.data * m.pipeline > 8) continue;
+    CAPTURE(base.parallelism.tensor, text_of(m), name_of(base.compute));
+    const ThreadRun run = run_on_threads(
+        on_mesh(base, m), {.dir = dir + "/" + std::to_string(++variant), .max_steps = kLatentSteps});
+    check_equal_runs(run, plain);
   }
 }
 void check_latent_meshes(void (*describe)(ModelSpec&), int tensor, DType compute) {
