@@ -100,6 +100,6 @@ printf '\n\033[1m== done in %s s\033[0m\n' "$((SECONDS - began))"
 cat <<NEXT
 next:
   a browser on $PWD/report.html
-  build/trainctl status disturbed --serve --run-dir $PWD/runs
+  build/trainctl status disturbed --serve --run-dir $(printf %q "$PWD/runs")
   scripts/tour.sh starts from nothing again once $folder is removed
 NEXT

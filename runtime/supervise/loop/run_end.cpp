@@ -5,6 +5,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/ensure.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/supervise/history/divergence.h"
 
 namespace trainctl {
@@ -74,7 +75,7 @@ RunResult RunEnd::conclude(const Verdict& v, const char* stopped) {
   const bool whole = s.step >= plan_.job.job.schedule.total_steps;
   const std::string checkpoints = run_.checkpoints(plan_.job.job.checkpoint);
   const std::string inspect =
-      saved ? "trainctl inspect-ckpt " + ckpt::step_directory(checkpoints, s.step) : "";
+      saved ? "trainctl inspect-ckpt " + shell_quoted(ckpt::step_directory(checkpoints, s.step)) : "";
   const std::string next = whole ? inspect : resume;
   console_.say(
       fmt::format("{} step {}{}. {}", whole ? "finished" : "reached", s.step, saved ? ", saved" : "", logs));
