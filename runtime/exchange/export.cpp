@@ -47,12 +47,10 @@ void refuse_other_tokenizer(FileSystem& fs, const JobSpec& job, const data::Toke
 
 std::vector<ExportFile> export_files(const ParamTable& table, DType dtype, uint64_t most_bytes) {
   std::vector<ExportFile> files(1);
-  const auto bytes_of = [&](const StoredParam& stored) {
-    uint64_t bytes = size_of(dtype);
-    for (const int64_t size : stored.shape) bytes *= uint64_t(size);
-    return bytes;
-  };
-  const auto put = [&](ExportTensor tensor) {
+  const auto put = [&](int param, const StoredParam& stored) {
+    ExportTensor tensor{param, stored, stored_dtype(table, table.params[size_t(param)], dtype)};
+    tensor.bytes = size_of(tensor.dtype);
+    for (const int64_t size : stored.shape) tensor.bytes *= uint64_t(size);
     if (!files.back().tensors.empty() && files.back().bytes + tensor.bytes > most_bytes) files.emplace_back();
     files.back().bytes += tensor.bytes;
     files.back().tensors.push_back(std::move(tensor));
@@ -64,13 +62,13 @@ std::vector<ExportFile> export_files(const ParamTable& table, DType dtype, uint6
       before.back().joined.push_back(int(i));
       continue;
     }
-    put({int(i), stored, bytes_of(stored)});
+    put(int(i), stored);
     if (stored.part) files.back().tensors.back().joined.push_back(int(i));
   }
   for (const auto& [param, name] : module_copies(table)) {
     StoredParam copy = stored_param(table, table.params[size_t(param)]);
     copy.name = name;
-    put({param, copy, bytes_of(copy)});
+    put(param, copy);
   }
   for (size_t i = 0; i < files.size(); ++i)
     files[i].name = files.size() == 1 ? "model.safetensors"
@@ -118,11 +116,11 @@ ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
     check_space(fs, request, partial, report.bytes);
     std::map<std::string, WrittenTensor> written;
     for (const ExportFile& file : files)
-      written.merge(write_export_file(fs, partial, file, table, *checkpoint, request.dtype));
+      written.merge(write_export_file(fs, partial, file, table, *checkpoint));
     for (const auto& [name, tensor] : written)
       report.largest_rounding = std::max(report.largest_rounding, tensor.largest_rounding);
     for (const auto& [name, text] : texts) fs.write_new_text(partial + "/" + name, text);
-    read_back(fs, partial, files, request.dtype, written);
+    read_back(fs, partial, files, written);
     if (!tokenizer.file.empty()) require_same_tokens(fs, choice, partial + "/" + tokenizer.file);
     if (request.check_tokens > 0)
       report.forward =

@@ -23,6 +23,7 @@ namespace trainctl {
 struct ExportTensor {
   int param = 0;  ///< index into ParamTable::params
   StoredParam stored;
+  DType dtype = DType::f32;
   uint64_t bytes = 0;
   /// Of a tensor of all experts: its parameters; those of one expert lie one after another, in the order of
   /// experts.

@@ -119,11 +119,14 @@ class NewExportFile final : public ckpt::NewFile {
 /// Rounds, hashes and appends the tensors of a file.
 class TensorWriter {
  public:
-  TensorWriter(ckpt::ShardAppender& out, DType dtype, size_t tensors)
-      : out_(out), dtype_(dtype), hashes_(tensors, ckpt::kNoChunkSeed), largest_(tensors) {}
+  TensorWriter(ckpt::ShardAppender& out, const ExportFile& file)
+      : out_(out),
+        file_(file),
+        hashes_(file.tensors.size(), ckpt::kNoChunkSeed),
+        largest_(file.tensors.size()) {}
 
   void append(size_t tensor, std::span<const float> values) {
-    if (dtype_ == DType::f32) return put(tensor, std::as_bytes(values));
+    if (file_.tensors[tensor].dtype == DType::f32) return put(tensor, std::as_bytes(values));
     rounded_.resize(values.size());
     largest_[tensor] = std::max(largest_[tensor], round_values(values, rounded_.data()));
     put(tensor, std::as_bytes(std::span(rounded_)));
@@ -139,7 +142,7 @@ class TensorWriter {
   }
 
   ckpt::ShardAppender& out_;
-  const DType dtype_;
+  const ExportFile& file_;
   ckpt::ChunkHashes hashes_;
   std::vector<float> largest_;
   std::vector<bf16> rounded_;
@@ -215,11 +218,11 @@ std::vector<uint64_t> hashes_of(const ckpt::SafetensorsFile& opened) {
 
 std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std::string& folder,
                                                        const ExportFile& file, const ParamTable& table,
-                                                       ckpt::Checkpoint& checkpoint, DType dtype) {
+                                                       ckpt::Checkpoint& checkpoint) {
   std::vector<ckpt::SafetensorsEntry> entries;
   for (const ExportTensor& tensor : file.tensors)
     entries.push_back({.name = tensor.stored.name,
-                       .dtype = word_in_file(dtype),
+                       .dtype = word_in_file(tensor.dtype),
                        .shape = tensor.stored.shape,
                        .bytes = tensor.bytes});
   const std::string header = ckpt::safetensors_header(entries, {{"format", "pt"}});
@@ -227,7 +230,7 @@ std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std
   NewExportFile out(fs.create(folder + "/" + file.name));
   ckpt::ShardAppender appender(out, header.size() + file.bytes);
   appender.append(std::as_bytes(std::span(header)));
-  TensorWriter writer(appender, dtype, file.tensors.size());
+  TensorWriter writer(appender, file);
   PieceReader reader(checkpoint, table);
   std::array<std::vector<float>, kExportAhead> values;
   ckpt::read_ahead(
@@ -244,7 +247,7 @@ std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std
   return result;
 }
 
-void read_back(FileSystem& fs, const std::string& folder, const std::vector<ExportFile>& files, DType dtype,
+void read_back(FileSystem& fs, const std::string& folder, const std::vector<ExportFile>& files,
                const std::map<std::string, WrittenTensor>& written) {
   size_t tensors = 0;
   for (const ExportFile& file : files) {
@@ -258,7 +261,8 @@ void read_back(FileSystem& fs, const std::string& folder, const std::vector<Expo
     for (size_t i = 0; i < file.tensors.size(); ++i) {
       const ckpt::SafetensorsEntry& entry = opened.entries[i];
       const StoredParam& want = file.tensors[i].stored;
-      if (entry.name != want.name || entry.shape != want.shape || entry.dtype != word_in_file(dtype))
+      if (entry.name != want.name || entry.shape != want.shape ||
+          entry.dtype != word_in_file(file.tensors[i].dtype))
         not_read_back(path, fmt::format("tensor `{}` [{}] {} is where `{}` [{}] was written", entry.name,
                                         fmt::join(entry.shape, ", "), entry.dtype, want.name,
                                         fmt::join(want.shape, ", ")));

@@ -21,12 +21,12 @@ struct WrittenTensor {
 /// Writes one file of the export into `folder`, with the master weights of `checkpoint`, and syncs it.
 std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std::string& folder,
                                                        const ExportFile& file, const ParamTable& table,
-                                                       ckpt::Checkpoint& checkpoint, DType dtype);
+                                                       ckpt::Checkpoint& checkpoint);
 
 /// Opens the folder as a reader does and reads every byte: each tensor of `files` is there once, in its
 /// shape, with the hash that it was written with, and no other one. Error(kCheckpoint) names the first that
 /// is not.
-void read_back(FileSystem& fs, const std::string& folder, const std::vector<ExportFile>& files, DType dtype,
+void read_back(FileSystem& fs, const std::string& folder, const std::vector<ExportFile>& files,
                const std::map<std::string, WrittenTensor>& written);
 
 }  // namespace trainctl

@@ -15,16 +15,22 @@ namespace {
 
 constexpr uint64_t kTokenSeed = 20260101;
 
-/// A checkpoint whose weights are rounded to bfloat16 as they are read.
+/// A checkpoint whose weights are rounded as they are read, each to what files in bfloat16 have of it.
 class Rounded final : public ckpt::CheckpointView {
  public:
-  using CheckpointView::CheckpointView;
+  Rounded(ckpt::Checkpoint& checkpoint, const JobSpec& job)
+      : CheckpointView(checkpoint), table_(parameter_table(job.model, job.optimizer)) {}
   void read(const std::string& name, ckpt::Role role, const parallel::Box& box, void* out) override {
     CheckpointView::read(name, role, box, out);
     if (role != ckpt::Role::master) return;
+    const Param& param = table_.params[size_t(table_.find(name))];
+    if (stored_dtype(table_, param, DType::bf16) == DType::f32) return;
     auto* const values = static_cast<float*>(out);
     std::transform(values, values + box.count(), values, [](float value) { return float(bf16(value)); });
   }
+
+ private:
+  const ParamTable table_;
 };
 
 using Sequences = std::vector<std::vector<int32_t>>;
@@ -75,7 +81,7 @@ ForwardCheck check_forward(FileSystem& fs, const JobSpec& job, ckpt::Checkpoint&
   ForwardCheck check{.tokens = tokens, .from_master = largest_difference(exported, master)};
   check.largest = check.from_master;
   if (dtype == DType::bf16) {
-    Rounded rounded(checkpoint);
+    Rounded rounded(checkpoint, in_f32);
     check.largest = largest_difference(exported, logits_of(Generator(in_f32, rounded, *backend), sequences));
   }
   if (check.largest != 0)

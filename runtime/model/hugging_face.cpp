@@ -45,7 +45,8 @@ constexpr HuggingFaceFamily kHuggingFace[] = {
      .prefix = "",
      .transposed = false,
      .buffers = kLlamaBuffers,
-     .predicts_further = true},
+     .predicts_further = true,
+     .routes_in_f32 = true},
     {.model_type = "gpt_oss",
      .architecture = "GptOssForCausalLM",
      .prefix = "",
@@ -58,7 +59,8 @@ constexpr HuggingFaceFamily kHuggingFace[] = {
      .transposed = false,
      .buffers = kLlamaBuffers,
      .predicts_further = true,
-     .other_type = "kimi_k2"},
+     .other_type = "kimi_k2",
+     .routes_in_f32 = true},
 };
 static_assert(std::size(kHuggingFace) == std::size(kFamilies));
 
@@ -131,6 +133,11 @@ StoredParam stored_param(const ParamTable& table, const Param& param) {
   return {.name = with_prefix(hugging_face(table.family).prefix, param),
           .shape = shape_of(param, param.may_be_transposed),
           .transposed = param.may_be_transposed};
+}
+
+DType stored_dtype(const ParamTable& table, const Param& param, DType dtype) {
+  const bool routes = param.role == ParamRole::router || param.role == ParamRole::selection_bias;
+  return routes && hugging_face(table.family).routes_in_f32 ? DType::f32 : dtype;
 }
 
 std::vector<std::pair<int, std::string>> module_copies(const ParamTable& table) {

@@ -29,6 +29,9 @@ struct HuggingFaceFamily {
   /// prediction, with copies of the embedding and the head.
   bool predicts_further = false;
   std::string_view other_type = "";  ///< a model_type under which files have the same class
+  /// Its class computes with float32 weights and selection biases of routers in a model of bfloat16
+  /// (_keep_in_fp32_modules_strict): an expert's rank may turn on their last bits.
+  bool routes_in_f32 = false;
 };
 const HuggingFaceFamily& hugging_face(Family family);
 
@@ -47,6 +50,9 @@ struct StoredParam {
 
 /// As transformers save it (save_pretrained), which every version loads.
 StoredParam stored_param(const ParamTable& table, const Param& param);
+
+/// Of its numbers in files of a model in `dtype`.
+DType stored_dtype(const ParamTable& table, const Param& param, DType dtype);
 
 /// The copies of the embedding and the head that files have of a module: a parameter each, and its other name.
 std::vector<std::pair<int, std::string>> module_copies(const ParamTable& table);

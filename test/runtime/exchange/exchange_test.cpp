@@ -177,12 +177,12 @@ TEST_CASE("reading back finds a changed byte, a missing tensor and one too many"
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const std::vector<ExportFile> files = export_files(table, DType::f32, UINT64_MAX);
   fs->make_directory("/out");
-  const auto written = write_export_file(*fs, "/out", files[0], table, *checkpoint, DType::f32);
-  read_back(*fs, "/out", files, DType::f32, written);
+  const auto written = write_export_file(*fs, "/out", files[0], table, *checkpoint);
+  read_back(*fs, "/out", files, written);
   const auto changed = [&](const std::string& message, const std::function<void(std::string&)>& change) {
     const auto copy = fs->copy();
     copy->poke("/out/model.safetensors", change);
-    CHECK_THROWS_WITH(read_back(*copy, "/out", files, DType::f32, written),
+    CHECK_THROWS_WITH(read_back(*copy, "/out", files, written),
                       Contains("did not read back") && Contains(message));
   };
   changed("the bytes of `lm_head.weight` are not those", [](std::string& text) { text.back() ^= 1; });
@@ -190,7 +190,7 @@ TEST_CASE("reading back finds a changed byte, a missing tensor and one too many"
           [](std::string& text) { text.replace(text.find("model.norm"), 10, "model.Norm"); });
   auto more = files;
   more[0].tensors.pop_back();
-  CHECK_THROWS_WITH(read_back(*fs, "/out", more, DType::f32, written), Contains("tensors, not"));
+  CHECK_THROWS_WITH(read_back(*fs, "/out", more, written), Contains("tensors, not"));
 }
 
 namespace {

@@ -101,6 +101,33 @@ TEST_CASE("modules of multi-token prediction come with a folder that has them, a
   CHECK_THAT(plain.text(), Contains("num_nextn_predict_layers is 1, and the folder has no such layers"));
 }
 
+TEST_CASE("an export in bf16 keeps in f32 what transformers route with in f32") {
+  const TemporaryFolder dir;
+  FileSystem& files = real_file_system();
+  size_t kept = 0;
+  for (const char* name : {"deepseek_v3", "glm4_moe", "qwen3_moe"}) {
+    CAPTURE(name);
+    const fs::path hub = hub_folder_of(dir, name, "config.json");
+    const std::string at = dir / (name + std::string(".ckpt"));
+    import_folder(files, {.from = hub.string(), .out = at});
+    const ExportReport report = export_checkpoint(files, {.checkpoint = at, .out = at + ".out", .check_tokens = 4});
+    CHECK((report.forward && report.forward->largest == 0));
+    const auto before = ckpt::TensorFolder::open(files, hub.string()),
+               after = ckpt::TensorFolder::open(files, at + ".out");
+    for (const std::string& tensor : after->names()) {
+      INFO(tensor);
+      std::vector<float> expected = before->read_f32(tensor);
+      const bool routes = tensor.ends_with("mlp.gate.weight") || tensor.ends_with("e_score_correction_bias");
+      if (routes && std::string_view(name) != "qwen3_moe")
+        ++kept;
+      else
+        for (float& value : expected) value = float(bf16(value));
+      CHECK(after->read_f32(tensor) == expected);
+    }
+  }
+  CHECK(kept >= 4);
+}
+
 TEST_CASE("a file has a place for modules of multi-token prediction or the export leaves them out") {
   ModelSpec model = small_model(Family::glm4_moe, 2);
   model = with_family_defaults(model);
