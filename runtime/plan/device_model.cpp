@@ -19,7 +19,11 @@ namespace {
 /// Resident size of a rank's process that has started MPI and touched its libraries, before any tensor is
 /// there, and what these libraries take while it trains. Measured on Debian 12 with OpenMPI 4.1.4 and oneDNN
 /// 2.6; test/end_to_end/plan_test.cpp holds whole runs to within a twentieth of the plan.
-constexpr size_t kProgramBytes = size_t(37) << 20;
+constexpr size_t kProgramBytes = size_t(41) << 20;
+/// What a rank's tables know of a parameter of the whole model, in the heap (measured, 96 to 768 experts).
+constexpr size_t kBytesOfParameter = 10 << 10;
+/// What the heap of a thread keeps more where the rows of a product change with each batch (measured).
+constexpr size_t kRoutedHeapBytes = size_t(2) << 20;
 
 /// What oneDNN packs the panels of a product into, in each thread: up to 512 rows and 384 columns
 /// (kernels/cpu/product.cpp) of a depth that it cuts at 384. The heap keeps two and a half times that,
@@ -29,7 +33,8 @@ size_t product_bytes(const ModelTables& tables, int threads) {
   const Widest widest = widest_of(tables.model, s);
   const int64_t depth = std::min<int64_t>(384, std::max(widest.depth, s.rows));
   const int64_t lines = std::min<int64_t>(512, s.rows) + std::min<int64_t>(384, widest.columns);
-  return size_t(depth * lines) * size_of(s.compute) * 5 / 2 * size_t(threads);
+  const size_t kept = tables.params.experts > 0 ? kRoutedHeapBytes : 0;
+  return (size_t(depth * lines) * size_of(s.compute) * 5 / 2 + kept) * size_t(threads);
 }
 
 /// A GPU as plans know it. Peaks come from the table of data sheets behind kernels::gpu_peak_flops_per_s,
@@ -75,7 +80,9 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-size_t DeviceModel::program_bytes() const { return is_host() ? kProgramBytes : 0; }
+size_t DeviceModel::program_bytes(size_t parameters) const {
+  return is_host() ? kProgramBytes + kBytesOfParameter * parameters : 0;
+}
 
 size_t DeviceModel::workspace_bytes(const ModelTables& tables, const ParallelSpec& parallelism,
                                     const parallel::ShardingBytes& optimizer) const {

@@ -37,9 +37,9 @@ struct DeviceModel {
   bool is_host() const { return kind == DeviceKind::cpu; }
   /// The bytes that the ranks of the job may use on one such device.
   uint64_t room(const JobSpec& job) const;
-  /// Taken by a rank's process before it has a tensor, and by ops and products in addition to their
-  /// arguments.
-  size_t program_bytes() const;
+  /// Taken by a rank's process before it has a tensor, of a model of so many parameters, and by ops and
+  /// products in addition to their arguments.
+  size_t program_bytes(size_t parameters) const;
   size_t workspace_bytes(const ModelTables& tables, const ParallelSpec& parallelism,
                          const parallel::ShardingBytes& optimizer) const;
 };

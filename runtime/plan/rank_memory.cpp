@@ -36,7 +36,6 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
                            const BatchRows& batch, int64_t sequences) {
   RankMemory m;
   m.stage = stage;
-  m.program = device.program_bytes();
   const int64_t seq_len = job.data.seq_len / job.parallelism.context;
   const size_t tokens = token_bytes(batch, sequences, seq_len);
   const size_t of_tasks =
@@ -62,6 +61,7 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
 void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
                const parallel::ShardingBytes& sharding) {
   m.sharding = sharding;
+  m.program = device.program_bytes(tables.params.params.size());
   m.workspace = device.workspace_bytes(tables, job.parallelism, sharding);
   // Of replicas, each saves its part: of experts that ranks share there are fewest.
   const ParallelSpec& p = job.parallelism;

@@ -57,15 +57,23 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     "batch": {"global_sequences": 8, "micro_sequences": 4}, "schedule": {"total_steps": 6},
     "eval": {"every_steps": 2, "max_tokens": 512},
     "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false}})");
+  // Many small tensors, and products of as many rows as tokens choose an expert.
+  write_file(dir.path() + "/moe.json",
+             R"({"version": 1, "name": "memory", "device": "cpu", "model": {"family": "qwen3_moe",
+    "hidden_size": 64, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "ffn_size": 128,
+    "vocab_size": 1024, "max_seq_len": 64, "moe": {"num_experts": 64, "top_k": 2, "expert_ffn_size": 64}},
+    "data": {"train": )" +
+                 source + R"(, "seq_len": 64}, "batch": {"global_sequences": 8, "micro_sequences": 4},
+    "schedule": {"total_steps": 6}, "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false}})");
   struct Case {
     std::string model;
     int tensor, data, zero = 1;
     std::string copies = "off";  // of the state, in /dev/shm
   };
-  for (const Case& c :
-       {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1}, Case{"gpt2-30m", 2, 2},
-        Case{"gpt2-30m", 1, 2, 2}, Case{"gpt2-30m", 1, 2, 3}, Case{"llama-4m", 1, 1, 1, "auto"},
-        Case{"llama-4m", 2, 2, 1, "auto"}, Case{"llama-tiny", 1, 1, 1, "auto"}}) {
+  for (const Case& c : {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1},
+                        Case{"gpt2-30m", 2, 2}, Case{"gpt2-30m", 1, 2, 2}, Case{"gpt2-30m", 1, 2, 3},
+                        Case{"llama-4m", 1, 1, 1, "auto"}, Case{"llama-4m", 2, 2, 1, "auto"},
+                        Case{"llama-tiny", 1, 1, 1, "auto"}, Case{"moe", 1, 1, 1, "auto"}}) {
     const std::string id = fmt::format("{}-{}-{}-{}", c.model, c.tensor * c.data, c.zero, c.copies);
     const std::vector<std::string> mesh = {"-s", "parallelism.tensor=" + std::to_string(c.tensor),
                                            "-s", "parallelism.data=" + std::to_string(c.data),
