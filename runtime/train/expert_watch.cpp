@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-ExpertWatch::ExpertWatch(const JobSpec& job, RankResources& rank)
+ExpertWatch::ExpertWatch(RankResources& rank)
     : rank_(rank), micro_batches_(rank.plan.program.shape.pipeline.micro_batches) {
   for (const Param& p : rank.tables.params.params) {
     if (p.mtp > 0) continue;  // modules of multi-token prediction are not counted
@@ -19,11 +19,11 @@ ExpertWatch::ExpertWatch(const JobSpec& job, RankResources& rank)
     has_biases_ |= p.role == ParamRole::selection_bias;
   }
   ENSURE(std::is_sorted(all_.layers.begin(), all_.layers.end()), "a parameter table in another order");
-  all_.experts = job.model.moe.num_experts;
-  all_.top_k = job.model.moe.top_k;
+  all_.experts = rank.job.model.moe.num_experts;
+  all_.top_k = rank.job.model.moe.top_k;
   own_.assign(all_.layers.size() * size_t(all_.experts), 0);
   all_.quiet = own_;
-  if (job.model.moe.capacity_factor > 0) own_dropped_.assign(all_.layers.size(), 0);
+  if (rank.job.model.moe.capacity_factor > 0) own_dropped_.assign(all_.layers.size(), 0);
   // In the order in which the model writes its counts.
   for (const VirtualStageUses& part : rank.plan.uses.virtual_stages)
     for (size_t l = 0; l < part.layers.size(); ++l) {

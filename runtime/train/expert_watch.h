@@ -3,7 +3,6 @@
 #pragma once
 #include <vector>
 
-#include "runtime/spec/fields/job.h"
 #include "runtime/train/measure/expert_load.h"
 #include "runtime/train/rank_resources.h"
 
@@ -12,7 +11,7 @@ namespace trainctl {
 class ExpertWatch {
  public:
   /// Of a job with experts. `rank` must outlive it.
-  ExpertWatch(const JobSpec& job, RankResources& rank);
+  explicit ExpertWatch(RankResources& rank);
 
   /// Adds the counts of a step, whose device work has ended.
   void count();

@@ -33,7 +33,7 @@ DeviceModel device_of_rank(const JobSpec& job, const kernels::Backend& backend, 
 
 RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backend& b,
                              const std::vector<NodeRanks>& nodes)
-    : job_(job),
+    : job(job),
       world(w),
       backend(b),
       mesh(job.mesh()),
@@ -46,14 +46,14 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
 
 void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   activity.enter(RunPhase::building);
-  const Problem wrong_sum = placement_problem(tables, job_, at);
+  const Problem wrong_sum = placement_problem(tables, job, at);
   ENSURE(wrong_sum.is_none(), "{}", wrong_sum.text_or_empty());
   if (!backend.is_host())
     for (auto [axis, peers] : rehearsed_axes())
       *axis = parallel::make_rehearsable(std::move(*axis), rehearsing_, *peers);
   const int micro_batches = plan.program.shape.pipeline.micro_batches;
   tp = std::make_unique<parallel::TensorParallel>(*comms.axes[Axis::tp], backend, *stream,
-                                                  job_.parallelism.sequence_parallel);
+                                                  job.parallelism.sequence_parallel);
   params = std::make_unique<parallel::ShardedParams>(plan.params, comms.shared(), backend, *stream);
   activity.progress(1, 3, false);
   model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream,
@@ -70,7 +70,7 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   parallel::SequenceCut cut = tables.shape.cut;
   cut.rank = at.cp;
   if (!plan.batch.empty())
-    tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, cut, job_.data.count_boundary_targets,
+    tokens = std::make_unique<TokenFeed>(plan.batch, plan.sequences, cut, job.data.count_boundary_targets,
                                          backend);
   saving_stream = backend.create_stream();
   staging = std::make_unique<StateStaging>(backend, *saving_stream,
@@ -86,11 +86,11 @@ void RankResources::rehearse(RankActivity& activity) {
   warm_up({.model = *model,
            .params = *params,
            .backend = backend,
-           .virtual_stages = job_.parallelism.virtual_stages,
+           .virtual_stages = job.parallelism.virtual_stages,
            .split_backward = plan.model.split_backward,
            .lanes = plan.params.shares.front().lanes.count(),
            .reductions = plan.params.reductions(),
-           .lanes_of_micro_batch = job_.parallelism.blocks_of_rank(),
+           .lanes_of_micro_batch = job.parallelism.blocks_of_rank(),
            .arrays = tokens ? tokens->arrays(0) : PerField<const void*>{},
            .losses = loss_sums()});
   rehearsing_ = false;

@@ -41,8 +41,9 @@ class RankResources {
   /// Whether this rank's losses count: one rank of each data-parallel position.
   bool owns_losses() const { return plan.batch.last && at.tp == 0; }
 
+  const JobSpec& job;
+
  private:
-  const JobSpec& job_;
   bool rehearsing_ = false;
   parallel::PerAxis<std::set<int>> peers_;  ///< of the step
   std::set<int> tied_peers_, expert_peers_, expert_data_peers_;

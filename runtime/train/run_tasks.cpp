@@ -24,21 +24,20 @@ size_t counted(const PackedTexts& sequence) {
 
 }  // namespace
 
-RunTasks::RunTasks(const JobSpec& job, FileSystem& fs, RankResources& rank)
-    : job_(job), rank_(rank), tasks_(files_of(job, fs)) {
+RunTasks::RunTasks(FileSystem& fs, RankResources& rank) : rank_(rank), tasks_(files_of(rank.job, fs)) {
   for (const TaskFile& file : tasks_.files) add(file);
   parallel::SequenceCut cut = rank.tables.shape.cut;
   cut.rank = rank.at.cp;
-  const int together = evaluated_together(job);
+  const int together = evaluated_together(rank.job);
   tokens_ = cut.tokens_of(cut.rank);
-  feed_ = std::make_unique<TokenFeed>(task_rows(rank.plan.batch), together * job.batch.micro_sequences, cut,
+  feed_ = std::make_unique<TokenFeed>(task_rows(rank.plan.batch), together * rank.job.batch.micro_sequences, cut,
                                       false, rank.backend);
   if (rank.plan.batch.last)
     losses_ = rank.backend.allocate_host(size_t(together) * size_t(rank.tables.shape.rows) * sizeof(float));
 }
 
 void RunTasks::add(const TaskFile& file) {
-  pack_task(file, tasks_.start_token, job_.data.seq_len, [&](const PackedTexts& packed) {
+  pack_task(file, tasks_.start_token, rank_.job.data.seq_len, [&](const PackedTexts& packed) {
     sequences_.push_back(packed);
     for (PackedTexts::Text& text : sequences_.back().texts) text.number += endings_;
     targets_before_.push_back(targets_before_.back() + counted(packed));
@@ -53,14 +52,15 @@ void RunTasks::check(const JobSpec& job, FileSystem& fs) {
 }
 
 bool RunTasks::follow(int64_t step) const {
-  const int64_t every = job_.eval.tasks_every_steps > 0 ? job_.eval.tasks_every_steps : job_.eval.every_steps;
-  return (every > 0 && step % every == 0) || step == job_.schedule.total_steps;
+  const EvalSpec& eval = rank_.job.eval;
+  const int64_t every = eval.tasks_every_steps > 0 ? eval.tasks_every_steps : eval.every_steps;
+  return (every > 0 && step % every == 0) || step == rank_.job.schedule.total_steps;
 }
 
 /// Sequences beyond the last one are of documents of one token, of which none counts.
 void RunTasks::upload(int64_t first, int count) {
-  const int64_t micro = job_.batch.micro_sequences;
-  const size_t t = size_t(job_.data.seq_len), n = size_t(count * micro);
+  const int64_t micro = rank_.job.batch.micro_sequences;
+  const size_t t = size_t(rank_.job.data.seq_len), n = size_t(count * micro);
   PerField<std::vector<int32_t>> all;
   for (size_t i = 0; i < n; ++i) {
     const size_t number = size_t(first * micro) + i;
@@ -76,8 +76,8 @@ void RunTasks::upload(int64_t first, int count) {
 
 /// Sets, of the targets that count in order, the losses that this rank has.
 void RunTasks::take(int64_t first, int count, std::span<float> losses) const {
-  const int64_t micro = job_.batch.micro_sequences;
-  const size_t t = size_t(job_.data.seq_len), rows = tokens_.size();
+  const int64_t micro = rank_.job.batch.micro_sequences;
+  const size_t t = size_t(rank_.job.data.seq_len), rows = tokens_.size();
   const auto* computed = static_cast<const float*>(losses_->data());
   for (int i = 0; i < count; ++i) {
     std::vector<float> whole(size_t(micro) * t);
@@ -93,11 +93,11 @@ void RunTasks::take(int64_t first, int count, std::span<float> losses) const {
 }
 
 std::vector<TaskScore> RunTasks::score(Executor& executor, RankActivity& activity) {
-  const int64_t micro = job_.batch.micro_sequences;
+  const int64_t micro = rank_.job.batch.micro_sequences;
   std::vector<float> losses(targets_before_.back());
   run_forward(
       {.micro_batches = (int64_t(sequences_.size()) + micro - 1) / micro,
-       .together = evaluated_together(job_),
+       .together = evaluated_together(rank_.job),
        .tokens = feed_.get(),
        .upload = [&](int64_t first, int count) { upload(first, count); },
        .passed =

@@ -14,8 +14,8 @@ namespace trainctl {
 
 class RunTasks {
  public:
-  /// Reads the files and takes the memory. Error(kData) as check. The job and the rank must outlive it.
-  RunTasks(const JobSpec& job, FileSystem& fs, RankResources& rank);
+  /// Reads the files and takes the memory. Error(kData) as check. The rank must outlive it.
+  RunTasks(FileSystem& fs, RankResources& rank);
 
   /// Error(kData) with one sentence if a file cannot be used with the job's model.
   static void check(const JobSpec& job, FileSystem& fs);
@@ -30,7 +30,6 @@ class RunTasks {
   void take(int64_t first, int count, std::span<float> losses) const;
   std::vector<TaskScore> scores_of(std::span<const Likelihood> of_endings) const;
 
-  const JobSpec& job_;
   RankResources& rank_;
   const TaskFiles tasks_;
   std::vector<PackedTexts> sequences_;

@@ -44,16 +44,15 @@ double all_ranks_peak(const DeviceUse& use, double known, parallel::Communicator
 
 }  // namespace
 
-StepReporter::StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank,
-                           Control& control)
-    : observability_(job.observability),
-      schedule_(job.schedule),
-      tokens_per_step_(job.tokens_per_step()),
+StepReporter::StepReporter(const RankOptions& options, RankResources& rank, Control& control)
+    : observability_(rank.job.observability),
+      schedule_(rank.job.schedule),
+      tokens_per_step_(rank.job.tokens_per_step()),
       options_(options),
       rank_(rank),
       control_(control),
-      flops_(flops_per_token(model_plan(job.model), job.data.seq_len)),
-      peak_flops_per_s_(all_ranks_peak(job, options.matmul_flops_per_s, rank.world, rank.backend)) {
+      flops_(flops_per_token(model_plan(rank.job.model), rank.job.data.seq_len)),
+      peak_flops_per_s_(all_ranks_peak(rank.job, options.matmul_flops_per_s, rank.world, rank.backend)) {
   if (options.gpu >= 0) gpu_watch_ = std::make_unique<GpuWatch>(kernels::open_gpu_readings(options.gpu));
 }
 

@@ -27,8 +27,8 @@ ReportsDue reports_due(const ObservabilitySpec& observability, int64_t step, int
 
 class StepReporter {
  public:
-  /// Finds the peak FLOP/s of the run's devices. Collective. All but `job` must outlive it.
-  StepReporter(const JobSpec& job, const RankOptions& options, RankResources& rank, Control& control);
+  /// Finds the peak FLOP/s of the run's devices. Collective. The arguments must outlive it.
+  StepReporter(const RankOptions& options, RankResources& rank, Control& control);
 
   /// Completes `line`, which has what the training knows of the step, and reports it. Waits for no other
   /// rank.

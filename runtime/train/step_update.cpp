@@ -63,7 +63,8 @@ void ExpertUse::count_drops(const int32_t* counts, const StageModel::ExpertCount
   dropped += dropped_slots({counts, size_t(rows * of.experts)}, of.experts, of.of_source, of.capacity);
 }
 
-TargetCounts step_targets(const JobSpec& job, RankResources& rank) {
+TargetCounts step_targets(RankResources& rank) {
+  const JobSpec& job = rank.job;
   if (job.model.mtp.num_layers == 0) return {};
   if (!job.data.masks_targets()) return all_targets(job);
   TargetCounts targets = rank.owns_losses() ? rank.tokens->targets() : TargetCounts{};
@@ -71,16 +72,16 @@ TargetCounts step_targets(const JobSpec& job, RankResources& rank) {
   return targets;
 }
 
-StepEnd::StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver)
+StepEnd::StepEnd(RankResources& rank, Control& control, Saver& saver)
     : rank_(rank),
       control_(control),
       saver_(saver),
-      tokens_per_step_(job.tokens_per_step()),
-      skip_bad_steps_(job.fault_tolerance.skip_bad_steps),
-      may_drop_(job.model.moe.num_experts > 0 && job.model.moe.capacity_factor > 0),
-      balance_(balance_step(job)),
-      optimizer_(job.optimizer),
-      schedule_(job.schedule) {}
+      tokens_per_step_(rank.job.tokens_per_step()),
+      skip_bad_steps_(rank.job.fault_tolerance.skip_bad_steps),
+      may_drop_(rank.job.model.moe.num_experts > 0 && rank.job.model.moe.capacity_factor > 0),
+      balance_(balance_step(rank.job)),
+      optimizer_(rank.job.optimizer),
+      schedule_(rank.job.schedule) {}
 
 std::vector<double> StepEnd::mtp_losses(const TargetCounts& targets) const {
   const int modules = int(rank_.plan.batch.mtp);

@@ -84,15 +84,15 @@ struct MtpSums {
   }
 };
 
-/// Ends the steps of a rank.
 /// The targets of a step by which modules of multi-token prediction divide their gradients; without them: none.
 /// Collective, where not all targets count.
-TargetCounts step_targets(const JobSpec& job, RankResources& rank);
+TargetCounts step_targets(RankResources& rank);
 
+/// Ends the steps of a rank.
 class StepEnd {
  public:
-  /// All but `job` must outlive it.
-  StepEnd(const JobSpec& job, RankResources& rank, Control& control, Saver& saver);
+  /// The arguments must outlive it.
+  StepEnd(RankResources& rank, Control& control, Saver& saver);
 
   /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some
   /// 600 bytes in a number of messages that grows with the logarithm of the number of ranks. Waits for the

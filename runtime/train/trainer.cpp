@@ -160,8 +160,8 @@ struct Trainer::Impl {
         *dataset, job.data.seq_len, job.data.prefetch_batches,
         [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
     rank.build(options.most_staging_bytes, activity);
-    if (!job.eval.tasks.empty()) tasks = std::make_unique<RunTasks>(job, fs, rank);
-    if (job.model.moe.num_experts > 0) experts = std::make_unique<ExpertWatch>(job, rank);
+    if (!job.eval.tasks.empty()) tasks = std::make_unique<RunTasks>(fs, rank);
+    if (job.model.moe.num_experts > 0) experts = std::make_unique<ExpertWatch>(rank);
     spans->reserve(rank.plan.spans);
     tracer = std::make_unique<StepTracer>(recording(), spans, control, fs);
     executor =
@@ -173,7 +173,7 @@ struct Trainer::Impl {
                                                                   bool begins) { record(a, begins); }});
     rank.stream->synchronize();  // before another stream touches the state
     rank.rehearse(activity);
-    reporter = std::make_unique<StepReporter>(job, options, rank, control);
+    reporter = std::make_unique<StepReporter>(options, rank, control);
     load();
     make_saver();
   }
@@ -264,7 +264,7 @@ struct Trainer::Impl {
                      .source = rank.device_chunks.get(),
                      .written = [this](uint64_t n) { activity.progress(n, 0, true); }},
         control, fs, std::move(slots.memory), options.partner);
-    step_end = std::make_unique<StepEnd>(job, rank, control, *saver);
+    step_end = std::make_unique<StepEnd>(rank, control, *saver);
     calendar = make_save_decider(job, options, world.rank(), now.step, *saver, control, clock);
   }
 
@@ -374,7 +374,7 @@ struct Trainer::Impl {
       const RecordSpan phase = activity.during(RunPhase::reading_data, now.step + 1);
       take_tokens(last);
     }
-    targets = step_targets(job, rank);
+    targets = step_targets(rank);
     ExecutorTimes spent;
     executor->run(step_micro_batches(), rank.loss_sums(), spent);
     {
