@@ -24,9 +24,9 @@ parallel::PipelineShape pipeline_shape(const JobSpec& job, int dp_rank) {
   return {joins ? joined : p.schedule, p.pipeline, p.virtual_stages, int(job.micro_batches_of(dp_rank))};
 }
 
-std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape) {
+std::vector<parallel::Program> pipeline_programs(const parallel::PipelineShape& shape, bool splits_backward) {
   std::vector<parallel::Program> programs = parallel::make_programs(shape);
-  if (splits_backward(job)) return programs;
+  if (splits_backward) return programs;
   for (parallel::Program& program : programs) parallel::join_halves(program);
   return programs;
 }
@@ -36,14 +36,15 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
   p.shape = {.pipeline = pipeline_shape(job, at.dp),
              .stage = at.pp,
              .splits_backward = splits_backward(job),
-             .reduced_together = reduces_each_lane(job) ? int(job.micro_batches_per_lane()) : 0,
+             .reduced_together = reduces_each_lane(job.parallelism) ? int(job.micro_batches_per_lane()) : 0,
              .shares_gradients = sharding_options(job).shares_gradients,
              .gathers = job.parallelism.zero_stage > 0 && job.parallelism.ranks_of_parameters() > 1,
-             .gathers_parts = shards_weights(job),
+             .gathers_parts = shards_weights(job.parallelism),
              .shares_weights = sharding_options(job).shares_weights};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
     p.shape.virtual_stages.push_back(virtual_stage.part_count());
-  const parallel::Program schedule = pipeline_programs(job, p.shape.pipeline)[size_t(at.pp)];
+  const parallel::Program schedule =
+      pipeline_programs(p.shape.pipeline, p.shape.splits_backward)[size_t(at.pp)];
   p.slots = plan_slots(schedule, p.shape.pipeline.virtual_stages, p.shape.pipeline.micro_batches);
   p.actions = parallel::make_step_program(p.shape, schedule, p.slots);
   return p;

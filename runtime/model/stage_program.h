@@ -22,7 +22,7 @@ using parallel::SlotPlan;
 parallel::PipelineShape pipeline_shape(const JobSpec& job, int dp_rank);
 /// The programs of its stages, for this shape or for one with another number of micro-batches. Where both
 /// halves of backward run together, the gradient is sent after both.
-std::vector<parallel::Program> pipeline_programs(const JobSpec& job, const parallel::PipelineShape& shape);
+std::vector<parallel::Program> pipeline_programs(const parallel::PipelineShape& shape, bool splits_backward);
 /// The program of one stage for a step, and the memory of its pipeline.
 struct StageProgram {
   parallel::StepShape shape;

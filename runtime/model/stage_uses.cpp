@@ -216,10 +216,8 @@ std::vector<VirtualStageClass> StageUses::stage_class() const {
   return result;
 }
 
-ModelTables model_tables(const JobSpec& job) { return model_tables(job, model_plan(job.model, job.compute)); }
-
-ModelTables model_tables(const JobSpec& job, ModelPlan model) {
-  ModelTables tables{.model = std::move(model)};
+ModelTables model_tables(const JobSpec& job, std::optional<ModelPlan> model) {
+  ModelTables tables{.model = model ? std::move(*model) : model_plan(job.model, job.compute)};
   tables.shape = layer_shape(tables.model, job.batch, job.data.seq_len, job.parallelism);
   tables.params = parameter_table(tables.model, job.optimizer, job.parallelism.cut_for_tensor());
   tables.grids = chunk_grids(tables.params, job.checkpoint.chunk_mib);
@@ -245,19 +243,16 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
   return result;
 }
 
-bool reduces_each_lane(const JobSpec& job) {
-  const ParallelSpec& p = job.parallelism;
+bool reduces_each_lane(const ParallelSpec& p) {
   return (p.zero_stage >= 2 && p.ranks_of_parameters() > 1) || p.context_blocks > 1;
 }
 
-bool shards_weights(const JobSpec& job) {
-  return job.parallelism.zero_stage >= 3 && job.parallelism.ranks_of_parameters() > 1;
-}
+bool shards_weights(const ParallelSpec& p) { return p.zero_stage >= 3 && p.ranks_of_parameters() > 1; }
 
 parallel::ShardingOptions sharding_options(const JobSpec& job) {
   return {.zero_stage = job.parallelism.zero_stage,
-          .shares_gradients = reduces_each_lane(job) && job.micro_batches_per_lane() == 1,
-          .shares_weights = shards_weights(job) && job.parallelism.reshard_after_forward,
+          .shares_gradients = reduces_each_lane(job.parallelism) && job.micro_batches_per_lane() == 1,
+          .shares_weights = shards_weights(job.parallelism) && job.parallelism.reshard_after_forward,
           .lanes = int(job.parallelism.lanes * job.parallelism.context_blocks),
           .accumulates = job.micro_batches_per_lane() > 1,
           .parts_of_lane = job.parallelism.blocks_of_rank(),

@@ -79,18 +79,17 @@ struct ModelTables {
   ChunkGrids grids;
   std::vector<int64_t> stage_layers;
 };
-ModelTables model_tables(const JobSpec& job);
-/// Of the job with `model` in place of its own.
-ModelTables model_tables(const JobSpec& job, ModelPlan model);
+/// model: in place of the job's own.
+ModelTables model_tables(const JobSpec& job, std::optional<ModelPlan> model = std::nullopt);
 
 StageUses stage_uses(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at);
 
 /// From ZeRO-2 on: the gradients of a lane are reduced as soon as they are complete, and the dp ranks compute
 /// neighbouring lanes at one time. Otherwise a rank has neighbouring lanes, reduced once a step.
-bool reduces_each_lane(const JobSpec& job);
+bool reduces_each_lane(const ParallelSpec& parallelism);
 
 /// ZeRO-3: compute copies are kept by their owners alone, and gathered for each use.
-bool shards_weights(const JobSpec& job);
+bool shards_weights(const ParallelSpec& parallelism);
 
 /// The ShardingOptions of a rank of `job`, but for what its device decides.
 parallel::ShardingOptions sharding_options(const JobSpec& job);

@@ -94,14 +94,13 @@ size_t DeviceModel::workspace_bytes(const ModelTables& tables, const ParallelSpe
          product_bytes(tables, parallelism.threads_per_rank);
 }
 
-DeviceModel device_of_kind(const JobSpec& job, DeviceKind kind) {
-  return {.kind = kind, .name = name_of(kind), .adds_gradients = kind == DeviceKind::cuda && uses_nccl(job)};
+DeviceModel device_of_kind(const DeviceUse& use, DeviceKind kind) {
+  return {.kind = kind, .name = name_of(kind), .adds_gradients = kind == DeviceKind::cuda && uses_nccl(use)};
 }
 
-uint64_t DeviceModel::room(const JobSpec& job) const {
+uint64_t DeviceModel::room(const DeviceUse& use) const {
   if (is_host()) return memory_bytes;
-  const uint64_t contexts =
-      kGpuContextBytes * uint64_t(std::min(job.launcher.ranks_per_gpu, job.mesh().world_size()));
+  const uint64_t contexts = kGpuContextBytes * uint64_t(std::min(use.ranks_per_gpu, use.ranks));
   return memory_bytes - std::min(memory_bytes, contexts);
 }
 
@@ -111,22 +110,22 @@ std::vector<std::string> device_names() {
   return names;
 }
 
-DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind kind) {
+DeviceModel device_named(const std::string& text, const DeviceUse& use, DeviceKind kind) {
   const std::string name = lower(text) == "a100" ? "a100-80" : lower(text);
   for (const KnownGpu& gpu : kGpus)
     if (name == gpu.name) {
-      DeviceModel device = device_of_kind(job, DeviceKind::cuda);
+      DeviceModel device = device_of_kind(use, DeviceKind::cuda);
       device.name = gpu.name;
       device.memory_bytes = device.total_bytes = gpu.memory_mib << 20;
-      device.flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, job.compute).value_or(0);
+      device.flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, use.compute).value_or(0);
       device.link_bytes_per_s = gpu.link_gb_per_s * 1e9;
       if (*gpu.cluster) device.cluster = predict::known_cluster(gpu.cluster);
       if (device.flops_per_s == 0 && device.cluster)
-        device.flops_per_s = device.cluster->device.peak_flops_per_s(job.compute == DType::f32);
+        device.flops_per_s = device.cluster->device.peak_flops_per_s(use.compute == DType::f32);
       return device;
     }
   if (const auto bytes = bytes_of(text)) {
-    DeviceModel device = device_of_kind(job, kind);
+    DeviceModel device = device_of_kind(use, kind);
     device.name = device.is_host() ? "a machine of " + text : "a GPU of " + text;
     device.memory_bytes = device.total_bytes = *bytes;
     return device;
@@ -151,27 +150,27 @@ DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision) {
   return device;
 }
 
-DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak, int gpu) {
-  DeviceModel device = device_of_kind(job, kind);
+DeviceModel device_here(const DeviceUse& use, DeviceKind kind, bool with_peak, int gpu) {
+  DeviceModel device = device_of_kind(use, kind);
   if (device.is_host()) {
     const SystemMemory memory = system_memory();
     device.name = "this machine";
     device.measured = true;
     device.memory_bytes = memory.available_bytes;
     device.total_bytes = memory.total_bytes;
-    if (with_peak) device.flops_per_s = rank_peak_flops_per_s(job, kind).value_or(0);
+    if (with_peak) device.flops_per_s = rank_peak_flops_per_s(use, kind).value_or(0);
     if (device.flops_per_s > 0) {
       // A rank is a device: of so many known cores as its measured products are worth.
       predict::ClusterModel cluster = predict::known_cluster("cpu-core");
       predict::scale_device(cluster.device,
-                            device.flops_per_s / cluster.device.peak_flops_per_s(job.compute == DType::f32));
+                            device.flops_per_s / cluster.device.peak_flops_per_s(use.compute == DType::f32));
       device.cluster = std::move(cluster);
     }
     return device;
   }
   device.name = "the GPU of this machine";
   if (kernels::cuda_status().devices == 0) return device;
-  DeviceModel found = device_of_gpu(kernels::gpu_facts(gpu), job.compute);
+  DeviceModel found = device_of_gpu(kernels::gpu_facts(gpu), use.compute);
   found.adds_gradients = device.adds_gradients;
   return found;
 }

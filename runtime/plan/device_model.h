@@ -36,7 +36,7 @@ struct DeviceModel {
   /// What a rank reads ahead, adds up and saves lies in the device's own memory.
   bool is_host() const { return kind == DeviceKind::cpu; }
   /// The bytes that the ranks of the job may use on one such device.
-  uint64_t room(const JobSpec& job) const;
+  uint64_t room(const DeviceUse& use) const;
   /// Taken by a rank's process before it has a tensor, of a model of so many parameters, and by ops and
   /// products in addition to their arguments.
   size_t program_bytes(size_t parameters) const;
@@ -45,14 +45,14 @@ struct DeviceModel {
 };
 
 /// A device of which only the kind is known. It suffices to compute the memory that a job needs.
-DeviceModel device_of_kind(const JobSpec& job, DeviceKind kind);
+DeviceModel device_of_kind(const DeviceUse& use, DeviceKind kind);
 
 /// All names for device_named, smallest memory first.
 std::vector<std::string> device_names();
 
 /// A GPU by its name, or a device of kind `kind` with an amount of memory ("80GiB"). Error(kUsage) for other
 /// texts, with the known names.
-DeviceModel device_named(const std::string& text, const JobSpec& job, DeviceKind kind);
+DeviceModel device_named(const std::string& text, const DeviceUse& use, DeviceKind kind);
 
 /// A GPU of which the driver reports these facts; its peak is for products in `precision`. The transport
 /// belongs to a job: adds_gradients is false.
@@ -60,6 +60,6 @@ DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision);
 
 /// The device of this machine that the job would run on, of several GPUs number `gpu`; memory_bytes = 0 where
 /// it wants a GPU and there is none. Measures the peak of a CPU (0.2 s) if `with_peak`.
-DeviceModel device_here(const JobSpec& job, DeviceKind kind, bool with_peak, int gpu = 0);
+DeviceModel device_here(const DeviceUse& use, DeviceKind kind, bool with_peak, int gpu = 0);
 
 }  // namespace trainctl

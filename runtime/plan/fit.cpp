@@ -13,8 +13,9 @@ Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
           device.room(job)};
 }
 
-double busy_share_of_lanes(const JobSpec& job) {
-  return double(job.parallelism.lanes) / (double(job.lanes_of(0).count()) * job.parallelism.data);
+double busy_share_of_lanes(const ParallelSpec& p) {
+  const int most = parallel::lanes_of_rank(int(p.lanes), p.data, 0).count();
+  return double(p.lanes) / (double(most) * p.data);
 }
 
 std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
@@ -37,7 +38,7 @@ std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& pla
     sharing = std::max(1.0, ranks / room);
     busy = ranks > room ? 1.0 : std::max(0.05, 1 - plan.bubble_fraction);
   }
-  busy *= busy_share_of_lanes(job);
+  busy *= busy_share_of_lanes(job.parallelism);
   const double peak = t.peak_flops_per_s * t.devices;
   if (device.cluster && !mfu) {
     t.predicted = predict_step(job, plan, device, *device.cluster, sharing);

@@ -25,7 +25,8 @@ std::string uneven_width_note(const JobSpec& job) {
       "of "
       "the ranks' time); a rank holds up to {} and sends up to {} of its lanes, where data = {} has {} and "
       "sends 1",
-      p.data, p.lanes, most - 1, count_of(most, "lane"), most, 100 * (1 - busy_share_of_lanes(job)),
+      p.data, p.lanes, most - 1, count_of(most, "lane"), most,
+      100 * (1 - busy_share_of_lanes(job.parallelism)),
       count_of(sums, "sum of the gradients", "sums of the gradients"), sent, std::bit_floor(unsigned(p.data)),
       parallel::sums_at_once(
           parallel::lanes_of_rank(int(p.lanes), int(std::bit_floor(unsigned(p.data))), 0)));
@@ -80,7 +81,7 @@ std::string muon_note(const PlanReport& r) {
 /// What reducing each lane costs, and why it may save nothing.
 std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
   std::vector<std::string> notes;
-  if (!reduces_each_lane(job)) return notes;
+  if (!reduces_each_lane(job.parallelism)) return notes;
   const int zero = job.parallelism.zero_stage;
   const int64_t lanes = job.lanes_of(0).count(), together = job.micro_batches_per_lane();
   const bool has_blocks = job.parallelism.context_blocks > 1;
@@ -107,7 +108,7 @@ std::string no_room_to_grow_note(const PlanReport& r) {
   if (p.data == 1 || p.lanes >= 2 * p.data || r.job.micro_batches_per_lane() % 2 != 0) return "";
   const JobPlan wider = make_plan(twice, r.device);
   const std::string cost =
-      reduces_each_lane(r.job)
+      reduces_each_lane(r.job.parallelism)
           ? fmt::format("a rank would send {} a step over the data axis instead of {}",
                         memory_text(wider.traffic.data), memory_text(r.plan.traffic.data))
           : fmt::format("{} of memory more a rank",
@@ -122,7 +123,7 @@ std::string no_room_to_grow_note(const PlanReport& r) {
 std::string shared_gradients_note(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
   const int at_once = p.expert * p.blocks_of_rank(), in_tree = std::bit_width(unsigned(at_once));
-  const bool adds = reduces_each_lane(job), merges = job.micro_batches_per_lane() == 1;
+  const bool adds = reduces_each_lane(job.parallelism), merges = job.micro_batches_per_lane() == 1;
   std::string hint;
   if (in_tree < at_once && !(adds && merges))
     hint = fmt::format("; with{}{}{} it would be {}", adds ? "" : " zero_stage = 2",
@@ -151,7 +152,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   if (p.lanes % p.data != 0) notes.push_back(uneven_width_note(r.job));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
-  if (shards_weights(r.job)) notes.push_back(gathers_note(r));
+  if (shards_weights(r.job.parallelism)) notes.push_back(gathers_note(r));
   if (r.job.optimizer.type == OptimizerType::muon) notes.push_back(muon_note(r));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)

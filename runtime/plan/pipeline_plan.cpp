@@ -15,7 +15,7 @@ struct Simulated {
 
 Simulated simulate_step(const JobSpec& job, const parallel::PipelineShape& shape) {
   Simulated result;
-  const std::vector<parallel::Program> programs = pipeline_programs(job, shape);
+  const std::vector<parallel::Program> programs = pipeline_programs(shape, splits_backward(job));
   for (const parallel::Program& program : programs) {
     result.plan.slots.push_back(plan_slots(program, shape.virtual_stages, shape.micro_batches).slots);
     result.plan.sends.push_back(

@@ -35,6 +35,7 @@ class Planner {
   Planner(const JobSpec& job, const DeviceModel& device) : job_(job), device_(device) {}
 
   const ModelTables& tables() const { return tables_; }
+  PlanBasis basis() const { return {job_, device_, tables_}; }
   /// Of a data-parallel rank: ranks with as many lanes have the same.
   const PipelinePlan& pipeline(int dp_rank) {
     const auto [known, fresh] = pipelines_.try_emplace(job_.lanes_of(dp_rank).count());
@@ -44,17 +45,16 @@ class Planner {
   int classes() const { return int(worst_.size()); }
 
   PlannedStage stage(int pp) {
-    const RankParts parts = rank_parts(job_, device_, tables_, {.pp = pp});
+    const RankParts parts = rank_parts(basis(), {.pp = pp});
     // Where ranks have different numbers of lanes, which of them takes most depends on the stage.
     const bool even = job_.parallelism.lanes % job_.parallelism.data == 0;
     const auto [known, fresh] = worst_.try_emplace({parts.uses.stage_class(), even ? 0 : pp});
     if (fresh) known->second = worst_of(parts);
     const WorstRank& worst = known->second;
-    PlannedStage result{alike(rank_parts(job_, device_, tables_, {.dp = worst.at.dp, .pp = pp})),
-                        worst.traffic};
+    PlannedStage result{alike(rank_parts(basis(), {.dp = worst.at.dp, .pp = pp})), worst.traffic};
     result.worst.at = worst.at;
     result.worst.at.pp = pp;
-    add_state(result.worst, job_, device_, tables_, worst.sharding);
+    add_state(result.worst, basis(), worst.sharding);
     return result;
   }
 
@@ -63,8 +63,7 @@ class Planner {
   RankMemory alike(const RankParts& parts) {
     const StageModel::Options options{pipeline(parts.at.dp).slots[size_t(parts.at.pp)], splits_backward(job_),
                                       1.0f, job_.data.masks_targets()};
-    return memory_of_stage(job_, device_, StageModel::plan(parts.uses, options), parts.batch,
-                           parts.sequences);
+    return memory_of_stage(basis(), StageModel::plan(parts.uses, options), parts.batch, parts.sequences);
   }
 
  private:
@@ -83,15 +82,15 @@ class Planner {
            parallel::sharding::rank_classes(parts.uses.uses, tables_.grids.grids, parts.sharding, lines)) {
         const int context = job_.parallelism.context, dp = ranks.first_rank / context;
         const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_of(dp).count());
-        if (fresh) known->second = alike(rank_parts(job_, device_, tables_, {.dp = dp, .pp = parts.at.pp}));
+        if (fresh) known->second = alike(rank_parts(basis(), {.dp = dp, .pp = parts.at.pp}));
         RankMemory m = known->second;
-        add_state(m, job_, device_, tables_, ranks.bytes);
+        add_state(m, basis(), ranks.bytes);
         if (m.total() <= most) continue;
         most = m.total();
         result = {{tp, ranks.first_rank % context, dp, parts.at.pp}, ranks.bytes, {}};
       }
     }
-    result.traffic = rank_traffic(job_, device_, tables_, result.at);
+    result.traffic = rank_traffic(basis(), result.at);
     return result;
   }
 
@@ -134,10 +133,10 @@ const RankMemory& JobPlan::worst() const {
 RankMemory rank_memory(const JobSpec& job, DeviceKind kind, const parallel::MeshPosition& at) {
   const DeviceModel device = device_of_kind(job, kind);
   Planner planner(job, device);
-  const RankParts parts = rank_parts(job, device, planner.tables(), at);
+  const RankParts parts = rank_parts(planner.basis(), at);
   RankMemory m = planner.alike(parts);
   m.at = at;
-  add_state(m, job, device, planner.tables(),
+  add_state(m, planner.basis(),
             parallel::ShardedParams::plan(parts.uses.uses, planner.tables().grids.grids, parts.sharding,
                                           parts.lines));
   return m;
@@ -174,7 +173,7 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
   plan.bubble_fraction = planner.pipeline(0).bubble_fraction;
   plan.checkpoint_bytes = table.checkpoint_bytes();
   const RankMemory& worst = plan.worst();
-  const RankParts parts = rank_parts(job, device, planner.tables(), worst.at);
+  const RankParts parts = rank_parts(planner.basis(), worst.at);
   const auto params = parallel::sharding::make_layout(parts.uses.uses, planner.tables().grids.grids,
                                                       parts.sharding, parts.lines);
   plan.regions = memory_regions(params, worst);
@@ -193,14 +192,15 @@ PipelinePicture pipeline_picture(const JobSpec& job, const DeviceModel& device,
                                  std::optional<int> micro_batches) {
   PipelinePicture picture{.shape = pipeline_shape(job, 0)};
   picture.shape.micro_batches = micro_batches.value_or(picture.shape.micro_batches);
-  const auto programs = pipeline_programs(job, picture.shape);
+  const auto programs = pipeline_programs(picture.shape, splits_backward(job));
   const ModelTables tables = model_tables(job);
+  const PlanBasis basis{job, device, tables};
   std::map<StageClass, std::vector<MicroBatchWork>> known;
   std::vector<const std::vector<MicroBatchWork>*> work;   // of each stage
   for (int pp = 0; pp < picture.shape.stages; ++pp) {
-    const RankParts parts = rank_parts(job, device, tables, {.pp = pp});
+    const RankParts parts = rank_parts(basis, {.pp = pp});
     const auto [found, fresh] = known.try_emplace(parts.uses.stage_class());
-    if (fresh) found->second = tally_micro_batch(job, device, tables, parts.at);
+    if (fresh) found->second = tally_micro_batch(basis, parts.at);
     work.push_back(&found->second);
   }
   const double flops_per_s = device.flops_per_s > 0 ? device.flops_per_s : 1;

@@ -22,7 +22,7 @@ size_t trace_spans(const JobSpec& job) {
   const double micro_batches =
       std::ceil(double(job.batch.global_sequences) / double(job.batch.micro_sequences * p.data));
   const double parts = std::ceil(double(job.model.num_layers) / p.pipeline) + 3 * p.virtual_stages;
-  const double reductions = reduces_each_lane(job) ? micro_batches : 1;
+  const double reductions = reduces_each_lane(job.parallelism) ? micro_batches : 1;
   const double messages = p.pipeline > 1 ? 4 * p.virtual_stages : 0;
   const double keys = p.context > 1 ? 3 * rounds(p.context) + 1 : 0;  // of a layer, with recomputation
   const double rows = p.expert > 1 ? 12 : 0;                          // likewise
@@ -32,8 +32,9 @@ size_t trace_spans(const JobSpec& job) {
   return std::bit_ceil(size_t(std::clamp(kSteps * (actions + 2 * exchanges), kFewest, kMost)));
 }
 
-RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                           const BatchRows& batch, int64_t sequences) {
+RankMemory memory_of_stage(const PlanBasis& basis, const StageBytes& stage, const BatchRows& batch,
+                           int64_t sequences) {
+  const auto& [job, device, tables] = basis;
   RankMemory m;
   m.stage = stage;
   const int64_t seq_len = job.data.seq_len / job.parallelism.context;
@@ -45,7 +46,7 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
   if (!device.is_host()) {
     // Samples read ahead are host memory there.
     m.data = tokens + of_tasks;
-    m.nccl = nccl_bytes_estimate(job);
+    if (uses_nccl(job)) m.nccl = nccl_bytes_estimate(job.parallelism, job.model.tie_embeddings);
     return m;
   }
   m.stage.activations += std::exchange(m.stage.host, 0);  // one memory
@@ -58,8 +59,8 @@ RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const 
   return m;
 }
 
-void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-               const parallel::ShardingBytes& sharding) {
+void add_state(RankMemory& m, const PlanBasis& basis, const parallel::ShardingBytes& sharding) {
+  const auto& [job, device, tables] = basis;
   m.sharding = sharding;
   m.program = device.program_bytes(tables.params.params.size());
   m.workspace = device.workspace_bytes(tables, job.parallelism, sharding);
@@ -87,12 +88,12 @@ void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, con
 // github.com/NVIDIA/nccl issues 864 and 1450. Where GPUs are joined by NVLink, channels go up to the limit
 // that we set (NcclSettings); by PCIe there are fewer, so that this is an upper estimate,
 // not a measurement. A node is taken to have 8 GPUs. The world and a pipe have no NCCL communicator.
-size_t nccl_bytes_estimate(const JobSpec& job) {
-  const NcclSpec& nccl = job.parallelism.nccl;
+size_t nccl_bytes_estimate(const ParallelSpec& parallelism, bool tied) {
+  const NcclSpec& nccl = parallelism.nccl;
   const size_t of_connection = size_t(nccl.buffer_kib) * 1024 + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8;
   constexpr int kNode = 8;
-  const parallel::MeshShape mesh = job.mesh();
-  if (mesh.world_size() == 1 || !uses_nccl(job)) return 0;
+  const parallel::MeshShape mesh = parallelism.mesh();
+  if (mesh.world_size() == 1) return 0;
   size_t connections = 0;
   // A group of `members` ranks, `stride` apart in the order of ranks.
   const auto add = [&](int members, int stride, int channels) {
@@ -102,17 +103,16 @@ size_t nccl_bytes_estimate(const JobSpec& job) {
   add(mesh.tp, 1, nccl.blocks);
   add(mesh.cp, mesh.tp, nccl.blocks);
   add(mesh.cp * mesh.dp, mesh.tp, nccl.blocks);
-  const int experts = job.parallelism.expert;
+  const int experts = parallelism.expert;
   if (experts > 1) {
     add(experts, mesh.tp, nccl.blocks);
     add(mesh.cp * mesh.dp / experts, mesh.tp * experts, nccl.blocks);
   }
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
-  const parallel::VirtualStages stages = job.parallelism.stage_order();
+  const parallel::VirtualStages stages = parallelism.stage_order();
   const int edges = mesh.pp > 1 ? std::min(4, 2 * (mesh.pp - 1)) * (stages.v_shaped ? 2 : 1) : 0;
   for (int edge = 0; edge < edges; ++edge) add(2, mesh.tp * mesh.cp * mesh.dp, nccl.edge_blocks);
-  if (job.model.tie_embeddings && stages.last_stage() > 0)
-    add(2, mesh.tp * mesh.cp * mesh.dp * (mesh.pp - 1), nccl.blocks);
+  if (tied && stages.last_stage() > 0) add(2, mesh.tp * mesh.cp * mesh.dp * (mesh.pp - 1), nccl.blocks);
   return connections * of_connection;
 }
 

@@ -38,19 +38,25 @@ struct RankMemory {
   }
 };
 
+/// What the plan of a rank is made from.
+struct PlanBasis {
+  const JobSpec& job;
+  const DeviceModel& device;
+  const ModelTables& tables;
+};
+
 /// How many spans of traced steps a rank keeps: those of about four steps, from 4096 to 65536.
 size_t trace_spans(const JobSpec& job);
 
 /// The memory that does not depend on the state that a rank holds.
 ///   batch       the rows of a batch that the stage reads
 ///   sequences   of the rank in a step
-RankMemory memory_of_stage(const JobSpec& job, const DeviceModel& device, const StageBytes& stage,
-                           const BatchRows& batch, int64_t sequences);
+RankMemory memory_of_stage(const PlanBasis& basis, const StageBytes& stage, const BatchRows& batch,
+                           int64_t sequences);
 /// Adds the memory that depends on the state that the rank holds.
-void add_state(RankMemory& m, const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-               const parallel::ShardingBytes& sharding);
+void add_state(RankMemory& m, const PlanBasis& basis, const parallel::ShardingBytes& sharding);
 
-/// The memory of NCCL's connections on a rank's GPU, an estimate; 0 if the job does not use NCCL.
-size_t nccl_bytes_estimate(const JobSpec& job);
+/// The memory of NCCL's connections on a rank's GPU, an estimate. tied: the embedding is the head, too.
+size_t nccl_bytes_estimate(const ParallelSpec& parallelism, bool tied);
 
 }  // namespace trainctl

@@ -42,8 +42,8 @@ parallel::AxisLines lines_of(const RankGroups& groups) {
 
 }  // namespace
 
-RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                     const parallel::MeshPosition& at) {
+RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at) {
+  const auto& [job, device, tables] = basis;
   RankParts parts{.at = at,
                   .groups = rank_groups(job.parallelism, tables.params.shares_embedding, at),
                   .uses = stage_uses(tables, job, at),
@@ -63,9 +63,9 @@ RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelT
   return parts;
 }
 
-RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                        const parallel::MeshPosition& at) {
-  RankPlan plan{rank_parts(job, device, tables, at), {}, {}, {}, {}, trace_spans(job), {}, {}};
+RankPlan make_rank_plan(const PlanBasis& basis, const parallel::MeshPosition& at) {
+  const auto& [job, device, tables] = basis;
+  RankPlan plan{rank_parts(basis, at), {}, {}, {}, {}, trace_spans(job), {}, {}};
   plan.params =
       parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding, plan.lines);
   plan.program = stage_program(job, at, plan.uses);
@@ -78,10 +78,9 @@ RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const Mod
                 .masks_targets = job.data.masks_targets()};
   const parallel::ShardingBytes sharding = plan.params.bytes();
   plan.scratch = scratch_shape(tables, sharding);
-  plan.memory =
-      memory_of_stage(job, device, StageModel::plan(plan.uses, plan.model), plan.batch, plan.sequences);
+  plan.memory = memory_of_stage(basis, StageModel::plan(plan.uses, plan.model), plan.batch, plan.sequences);
   plan.memory.at = at;
-  add_state(plan.memory, job, device, tables, sharding);
+  add_state(plan.memory, basis, sharding);
   plan.regions = memory_regions(plan.params, plan.memory);
   return plan;
 }

@@ -38,8 +38,7 @@ struct RankParts {
   BatchRows batch;        ///< what it reads of a batch
   int64_t sequences = 0;  ///< of a step
 };
-RankParts rank_parts(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                     const parallel::MeshPosition& at);
+RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at);
 
 /// One allocation of a rank.
 struct MemoryRegion {
@@ -59,7 +58,6 @@ struct RankPlan : RankParts {
   RankMemory memory;
   std::vector<MemoryRegion> regions;
 };
-RankPlan make_rank_plan(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                        const parallel::MeshPosition& at);
+RankPlan make_rank_plan(const PlanBasis& basis, const parallel::MeshPosition& at);
 
 }  // namespace trainctl

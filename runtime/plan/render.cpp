@@ -57,7 +57,7 @@ bool names_roles(const JobSpec& job) {
 
 std::string role_lines(const JobSpec& job) {
   std::string out;
-  for (const RoleRow& row : roles_of(job))
+  for (const RoleRow& row : roles_of(job.model, job.optimizer))
     out += fmt::format("{:<9}{:<14} lr {:<10.3g} weight decay {:<9.3g} initial std {:.3g}\n",
                        out.empty() ? "Roles" : "", row.name, job.schedule.lr * row.lr_scale, row.weight_decay,
                        row.init_std);
@@ -122,12 +122,12 @@ std::string optimizer_text(const OptimizerSpec& optimizer) {
 }
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
-  const int sums = reduces_each_lane(r.job) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
+  const int sums = reduces_each_lane(r.job.parallelism) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
   const bool in_turn = sharding_options(r.job).shares_gradients;
   const int blocks = r.job.parallelism.blocks_of_rank();
   std::vector<Term> terms = {
       {fmt::format("weights ({} compute copy{})", name_of(r.job.compute),
-                   !shards_weights(r.job)                   ? ""
+                   !shards_weights(r.job.parallelism)       ? ""
                    : sharding_options(r.job).shares_weights ? ", own and of two parts"
                                                             : ", own and of all parts"),
        "weights", m.sharding.weights},
@@ -298,9 +298,9 @@ PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceM
   return r;
 }
 
-std::vector<RoleRow> roles_of(const JobSpec& job) {
+std::vector<RoleRow> roles_of(const ModelSpec& model, const OptimizerSpec& optimizer) {
   std::vector<RoleRow> rows;
-  for (const Param& p : parameter_table(job.model, job.optimizer).params)
+  for (const Param& p : parameter_table(model, optimizer).params)
     if (std::none_of(rows.begin(), rows.end(),
                      [&](const RoleRow& row) { return std::string_view(row.name) == p.row.name; }))
       rows.push_back(p.row);
@@ -415,7 +415,7 @@ std::string plan_json(const PlanReport& r) {
   for (size_t stage = 0; stage < plan.work.size(); ++stage)
     j["stages"].push_back(
         {{"stage", stage}, {"layers", plan.work[stage].layers}, {"work_share", plan.work[stage].share}});
-  for (const RoleRow& row : roles_of(r.job))
+  for (const RoleRow& row : roles_of(r.job.model, r.job.optimizer))
     j["roles"].push_back({{"role", row.name},
                           {"lr", r.job.schedule.lr * row.lr_scale},
                           {"weight_decay", row.weight_decay},

@@ -68,7 +68,7 @@ std::string plan_json(const PlanReport& report);
 
 /// What each role of the model's parameters has: initial weights, the highest learning rate and weight decay,
 /// after all factors. In the order of the model.
-std::vector<RoleRow> roles_of(const JobSpec& job);
+std::vector<RoleRow> roles_of(const ModelSpec& model, const OptimizerSpec& optimizer);
 
 /// Notes on the plan, one sentence each: slow kernels, a pipeline bubble that contradicts the assumed MFU.
 std::vector<std::string> plan_notes(const PlanReport& report);

@@ -89,13 +89,13 @@ RankTraffic traffic_of(const StepTally& t) {
 
 }  // namespace
 
-StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                     const parallel::MeshPosition& at, bool messages) {
+StepTally tally_step(const PlanBasis& basis, const parallel::MeshPosition& at, bool messages) {
+  const auto& [job, device, tables] = basis;
   StepTally tally;
   tally.traffic.detailed = messages;
   const auto backend = kernels::make_tally_backend(tally.work);
   const auto stream = backend->create_stream();
-  RankPlan plan = make_rank_plan(job, device, tables, at);
+  RankPlan plan = make_rank_plan(basis, at);
   const TallyMesh mesh(plan.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.axes[Axis::tp], *backend, *stream, job.parallelism.sequence_parallel);
   parallel::ShardedParams params(plan.params, mesh.groups(), *backend, *stream);
@@ -120,14 +120,14 @@ StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelT
   return tally;
 }
 
-RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                         const parallel::MeshPosition& at) {
-  const bool by_lanes = reduces_each_lane(job);
+RankTraffic rank_traffic(const PlanBasis& basis, const parallel::MeshPosition& at) {
+  const auto& [job, device, tables] = basis;
+  const bool by_lanes = reduces_each_lane(job.parallelism);
   const JobSpec fewest = with_fewest_lanes(job);
   // Each further round of micro-batches, or each further lane of a rank, adds the same messages.
   const auto with = [&](int64_t n) {
-    return traffic_of(
-        tally_step(by_lanes ? with_lanes(job, n) : with_micro_batches(fewest, n), device, tables, at, false));
+    return traffic_of(tally_step(
+        {by_lanes ? with_lanes(job, n) : with_micro_batches(fewest, n), device, tables}, at, false));
   };
   // In a V the first round is still on its way back when the second one begins.
   const int64_t round = job.parallelism.pipeline * (job.parallelism.stage_order().v_shaped ? 2 : 1);
@@ -144,13 +144,12 @@ RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const Mo
           extended(&RankTraffic::context), extended(&RankTraffic::experts)};
 }
 
-std::vector<MicroBatchTally> tally_micro_batch_ops(const JobSpec& job, const DeviceModel& device,
-                                                   const ModelTables& tables,
-                                                   const parallel::MeshPosition& at) {
+std::vector<MicroBatchTally> tally_micro_batch_ops(const PlanBasis& basis, const parallel::MeshPosition& at) {
+  const auto& [job, device, tables] = basis;
   StepTally tally;
   const auto backend = kernels::make_tally_backend(tally.work);
   const auto stream = backend->create_stream();
-  const RankParts parts = rank_parts(job, device, tables, at);
+  const RankParts parts = rank_parts(basis, at);
   const TallyMesh mesh(parts.groups, device.adds_gradients, tally.traffic);
   parallel::TensorParallel tp(*mesh.axes[Axis::tp], *backend, *stream, job.parallelism.sequence_parallel);
   // The work is the same, wherever the weights are kept.
@@ -186,20 +185,19 @@ std::vector<MicroBatchTally> tally_micro_batch_ops(const JobSpec& job, const Dev
   return result;
 }
 
-std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
-                                              const ModelTables& tables, const parallel::MeshPosition& at) {
+std::vector<MicroBatchWork> tally_micro_batch(const PlanBasis& basis, const parallel::MeshPosition& at) {
   std::vector<MicroBatchWork> result;
-  for (const MicroBatchTally& of : tally_micro_batch_ops(job, device, tables, at))
+  for (const MicroBatchTally& of : tally_micro_batch_ops(basis, at))
     result.push_back({of.forward.work.flops(), of.backward_input.work.flops(),
                       of.backward_weight.work.flops(), of.edge_bytes});
   return result;
 }
 
-kernels::WorkTally tally_rest(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                              const parallel::MeshPosition& at,
+kernels::WorkTally tally_rest(const PlanBasis& basis, const parallel::MeshPosition& at,
                               const std::vector<MicroBatchTally>& of_micro_batch) {
+  const auto& [job, device, tables] = basis;
   const JobSpec few = with_micro_batches(with_fewest_lanes(job), job.parallelism.pipeline);
-  kernels::WorkTally rest = tally_step(few, device, tables, at, false).work;
+  kernels::WorkTally rest = tally_step({few, device, tables}, at, false).work;
   const double micro_batches = double(few.micro_batches_of(at.dp));
   for (const MicroBatchTally& of : of_micro_batch)
     for (const StepTally* part : {&of.forward, &of.backward_input, &of.backward_weight})

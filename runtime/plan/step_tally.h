@@ -15,8 +15,7 @@ struct StepTally {
 /// Everything from the first action of the rank's step program to the last, token uploads and the exchange of
 /// scalars left out. Takes time with the micro-batches and the rank's layers, not with their size.
 /// messages: whether they are listed one by one (TrafficTally::detailed).
-StepTally tally_step(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                     const parallel::MeshPosition& at, bool messages);
+StepTally tally_step(const PlanBasis& basis, const parallel::MeshPosition& at, bool messages);
 
 /// Bytes that one rank sends in one step.
 struct RankTraffic {
@@ -26,8 +25,7 @@ struct RankTraffic {
 };
 /// Of tally_step. Past the micro-batches that fill the pipeline each further round of them sends as much, so
 /// that only the first rounds are run.
-RankTraffic rank_traffic(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                         const parallel::MeshPosition& at);
+RankTraffic rank_traffic(const PlanBasis& basis, const parallel::MeshPosition& at);
 
 /// What one micro-batch costs in one virtual stage of a rank, in FLOPs, counted; and the bytes of what it
 /// sends along the pipeline. The head works in the forward half; full recomputation in the input half.
@@ -41,16 +39,12 @@ struct MicroBatchTally {
   double edge_bytes = 0;
 };
 /// Of every virtual stage of the rank.
-std::vector<MicroBatchTally> tally_micro_batch_ops(const JobSpec& job, const DeviceModel& device,
-                                                   const ModelTables& tables,
-                                                   const parallel::MeshPosition& at);
-std::vector<MicroBatchWork> tally_micro_batch(const JobSpec& job, const DeviceModel& device,
-                                              const ModelTables& tables, const parallel::MeshPosition& at);
+std::vector<MicroBatchTally> tally_micro_batch_ops(const PlanBasis& basis, const parallel::MeshPosition& at);
+std::vector<MicroBatchWork> tally_micro_batch(const PlanBasis& basis, const parallel::MeshPosition& at);
 
 /// The ops of a step besides those of its micro-batches: updates, sums over ranks, packing, zeroing. Of a step
 /// with as few micro-batches as fill the pipeline, since most of these ops are the same in number.
-kernels::WorkTally tally_rest(const JobSpec& job, const DeviceModel& device, const ModelTables& tables,
-                              const parallel::MeshPosition& at,
+kernels::WorkTally tally_rest(const PlanBasis& basis, const parallel::MeshPosition& at,
                               const std::vector<MicroBatchTally>& of_micro_batch);
 
 }  // namespace trainctl

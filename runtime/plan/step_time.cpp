@@ -56,7 +56,7 @@ class StepTimer {
     if (job.tf32) cluster_.device.peak_f32_flops_per_s = cluster.device.peak_bf16_flops_per_s / 2;
     std::map<std::vector<VirtualStageClass>, size_t> known;
     for (int pp = 0; pp < job.parallelism.pipeline; ++pp) {
-      const RankParts parts = rank_parts(job, device, tables_, {.pp = pp});
+      const RankParts parts = rank_parts({job, device, tables_}, {.pp = pp});
       const auto [found, fresh] = known.try_emplace(parts.uses.stage_class(), costs_.size());
       if (fresh) costs_.push_back(cost_of(parts.at));
       stages_.push_back(found->second);
@@ -117,7 +117,7 @@ class StepTimer {
     };
     const auto transfer = [&](int stage, const parallel::Instruction& i) { return at(stage, i).edge_s; };
     const parallel::Timeline timeline =
-        parallel::simulate(shape, pipeline_programs(job_, shape), cost, transfer);
+        parallel::simulate(shape, pipeline_programs(shape, splits_backward(job_)), cost, transfer);
     return {timeline.makespan, timeline.makespan * shape.stages * timeline.bubble_fraction};
   }
 
@@ -142,7 +142,7 @@ class StepTimer {
 
   StageCost cost_of(const parallel::MeshPosition& at) const {
     const ParallelSpec& p = job_.parallelism;
-    const auto tallies = tally_micro_batch_ops(job_, device_, tables_, at);
+    const auto tallies = tally_micro_batch_ops({job_, device_, tables_}, at);
     StageCost cost;
     for (const MicroBatchTally& tally : tallies) {
       VirtualStageCost of{phase_cost(tally.forward), phase_cost(tally.backward_input),
@@ -154,7 +154,7 @@ class StepTimer {
     }
     // What fills and empties buckets runs on streams of its own, with the messages.
     kernels::WorkTally updates, moves;
-    for (const auto& [shape, count] : tally_rest(job_, device_, tables_, at, tallies).ops)
+    for (const auto& [shape, count] : tally_rest({job_, device_, tables_}, at, tallies).ops)
       (shape.op == kernels::Copy::kName || shape.op == kernels::TreeSum::kName ? moves : updates).ops[shape] =
           count;
     cost.updates = predict::work_seconds(cluster_.device, updates, kind(1));
@@ -190,17 +190,17 @@ double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
     forward_s += cost.forward.sum();
     backward_s += cost.backward_s();
   }
-  for (const VirtualStageUses& uses : rank_parts(job_, device_, tables_, {}).uses.virtual_stages)
+  for (const VirtualStageUses& uses : rank_parts({job_, device_, tables_}, {}).uses.virtual_stages)
     parts += double(uses.layers.size());
   double exposed = 0;
-  if (shards_weights(job_)) {
+  if (shards_weights(job_.parallelism)) {
     exposed = std::max(all_s / (parts * double(job_.micro_batches_of(0))), all_s - passes_s);
   } else {
     const double wire = double(size_of(p.reduction_dtype)), gathered = double(size_of(job_.compute));
     const double reduce_s = p.zero_stage == 0 ? all_s : all_s * wire / (wire + gathered);
     const double gather_s = all_s - reduce_s;
     const double window =
-        reduces_each_lane(job_) ? backward_s * double(job_.micro_batches_of(0)) : backward_s;
+        reduces_each_lane(job_.parallelism) ? backward_s * double(job_.micro_batches_of(0)) : backward_s;
     exposed = std::max(reduce_s / parts, reduce_s - window);
     if (gather_s > 0) exposed += std::max(gather_s / parts, gather_s - forward_s);
   }

@@ -40,7 +40,7 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
       at(parallel::position_of(mesh, world.rank())),
       tables(model_tables(job)),
       comms(make_mesh_communicators(rank_groups(job.parallelism, tables.params.shares_embedding, at), world)),
-      plan(make_rank_plan(job, device_of_rank(job, backend, *comms.axes[Axis::dp], nodes), tables, at)),
+      plan(make_rank_plan({job, device_of_rank(job, backend, *comms.axes[Axis::dp], nodes), tables}, at)),
       numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
       stream(backend.create_stream()) {}
 

@@ -30,8 +30,8 @@ RunTasks::RunTasks(FileSystem& fs, RankResources& rank) : rank_(rank), tasks_(fi
   cut.rank = rank.at.cp;
   const int together = evaluated_together(rank.job);
   tokens_ = cut.tokens_of(cut.rank);
-  feed_ = std::make_unique<TokenFeed>(task_rows(rank.plan.batch), together * rank.job.batch.micro_sequences, cut,
-                                      false, rank.backend);
+  feed_ = std::make_unique<TokenFeed>(task_rows(rank.plan.batch), together * rank.job.batch.micro_sequences,
+                                      cut, false, rank.backend);
   if (rank.plan.batch.last)
     losses_ = rank.backend.allocate_host(size_t(together) * size_t(rank.tables.shape.rows) * sizeof(float));
 }

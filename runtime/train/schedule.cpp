@@ -48,7 +48,7 @@ std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp) 
   const parallel::LaneRun run = job.lanes_of(dp);
   std::vector<uint64_t> indices;
   for (int i = 0; i < run.count(); ++i) {
-    const int lane = reduces_each_lane(job) ? i * job.parallelism.data + dp : run.begin + i;
+    const int lane = reduces_each_lane(job.parallelism) ? i * job.parallelism.data + dp : run.begin + i;
     for (uint64_t s = 0; s < per_lane; ++s)
       indices.push_back(uint64_t(first) + uint64_t(lane) * per_lane + s);
   }

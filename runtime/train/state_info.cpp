@@ -56,12 +56,12 @@ TrainingState training_state(const ckpt::StateInfo& info, bool new_data) {
       .step = info.step, .start = data_position(info, new_data), .bad_steps = bad_steps_of(info.extra_json)};
 }
 
-void require_same_blocks(const JobSpec& job, const ckpt::StateInfo& info) {
-  if (job.optimizer.moments != kernels::Moments::int8) return;
+void require_same_blocks(kernels::Moments moments, double chunk_mib, const ckpt::StateInfo& info) {
+  if (moments != kernels::Moments::int8) return;
   const Json spec = try_parse_json(info.resolved_spec_json);
   if (!spec.is_object() || !spec.contains("checkpoint")) return;
-  const double had = spec.at("checkpoint").value("chunk_mib", job.checkpoint.chunk_mib);
-  if (had != job.checkpoint.chunk_mib)
+  const double had = spec.at("checkpoint").value("chunk_mib", chunk_mib);
+  if (had != chunk_mib)
     throw Error(
         ErrorCode::kCheckpoint,
         fmt::format(

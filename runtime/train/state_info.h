@@ -24,7 +24,7 @@ ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const
 
 /// Error(kCheckpoint): its moments in int8 have a scale for each block of a chunk, and this job has other
 /// chunks.
-void require_same_blocks(const JobSpec& job, const ckpt::StateInfo& info);
+void require_same_blocks(kernels::Moments moments, double chunk_mib, const ckpt::StateInfo& info);
 
 /// The state that a checkpoint describes. new_data: the data begin at their start. Error(kCheckpoint) if it
 /// does not say how far the run was in its data, and that is needed.

@@ -66,7 +66,8 @@ void ExpertUse::count_drops(const int32_t* counts, const StageModel::ExpertCount
 TargetCounts step_targets(RankResources& rank) {
   const JobSpec& job = rank.job;
   if (job.model.mtp.num_layers == 0) return {};
-  if (!job.data.masks_targets()) return all_targets(job);
+  if (!job.data.masks_targets())
+    return all_targets(job.batch.global_sequences, job.data.seq_len, job.model.mtp.num_layers);
   TargetCounts targets = rank.owns_losses() ? rank.tokens->targets() : TargetCounts{};
   rank.comms.sum(targets);
   return targets;

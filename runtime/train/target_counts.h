@@ -23,12 +23,13 @@ struct TargetCounts {
   }
 };
 
-/// Those of a step of a job that masks and weighs no targets.
-TargetCounts all_targets(const JobSpec& job);
+/// Those of a step that masks and weighs no targets.
+TargetCounts all_targets(int64_t sequences, int64_t seq_len, int64_t modules);
 
 /// MicroBatch::mtp_scale in 0-based step `step`, so that StepScalars::of_tokens makes of a module's gradients
 /// those of its share of the loss.
 ///   counts  of the whole step
-std::array<float, kMostMtpLayers> mtp_scales(const JobSpec& job, const TargetCounts& counts, int64_t step);
+std::array<float, kMostMtpLayers> mtp_scales(const MtpSpec& mtp, const TargetCounts& counts,
+                                             int64_t tokens_per_step, int64_t step);
 
 }  // namespace trainctl

@@ -216,7 +216,7 @@ struct Trainer::Impl {
         rank.state([this](uint64_t done, uint64_t total) { activity.progress(done, total, true); });
     if (loads_state(options)) {
       const auto checkpoint = open_start(options, {world.rank(), table, *rank.params}, fs, activity);
-      require_same_blocks(job, checkpoint->state());
+      require_same_blocks(job.optimizer.moments, job.checkpoint.chunk_mib, checkpoint->state());
       load_state(table, *checkpoint, state);
       now = training_state(checkpoint->state(), options.new_data);
     } else if (!job.model.init.from.empty()) {
@@ -334,7 +334,7 @@ struct Trainer::Impl {
     std::vector<MicroBatch> mbs = micro_batches(job, rank.at.dp);
     for (size_t i = 0; rank.tokens && i < mbs.size(); ++i) {
       mbs[i].arrays = rank.tokens->arrays(int64_t(i) * job.batch.micro_sequences);
-      mbs[i].mtp_scale = mtp_scales(job, targets, now.step);
+      mbs[i].mtp_scale = mtp_scales(job.model.mtp, targets, job.tokens_per_step(), now.step);
     }
     return mbs;
   }

@@ -50,7 +50,7 @@ inline std::vector<Owned> owned_by_rank(const Planned& p) {
   std::vector<Owned> owned(size_t(mesh.world_size()));
   for (int pp = 0; pp < mesh.pp; ++pp)
     for (int tp = 0; tp < mesh.tp; ++tp) {
-      const RankParts parts = rank_parts(p.job, device, p.tables, {.tp = tp, .pp = pp});
+      const RankParts parts = rank_parts({p.job, device, p.tables}, {.tp = tp, .pp = pp});
       auto layout =
           parallel::sharding::make_layout(parts.uses.uses, p.tables.grids.grids, parts.sharding, parts.lines);
       for (int& dp = layout.shares.front().rank; dp < mesh.dp; ++dp)

@@ -54,7 +54,7 @@ struct Generator::Impl {
 
   Impl(const JobSpec& j, kernels::Backend& b, const Load& load) : job(single_rank(j)), backend(b) {
     RankPlan plan = make_rank_plan(
-        job, device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda), tables, {});
+        {job, device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda), tables}, {});
     params = std::make_unique<parallel::ShardedParams>(
         std::move(plan.params), parallel::AxisGroups(*world[0], *world[0], nullptr), backend, *stream);
     model = std::make_unique<StageModel>(std::move(plan.uses), plan.model, *params, tp, backend, *stream);

@@ -110,7 +110,8 @@ TEST_CASE("an export in bf16 keeps in f32 what transformers route with in f32") 
     const fs::path hub = hub_folder_of(dir, name, "config.json");
     const std::string at = dir / (name + std::string(".ckpt"));
     import_folder(files, {.from = hub.string(), .out = at});
-    const ExportReport report = export_checkpoint(files, {.checkpoint = at, .out = at + ".out", .check_tokens = 4});
+    const ExportReport report =
+        export_checkpoint(files, {.checkpoint = at, .out = at + ".out", .check_tokens = 4});
     CHECK((report.forward && report.forward->largest == 0));
     const auto before = ckpt::TensorFolder::open(files, hub.string()),
                after = ckpt::TensorFolder::open(files, at + ".out");

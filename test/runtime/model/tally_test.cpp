@@ -92,7 +92,7 @@ void check(const JobSpec& job) {
   for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
     CAPTURE(rank);
     const StepTally real = difference(two.ranks[size_t(rank)], one.ranks[size_t(rank)]);
-    const StepTally tally = tally_step(job, device_of_kind(job, DeviceKind::cpu), tables,
+    const StepTally tally = tally_step({job, device_of_kind(job, DeviceKind::cpu), tables},
                                        parallel::position_of(job.mesh(), rank), true);
     REQUIRE(text_of(tally.work) == text_of(real.work));
     REQUIRE(text_of(tally.traffic) == text_of(real.traffic));
@@ -220,8 +220,8 @@ TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of 
       const DeviceModel device = device_of_kind(job, DeviceKind::cpu);
       for (int rank = 0; rank < 8; ++rank) {
         const parallel::MeshPosition at = parallel::position_of(job.mesh(), rank);
-        const RankTraffic traffic = rank_traffic(job, device, tables, at);
-        const parallel::TrafficTally all = tally_step(job, device, tables, at, false).traffic;
+        const RankTraffic traffic = rank_traffic({job, device, tables}, at);
+        const parallel::TrafficTally all = tally_step({job, device, tables}, at, false).traffic;
         CAPTURE(parallel::name_of(schedule), micro_batches, cuts, rank);
         CHECK(traffic.tensor == all.sent(TrafficGroup::tensor));
         CHECK(traffic.pipeline == all.sent(TrafficGroup::activations) + all.sent(TrafficGroup::gradients) +

@@ -62,7 +62,7 @@ TEST_CASE("counts of rows are sent once a layer and micro-batch") {
     CAPTURE(recompute);
     const JobSpec job = parsed(with_experts(4, "cuda", recompute));
     const parallel::TrafficTally traffic =
-        tally_step(job, device_of_kind(job, DeviceKind::cuda), model_tables(job), {}, true).traffic;
+        tally_step({job, device_of_kind(job, DeviceKind::cuda), model_tables(job)}, {}, true).traffic;
     uint64_t sent = 0;
     for (const auto& [key, count] : traffic.messages)
       if (key.group == parallel::TrafficGroup::experts && key.way == parallel::Way::send &&

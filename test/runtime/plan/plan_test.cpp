@@ -328,12 +328,13 @@ TEST_CASE("less for NCCL takes less of a GPU's memory", "[plan]") {
   JobSpec job;
   job.device = DeviceChoice::cuda;
   job.parallelism.world_size = job.parallelism.data = 8;
-  const size_t usual = nccl_bytes_estimate(job);
+  const size_t usual = nccl_bytes_estimate(job.parallelism, job.model.tie_embeddings);
   job.parallelism.nccl.blocks = 8;
-  CHECK(nccl_bytes_estimate(job) == usual / 2);
+  CHECK(nccl_bytes_estimate(job.parallelism, job.model.tie_embeddings) == usual / 2);
   job.parallelism.nccl.buffer_kib = 1024;
   // 7 peers on the node, 8 blocks each.
-  CHECK(nccl_bytes_estimate(job) == usual / 2 - 7 * 8 * (size_t(3) << 20));
+  CHECK(nccl_bytes_estimate(job.parallelism, job.model.tie_embeddings) ==
+        usual / 2 - 7 * 8 * (size_t(3) << 20));
 }
 
 TEST_CASE("with ZeRO-3 a rank holds its share of everything, and the weights of two parts") {

@@ -86,7 +86,7 @@ TEST_CASE("what the ranks of a mesh save is the whole model, each chunk once") {
     const ModelTables tables = model_tables(job);
     std::map<std::pair<int, int>, int> saved;   // (parameter, chunk): times
     for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
-      const RankPlan plan = make_rank_plan(job, device_of_kind(job, DeviceKind::cpu), tables,
+      const RankPlan plan = make_rank_plan({job, device_of_kind(job, DeviceKind::cpu), tables},
                                            parallel::position_of(job.mesh(), rank));
       for (const auto& owned : plan.params.owned_chunks())
         if (owned.saved_here) ++saved[{owned.chunk.where.param, owned.chunk.where.chunk}];
@@ -104,7 +104,7 @@ TEST_CASE("a rank's regions add up to its memory, and its groups are those of th
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda})
       for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
         const parallel::MeshPosition at = parallel::position_of(job.mesh(), rank);
-        const RankPlan plan = make_rank_plan(job, device_of_kind(job, kind), tables, at);
+        const RankPlan plan = make_rank_plan({job, device_of_kind(job, kind), tables}, at);
         size_t sum = 0, pinned = 0;
         std::set<std::string> names;
         for (const MemoryRegion& region : plan.regions) {
@@ -141,7 +141,7 @@ TEST_CASE("the ring for traced steps grows with the step, has a limit, and count
   CHECK(trace_spans(tiny_job(Family::gpt2, dir.path())) == 4096);
   job = tiny_job(Family::gpt2, dir.path());
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
-    const RankPlan plan = make_rank_plan(job, device_of_kind(job, kind), model_tables(job), {});
+    const RankPlan plan = make_rank_plan({job, device_of_kind(job, kind), model_tables(job)}, {});
     CHECK(plan.spans == trace_spans(job));
     // On a GPU the memory that is planned is the device's.
     CHECK(plan.memory.trace == (kind == DeviceKind::cpu ? SpanRecorder::bytes(4096) : 0));

@@ -236,7 +236,7 @@ TEST_CASE("context ranks: a rank holds the memory that its plan says", "[context
     std::vector<int64_t> beyond;
     for (int rank = 0; rank < job.mesh().world_size(); ++rank) {
       const RankPlan plan =
-          make_rank_plan(job, device, model_tables(job), parallel::position_of(job.mesh(), rank));
+          make_rank_plan({job, device, model_tables(job)}, parallel::position_of(job.mesh(), rank));
       const RankMemory& m = plan.memory;
       beyond.push_back(
           int64_t(run.allocated_bytes[size_t(rank)]) -

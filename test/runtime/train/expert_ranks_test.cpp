@@ -131,7 +131,7 @@ TEST_CASE("expert ranks: lanes of one micro-batch are added as they come, and fe
                 {.expert = 2, .context = 2, .data = 2, .zero = 1, .recompute = Recompute::selective}});
   const auto gradient_bytes = [](const JobSpec& j) {
     const DeviceModel device = device_of_kind(j, DeviceKind::cpu);
-    const RankPlan plan = make_rank_plan(j, device, model_tables(j), parallel::position_of(j.mesh(), 0));
+    const RankPlan plan = make_rank_plan({j, device, model_tables(j)}, parallel::position_of(j.mesh(), 0));
     return double(plan.memory.sharding.gradients);
   };
   // Of 8 lanes that come at one time a tree of 4 levels holds 4 sums; where lanes grow together, all 8.

@@ -215,11 +215,11 @@ Table table_of(const JobSpec& job, const DeviceModel& device) {
   for (const int pp : {0, mesh.pp / 2, mesh.pp - 1})
     for (const int dp : {0, mesh.dp / 3}) {
       const parallel::MeshPosition at{.tp = mesh.tp - 1, .dp = dp, .pp = pp};
-      const TrafficTally traffic = tally_step(job, device, tables, at, true).traffic;
+      const TrafficTally traffic = tally_step({job, device, tables}, at, true).traffic;
       table.add("step: gradients and weights", traffic, {TrafficGroup::data});
       table.add("step: tensor parallelism", traffic, {TrafficGroup::tensor});
       table.add("step: pipeline", traffic, {TrafficGroup::activations, TrafficGroup::gradients});
-      table.add("save: to the agent", receipt_of(tables, rank_parts(job, device, tables, at)));
+      table.add("save: to the agent", receipt_of(tables, rank_parts({job, device, tables}, at)));
     }
   return table;
 }

@@ -243,11 +243,12 @@ TEST_CASE("each module's loss is divided by its own targets", "[mtp]") {
   job.data.seq_len = 10;
   job.batch.global_sequences = 6;
   job.model.mtp = {.num_layers = 2, .loss_weight = 0.4, .later_loss_weight = 0.1, .later_from_step = 7};
-  const TargetCounts all = all_targets(job);
+  const TargetCounts all =
+      all_targets(job.batch.global_sequences, job.data.seq_len, job.model.mtp.num_layers);
   CHECK((all.head == 60 && all.modules[0] == 54 && all.modules[1] == 48 && all.modules[2] == 0));
   const TargetCounts counts{.head = 50, .modules = {40, 0}};
   // times 60 / 50 it is 0.4 / 2 / 40
-  CHECK(mtp_scales(job, counts, 6)[0] == Approx(0.4 / 2 / 40 * 50 / 60));
-  CHECK(mtp_scales(job, counts, 6)[1] == 0);
-  CHECK(mtp_scales(job, counts, 7)[0] == Approx(0.1 / 2 / 40 * 50 / 60));
+  CHECK(mtp_scales(job.model.mtp, counts, job.tokens_per_step(), 6)[0] == Approx(0.4 / 2 / 40 * 50 / 60));
+  CHECK(mtp_scales(job.model.mtp, counts, job.tokens_per_step(), 6)[1] == 0);
+  CHECK(mtp_scales(job.model.mtp, counts, job.tokens_per_step(), 7)[0] == Approx(0.1 / 2 / 40 * 50 / 60));
 }

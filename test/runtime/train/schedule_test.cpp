@@ -122,7 +122,7 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
             const parallel::PipelineShape shape = pipeline_shape(job, 0);
             if (parallel::shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
             CAPTURE(parallel::name_of(schedule), int(recompute), stages, virtual_stages, micro);
-            const auto programs = pipeline_programs(job, shape);
+            const auto programs = pipeline_programs(shape, splits_backward(job));
             const parallel::CheckResult checked = parallel::check_programs(shape, programs);
             REQUIRE(checked.problem.text_or_empty() == "");
             for (int stage = 0; stage < stages; ++stage) {

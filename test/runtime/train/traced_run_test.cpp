@@ -56,7 +56,7 @@ std::vector<std::string> actions_of(const trace::RankTrace& rank, int64_t step) 
 
 /// The same, of the plan.
 std::vector<std::string> planned_actions(const JobSpec& job, const Recording& of) {
-  const RankPlan plan = make_rank_plan(job, device_of_kind(job, DeviceKind::cpu), model_tables(job),
+  const RankPlan plan = make_rank_plan({job, device_of_kind(job, DeviceKind::cpu), model_tables(job)},
                                        parallel::position_of(job.mesh(), of.rank));
   std::vector<std::string> names;
   for (const parallel::Action& a : plan.program.actions) {

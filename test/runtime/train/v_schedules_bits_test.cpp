@@ -118,7 +118,7 @@ TEST_CASE("in a V the first stage has both ends of the model and the last one pa
   const DeviceModel device = device_of_kind(job, DeviceKind::cpu);
   std::vector<int64_t> first_layers(8), counts(8);
   for (int pp = 0; pp < 4; ++pp) {
-    const RankPlan plan = make_rank_plan(job, device, tables, {.pp = pp});
+    const RankPlan plan = make_rank_plan({job, device, tables}, {.pp = pp});
     CAPTURE(pp);
     CHECK(plan.batch.first == (pp == 0));
     CHECK(plan.batch.last == (pp == 0));
