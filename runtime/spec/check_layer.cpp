@@ -51,6 +51,7 @@ void check_idle(Resolution& r) {
        "only truncated_normal is cut"},
       {"model.mup.base_head_dim", m.mup.base_hidden_size > 0, "model.mup.base_hidden_size",
        "give model.mup.base_hidden_size, too"},
+      {"eval.tasks_every_steps", !r.job.eval.tasks.empty(), "eval.tasks", "give eval.tasks, too"},
       {"optimizer.lr_scale.head", !m.tie_embeddings, "model.tie_embeddings", kTied},
       {"optimizer.weight_decay_scale.head", !m.tie_embeddings, "model.tie_embeddings", kTied}};
   if (m.layer.norm_bias && m.layer.norm == LayerNormKind::rmsnorm && r.sound({"model.layer.norm", "model.layer.norm_bias"}))

@@ -167,6 +167,7 @@ const std::vector<Broken> kOverrides = {
     {{"model.position.type=learned", "model.position.interleaved=true"}, {"E0210 `model.position.interleaved` does not fit positions that are not rotary"}},
     {{"model.layer.window=8", "model.layers=[\"full\"]"}, {"E0224 `model.layer.window` has no effect here"}},
     {{"model.layer.activation_limit=3"}, {"E0224 `model.layer.activation_limit` has no effect here"}},
+    {{"eval.tasks_every_steps=2"}, {"E0224 `eval.tasks_every_steps` has no effect here"}},
     {{"model.layer.norm_bias=true"}, {"E0224 `model.layer.norm_bias` has no effect here"}},
     {{"model.position.scaling.factor=2"}, {"E0224 `model.position.scaling.factor` has no effect here"}},
     {{"model.position.scaling.type=linear", "model.position.scaling.truncate=false"}, {"E0224 `model.position.scaling.truncate` has no effect here"}},
