@@ -39,7 +39,7 @@ function perRun(runs, name, colourName, word, more) {
 }
 
 /// experts, context: waits for rows of tokens and for keys and values; communication: the other waits for peers.
-const PHASES = [['forward', 'blue'], ['backward', 'orange'], ['communication', 'red'], ['experts', 'pink'], ['context', 'teal'], ['optimizer', 'purple'], ['data', 'green'], ['reporting', 'grey'],
+const PHASES = [['forward', 'blue'], ['backward', 'orange'], ['communication', 'red'], ['experts', 'lime'], ['context', 'brown'], ['optimizer', 'purple'], ['data', 'green'], ['reporting', 'grey'],
   ['evaluation', 'teal'], ['checkpoint', 'pink']];
 
 /// What is done between steps, after some of them.
@@ -67,7 +67,7 @@ function curvesOf(runs, chosen) {
   add(runs.some((run) => run.curves.tasks), {
     title: 'Accuracy of tasks', zero: true, key: true, format: (v) => percent(v, 1), exact: (v) => percent(v, 2),
     series: () => runs.flatMap((run, i) => Object.entries(run.curves.tasks || {}).filter(([, table]) => table.accuracy).map(([task, table], t) => ({
-      name: runs.length > 1 ? `${run.id}, ${task}` : task, run: i, colour: runs.length > 1 ? runColour(i) : PHASES[t % PHASES.length][1],
+      name: runs.length > 1 ? `${run.id}, ${task}` : task, run: i, colour: runColour(runs.length > 1 ? i : t),
       table, y: table.accuracy, dots: true, bridge: true,
     }))),
   });

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <regex>
+#include <set>
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
@@ -319,4 +321,23 @@ TEST_CASE("a run with no step, with half a line, with missing files: the report 
     fs.remove_file(folder + "/" + name);
   CHECK(report()["curves"]["steps"] == 0);
   CHECK(page_html(report_json({&reader.read(false)}, 5000)).size() > 10000);
+}
+
+TEST_CASE("each part of a step has a colour of its own, which both themes know") {
+  const std::string folder = std::string(TRAINCTL_SOURCE_DIR) + "/runtime/observe/report/";
+  const std::string script = real_file_system().read_text(folder + "sections.js"),
+                    style = real_file_system().read_text(folder + "page.css");
+  const size_t begin = script.find("const PHASES = ");
+  const std::string list = script.substr(begin, script.find(';', begin) - begin);
+  const std::regex part(R"(\['(\w+)', '(\w+)'\])");
+  std::set<std::string> colours;
+  size_t parts = 0;
+  for (std::sregex_iterator at(list.begin(), list.end(), part), end; at != end; ++at, ++parts) {
+    const std::string name = "--" + (*at)[2].str() + ":";
+    INFO((*at)[1] << " " << name);
+    CHECK(colours.insert(name).second);
+    const size_t light = style.find(name), dark = style.find(name, light + 1);
+    CHECK((light != std::string::npos && dark != std::string::npos));
+  }
+  CHECK(parts == 10);
 }
