@@ -158,6 +158,7 @@ Verification verify(const SourceOptions& options, int64_t vocab_size) {
     }
     hash.update(file.tokens_map.bytes());
     result.bytes += file.tokens_map.size();
+    if (file.loss) hash.update(file.loss->map.bytes());
   }
   result.hash = hex64(hash.digest());
   if (!lengths.empty()) {

@@ -32,7 +32,7 @@ struct Verification {
   uint64_t tokens = 0, documents = 0, bytes = 0;
   int64_t largest_id = 0;
   int64_t vocab_size = 0;              ///< ids must be smaller; 0: unknown, ids must only not be negative
-  std::string hash;                    ///< xxh3 over every byte of every file, in order
+  std::string hash;                    ///< xxh3 over every byte of every file, loss files included, in order
   std::string fingerprint;
   std::optional<uint64_t> loss_tokens;  ///< with a loss file: whose weight is not 0
   uint64_t shortest_document = 0, median_document = 0, longest_document = 0;  ///< in tokens; 0: unknown

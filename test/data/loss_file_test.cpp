@@ -88,7 +88,9 @@ TEST_CASE("a loss file that does not fit its tokens is refused in a sentence", "
   write_loss(folder / "a", weights_of(50, 1, 1));
   CHECK_NOTHROW(open());
   CHECK(verify({.path = folder / "a"}, 0).loss_tokens.has_value());
-  const std::string whole = read_bytes(folder / "a.loss");
+  const std::string whole = read_bytes(folder / "a.loss"), hash = verify({.path = folder / "a"}, 0).hash;
+  write_loss(folder / "a", weights_of(50, 1, 2));
+  CHECK(verify({.path = folder / "a"}, 0).hash != hash);
   write_bytes(folder / "a.loss", whole.substr(0, 70));
   CHECK_THAT(data_error(open), Contains("a.loss has 70 bytes") && Contains("50 weights"));
   write_bytes(folder / "a.loss", "step loss\n1 11.2\n");
