@@ -316,6 +316,39 @@ TEST_CASE("every record comes back as it was written", "[records]") {
                                "partner_nodes", "verified_step", "uploaded_step", "finite_step", "store",
                                "tasks", "tasks_step"});
   check_round_trip<ExpertSummary>({"idle_steps", "idle_layer", "idle_expert", "dropped"});
+  check_round_trip<TaskScore>({"accuracy", "accuracy_of_sums"});
+  check_round_trip<Phases>({"forward_s", "backward_s", "communication_s", "experts_s", "context_s",
+                            "optimizer_s", "data_s", "reporting_s", "evaluation_s", "checkpoint_s"});
+  check_round_trip<StepLine>({"v",
+                              "t",
+                              "attempt",
+                              "step",
+                              "loss",
+                              "grad_norm",
+                              "lr",
+                              "tokens",
+                              "expert_load",
+                              "idle_experts",
+                              "mtp_losses",
+                              "dropped_slots",
+                              "dropped_share",
+                              "experts",
+                              "val_loss",
+                              "tasks",
+                              "skipped",
+                              "skipped_steps",
+                              "staged_step",
+                              "partner_step",
+                              "partner_nodes",
+                              "step_s",
+                              "tokens_per_s",
+                              "flops_per_s",
+                              "flops_per_s_full_attention",
+                              "mfu",
+                              "mfu_full_attention",
+                              "phases",
+                              "ranks",
+                              "gpus"});
   check_round_trip<NodeStatus>({"facts", "usage", "clock_offset_s"});
   check_round_trip<RankStatus>({"activity", "doing", "stopped"});
   check_round_trip<SaveHistory>({});
