@@ -151,6 +151,22 @@ bool sources_have_documents(const DataSpec& data) {
   return true;
 }
 
+Problem mixed_documents(const DataSpec& data) {
+  std::string with, without;
+  for (const bool validation : {false, true})
+    for (const data::SourceOptions& source : dataset_options(data, 1, validation).sources) {
+      try {
+        (data::has_documents(data::resolve(source).format) ? with : without) = source.path;
+      } catch (const Error&) {  // reported where the data are opened
+      }
+    }
+  if (with.empty() || without.empty()) return Problem::none();
+  return Problem(fmt::format(
+      "{} says where documents begin and {} does not: tokens see what is before their document, as "
+      "data.documents = \"ignore\" says; tokenize the second as a Megatron set (`trainctl data tokenize`)",
+      with, without));
+}
+
 TargetLoss loss_of_sources(const DataSpec& data, FileSystem& fs) {
   TargetLoss loss = TargetLoss::all;
   for (const data::SourceOptions& source : dataset_options(data, 1, false).sources) {

@@ -16,6 +16,9 @@ std::vector<Diagnostic> missing_files(const ParsedJob& job, FileSystem& fs, bool
 
 /// Whether all sources of the job have the boundaries of documents. False also where one is missing.
 bool sources_have_documents(const DataSpec& data);
+/// Where some have them and some do not, so that data.documents = auto comes to `ignore`: which, in a
+/// sentence.
+Problem mixed_documents(const DataSpec& data);
 
 /// What `data.loss` = auto comes to. Where a loss file cannot be read, `mask`: it is reported where the data
 /// are opened.

@@ -19,6 +19,7 @@
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/nodes/own_address.h"
+#include "runtime/supervise/preflight/job_files.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/supervise/preflight/storage.h"
 #include "runtime/supervise/start/start.h"
@@ -252,7 +253,11 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
   ckpt::sweep_memory(clock.unix_s());
   SupervisePlan plan;
   // Behind the hash, which is that of the job as it was given.
+  const bool open = job.job.data.documents == Documents::automatic && !parent_data(request);
   job = with_data_decided(job, fs, parent_data(request));
+  if (open && job.job.data.documents == Documents::ignore)
+    if (const Problem mixed = mixed_documents(job.job.data); mixed.exists())
+      console.note("  warning: " + mixed.text());
   const Ready ready = get_ready(job.job, fs, clock, [&](const Ready& checked) {
     // Before the folder is made: a refused launch leaves none.
     const std::string store = store_of_run(job.job.checkpoint, id);

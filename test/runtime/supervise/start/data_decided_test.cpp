@@ -3,6 +3,7 @@
 // Method: token sets with and without boundaries of documents and loss files, and jobs that leave it open.
 #include <catch2/catch.hpp>
 
+#include "runtime/supervise/preflight/job_files.h"
 #include "runtime/supervise/start/start.h"
 #include "test/support/child.h"
 #include "test/support/temporary_folder.h"
@@ -45,7 +46,12 @@ TEST_CASE("documents are kept apart where all sources know them", "[documents]")
   write_file(dir / "raw.bin", std::string(1000, '\x01'));
   const std::vector<std::string> raw = {"data.val.0.path=" + (dir / "raw.bin"), "data.val.0.format=raw",
                                         "data.val.0.dtype=uint16"};
-  CHECK(with_data_decided(job_on(dir / "set.idx", raw), fs).job.data.documents == Documents::ignore);
+  const JobSpec mixed = with_data_decided(job_on(dir / "set.idx", raw), fs).job;
+  CHECK(mixed.data.documents == Documents::ignore);
+  CHECK_THAT(
+      mixed_documents(mixed.data).text_or_empty(),
+      Catch::Contains("set.idx says where documents begin and") && Catch::Contains("raw.bin does not"));
+  CHECK(mixed_documents(open.job.data).is_none());
   CHECK(with_data_decided(job_on(dir / "none.idx"), fs).job.data.documents == Documents::ignore);
 }
 
