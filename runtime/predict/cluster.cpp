@@ -46,53 +46,90 @@ constexpr NumberRow kNumbers[] = {
 };
 #undef TRAINCTL_AT
 
-/// Reads members of a file, and remembers which were known.
+/// Reads members of a file, and collects what is wrong with them.
 class Reader {
  public:
   Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
 
-  const Json& section(const char* name) const {
-    const auto found = json_.find(name);
-    if (found == json_.end()) refuse(file_, fmt::format("\"{}\" is missing", name));
-    if (!found->is_object()) refuse(file_, fmt::format("\"{}\" is not an object", name));
-    return *found;
+  template <typename... Values>
+  void wrong(fmt::format_string<Values...> what, Values&&... values) const {
+    mistakes_.push_back(fmt::format("{}: {}", file_, fmt::format(what, std::forward<Values>(values)...)));
   }
+  /// Throws all of them.
+  void finish() const {
+    if (!mistakes_.empty()) throw Error(ErrorCode::kUsage, fmt::format("{}", fmt::join(mistakes_, "\n")));
+  }
+
+  const Json* section(const char* name) const {
+    const auto found = json_.find(name);
+    if (found != json_.end() && found->is_object()) return &*found;
+    wrong("\"{}\" is {}", name, found == json_.end() ? "missing" : "not an object");
+    return nullptr;
+  }
+  /// `least` where it is wrong.
   double number(const Json& of, const std::string& path, const char* key, double least, double most) const {
     const auto found = of.find(key);
-    if (found == of.end()) refuse(file_, fmt::format("{}.{} is missing", path, key));
-    if (!found->is_number()) refuse(file_, fmt::format("{}.{} is not a number", path, key));
-    const double value = found->template get<double>();
-    if (!(value >= least && value <= most))
-      refuse(file_, fmt::format("{}.{} = {:g} is impossible in its unit; use {:g} to {:g}", path, key, value,
-                                least, most));
-    return value;
+    if (found == of.end()) {
+      wrong("{}.{} is missing", path, key);
+    } else if (!found->is_number()) {
+      wrong("{}.{} is not a number", path, key);
+    } else if (const double value = found->template get<double>(); value >= least && value <= most) {
+      return value;
+    } else {
+      wrong("{}.{} = {:g} is impossible in its unit; use {:g} to {:g}", path, key, value, least, most);
+    }
+    return least;
   }
   std::string text(const Json& of, const std::string& path, const char* key) const {
     const auto found = of.find(key);
-    if (found == of.end() || !found->is_string() || found->text().empty())
-      refuse(file_, fmt::format("{}.{} is missing: say where the numbers are from", path, key));
-    return found->text();
+    if (found != of.end() && found->is_string() && !found->text().empty()) return found->text();
+    wrong("{}.{} is missing: say where the numbers are from", path, key);
+    return "";
   }
   void known(const Json& of, const std::string& path, const std::vector<std::string>& keys) const {
-    for (const auto& [key, value] : of.items())
-      if (std::find(keys.begin(), keys.end(), key) == keys.end())
-        refuse(file_, fmt::format("{}{}{} is not known; use {}", path, path.empty() ? "" : ".",
-                                  std::string(key), fmt::join(keys, ", ")));
+    for (const auto& [key, value] : of.items()) {
+      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+      const std::string name(key);
+      const auto other_unit = std::find_if(keys.begin(), keys.end(), [&](const std::string& k) {
+        return quantity_of(k) == quantity_of(name);
+      });
+      if (other_unit != keys.end())
+        wrong("{}{}{} is not known: give it in the unit of {}", path, path.empty() ? "" : ".", name,
+              *other_unit);
+      else
+        wrong("{}{}{} is not known; use {}", path, path.empty() ? "" : ".", name, fmt::join(keys, ", "));
+    }
   }
+  bool is_sound() const { return mistakes_.empty(); }
 
  private:
+  /// "launch" of "launch_us", "link" of "link_gb_per_s", the whole name where no unit is known.
+  static std::string_view quantity_of(std::string_view key) {
+    constexpr std::string_view kUnits[] = {"_gbit_per_s", "_gb_per_s",    "_tb_per_s", "_mb_per_s",
+                                           "_gib_per_s",  "_bytes_per_s", "_gbps",     "_tflops",
+                                           "_gflops",     "_pflops",      "_flops",    "_us",
+                                           "_ms",         "_ns",          "_s"};
+    for (const std::string_view unit : kUnits)
+      if (key.ends_with(unit)) return key.substr(0, key.size() - unit.size());
+    return key;
+  }
+
   const Json& json_;
   const std::string& file_;
+  mutable std::vector<std::string> mistakes_;
 };
 
-void read_attention(const Reader& reader, const Json& device, const std::string& file, DeviceSpeed& speed) {
+void read_attention(const Reader& reader, const Json& device, DeviceSpeed& speed) {
   const auto rows = device.find("attention");
   if (rows == device.end() || !rows->is_array() || rows->empty())
-    refuse(file, "device.attention is missing: a list of rates by head_dim");
+    return reader.wrong("device.attention is missing: a list of rates by head_dim");
   for (size_t i = 0; i < rows->size(); ++i) {
     const Json& row = rows->at(i);
     const std::string path = fmt::format("device.attention[{}]", i);
-    if (!row.is_object()) refuse(file, path + " is not an object");
+    if (!row.is_object()) {
+      reader.wrong("{} is not an object", path);
+      continue;
+    }
     reader.known(row, path, {"head_dim", "forward_tflops", "backward_tflops"});
     speed.attention.push_back({int(reader.number(row, path, "head_dim", 1, 4096)),
                                1e12 * reader.number(row, path, "forward_tflops", 0.001, 1e5),
@@ -101,21 +138,20 @@ void read_attention(const Reader& reader, const Json& device, const std::string&
 }
 
 /// A share of a peak above 1, however it is written.
-void check_rates(const ClusterModel& c, const std::string& file) {
+void check_rates(const Reader& reader, const ClusterModel& c) {
   const DeviceSpeed& d = c.device;
   for (const AttentionRate& rate : d.attention)
     if (std::max(rate.forward_flops_per_s, rate.backward_flops_per_s) > d.peak_bf16_flops_per_s)
-      refuse(file,
-             fmt::format("device.attention of head_dim {} is faster than device.peak_bf16_tflops = {:g}",
-                         rate.head_dim, d.peak_bf16_flops_per_s / 1e12));
+      reader.wrong("device.attention of head_dim {} is faster than device.peak_bf16_tflops = {:g}",
+                   rate.head_dim, d.peak_bf16_flops_per_s / 1e12);
   if (d.peak_f32_flops_per_s > d.peak_bf16_flops_per_s)
-    refuse(file, fmt::format("device.peak_f32_tflops = {:g} is above device.peak_bf16_tflops = {:g}",
-                             d.peak_f32_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12));
+    reader.wrong("device.peak_f32_tflops = {:g} is above device.peak_bf16_tflops = {:g}",
+                 d.peak_f32_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12);
   if (c.fabric.bytes_per_s > 1.5 * c.node.bytes_per_s)
-    refuse(file,
-           fmt::format("fabric.device_gb_per_s = {:g} is above node.link_gb_per_s = {:g}: the unit of both "
-                       "is 10^9 bytes a second of one device",
-                       c.fabric.bytes_per_s / 1e9, c.node.bytes_per_s / 1e9));
+    reader.wrong(
+        "fabric.device_gb_per_s = {:g} is above node.link_gb_per_s = {:g}: the unit of both "
+        "is 10^9 bytes a second of one device",
+        c.fabric.bytes_per_s / 1e9, c.node.bytes_per_s / 1e9);
 }
 
 }  // namespace
@@ -144,21 +180,23 @@ ClusterModel parse_cluster(std::string_view text, const std::string& file) {
   if (!json.is_object()) refuse(file, "is not a cluster: an object with \"device\", \"node\" and \"fabric\"");
   const Reader reader(json, file);
   reader.known(json, "", {"version", "name", "device", "node", "fabric"});
-  if (reader.number(json, "cluster", "version", 0, 1e9) != 1) refuse(file, "version is not 1");
+  if (reader.number(json, "cluster", "version", 0, 1e9) != 1) reader.wrong("version is not 1");
   ClusterModel cluster;
   cluster.name = reader.text(json, "cluster", "name");
   for (const char* name : {"device", "node", "fabric"}) {
-    const Json& section = reader.section(name);
+    const Json* const found = reader.section(name);
+    if (!found) continue;
+    const Json& section = *found;
     std::vector<std::string> keys{"source"};
     for (const NumberRow& row : kNumbers)
       if (std::string_view(row.section) == name) {
         row.of(cluster) = row.unit * reader.number(section, name, row.key, row.least, row.most);
         keys.push_back(row.key);
       }
-    if (keys.size() > 0 && std::string_view(name) == "device") {
+    if (std::string_view(name) == "device") {
       keys.insert(keys.end(), {"processors", "attention"});
       cluster.device.processors = int(reader.number(section, name, "processors", 1, 1e6));
-      read_attention(reader, section, file, cluster.device);
+      read_attention(reader, section, cluster.device);
     }
     if (std::string_view(name) == "node") {
       keys.push_back("devices");
@@ -167,7 +205,8 @@ ClusterModel parse_cluster(std::string_view text, const std::string& file) {
     reader.known(section, name, keys);
     cluster.source += (cluster.source.empty() ? "" : "; ") + reader.text(section, name, "source");
   }
-  check_rates(cluster, file);
+  if (reader.is_sound()) check_rates(reader, cluster);
+  reader.finish();
   return cluster;
 }
 

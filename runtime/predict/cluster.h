@@ -61,8 +61,8 @@ std::string_view known_cluster_text(std::string_view name);
 /// A known cluster.
 ClusterModel known_cluster(std::string_view name);
 
-/// Reads a cluster file. Error(kUsage) with one sentence that names the file and the place in it: a number
-/// that is missing, impossible or of another unit, a key that is not known.
+/// Reads a cluster file. Error(kUsage) with a line for each mistake, which names the file and the place in
+/// it: a number that is missing, impossible or of another unit, a key that is not known.
 ClusterModel parse_cluster(std::string_view text, const std::string& file);
 
 }  // namespace trainctl::predict

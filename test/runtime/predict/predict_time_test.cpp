@@ -64,6 +64,13 @@ TEST_CASE("a broken cluster file is refused with its place") {
   CHECK_THAT(refusal_of(text, "\"device_gb_per_s\": 46", "\"device_gb_per_s\": 3680"),
              contains("fabric.device_gb_per_s = 3680 is above node.link_gb_per_s"));
   CHECK_THAT(refusal_of(text, "\"fabric\"", "\"network\""), contains("network is not known"));
+  // Each of several, and the unit that a number is wanted in.
+  const std::string all =
+      refusal_of(text, "\"launch_us\": 4,\n    \"spread\": 0.01", "\"launch_ms\": 4, \"spread\": 7");
+  CHECK_THAT(all, contains("launch_us is missing") &&
+                      contains("mine.json: device.spread = 7 is impossible") &&
+                      contains("device.launch_ms is not known: give it in the unit of launch_us"));
+  CHECK(std::count(all.begin(), all.end(), '\n') == 2);
   CHECK_THAT(refusal_of(text, "\"version\": 1,", "\"version\": 1,,"), contains("mine.json: "));
   CHECK_THAT(refusal_of(text, "\"version\": 1,", "\"version\": 1, \"version\": 1,"),
              contains("mine.json: the key \"version\" occurs twice"));
