@@ -190,6 +190,11 @@ class ModelReader {
       if (const double dropout = r_.number(key, 0); dropout != 0)
         notes.push_back(fmt::format("{} is {}; trainctl trains without dropout", key, dropout));
     refuse_unknown(table);
+    if (model.moe.selection_bias && model.moe.bias_update_rate == 0)
+      notes.push_back(
+          "no file says how its selection bias was trained: it stays as it is, model.moe.bias_update_rate is "
+          "0 "
+          "(DeepSeek-V3: 0.001)");
     return {model, notes};
   }
 

@@ -101,6 +101,16 @@ TEST_CASE("modules of multi-token prediction come with a folder that has them, a
   CHECK_THAT(plain.text(), Contains("num_nextn_predict_layers is 1, and the folder has no such layers"));
 }
 
+TEST_CASE("an import says that a selection bias stays as it is") {
+  for (const auto& [name, says] :
+       {std::pair("deepseek_v3", true), {"glm4_moe", true}, {"qwen3_moe", false}}) {
+    const std::vector<std::string> notes = read_model_config(config_in(kBlockFolders / name), "f").notes;
+    CHECK(std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
+            return note.find("bias_update_rate is 0") != std::string::npos;
+          }) == says);
+  }
+}
+
 TEST_CASE("an export in bf16 keeps in f32 what transformers route with in f32") {
   const TemporaryFolder dir;
   FileSystem& files = real_file_system();
