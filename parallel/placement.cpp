@@ -15,16 +15,18 @@ bool has_whole_rows(Placement p) { return p != cut_cols && p != shared_cols && p
 }  // namespace
 
 Placement product(Placement x, Placement w) {
-  if (w == replicated && has_whole_rows(x)) return x;
+  if (w == replicated && has_whole_rows(x) && x != at_experts) return x;
   if (w == cut_rows && x == replicated) return cut_cols;
   if (w == cut_cols && x == cut_cols) return partial;
+  if (w == at_experts && x == at_experts) return x;
   refuse(fmt::format("a product of {} with a weight of which each rank has {}", word_of(x), word_of(w)));
 }
 
 Placement input_gradient(Placement dy, Placement w) {
-  if (w == replicated && has_whole_rows(dy)) return dy;
+  if (w == replicated && has_whole_rows(dy) && dy != at_experts) return dy;
   if (w == cut_rows && dy == cut_cols) return partial;
   if (w == cut_cols && dy == replicated) return cut_cols;
+  if (w == at_experts && dy == at_experts) return dy;
   refuse(fmt::format("the gradient of a product's input from {} and a weight of which each rank has {}",
                      word_of(dy), word_of(w)));
 }
@@ -64,6 +66,8 @@ Placement row_sum(Placement x) {
     case none:
     case replicated:
     case shared_cols:
+    case at_experts:  // of its own experts
+    case sent:
     case partial: break;
   }
   return x;
@@ -75,7 +79,9 @@ void added(std::string_view what, Placement vector, Placement y, int rank) {
     if (rank == 0) return;
     refuse(fmt::format("{} is added by each rank to its part of a sum: the sum has it several times", what));
   }
-  const bool fits = vector == replicated ? has_whole_rows(y) : vector == cut_rows && y == cut_cols;
+  const bool fits = vector == replicated   ? has_whole_rows(y) && y != at_experts
+                    : vector == at_experts ? y == at_experts
+                                           : vector == cut_rows && y == cut_cols;
   if (!fits)
     refuse(fmt::format("{} of which each rank has {} is added to {}", what, word_of(vector), word_of(y)));
 }

@@ -19,7 +19,9 @@ enum class Placement : uint8_t {
   cut_rows,     ///< each rank holds other rows of the whole
   cut_cols,     ///< each rank holds other columns of the whole
   shared_cols,  ///< each rank holds columns that its neighbours hold, too
-  shared_part   ///< of such columns the sum over the ranks that hold them is meant
+  shared_part,  ///< of such columns the sum over the ranks that hold them is meant
+  at_experts,   ///< each rank holds other experts, and rows of all ranks' tokens that have chosen these
+  sent          ///< has gone to other ranks, and is read no more
 };
 
 }  // namespace trainctl::parallel
@@ -33,7 +35,9 @@ struct trainctl::Words<trainctl::parallel::Placement> {
                                               "some of the rows",
                                               "some of the columns",
                                               "columns that neighbours hold, too",
-                                              "a part of a sum over the ranks that hold the same columns"};
+                                              "a part of a sum over the ranks that hold the same columns",
+                                              "of the ranks of its experts",
+                                              "sent away"};
 };
 
 namespace trainctl::parallel::placements {

@@ -208,9 +208,14 @@ inline PerField<std::vector<int32_t>> padded_rows(std::span<const int32_t> token
 
 /// Sets all rows to one array of i32, which is so long: for passes whose values do not matter.
 /// documents, weights: also those of jobs that mask documents, that weigh targets.
-inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids, bool documents = false, bool weights = false) {
-  const BatchRows rows{
-      .first = true, .last = true, .documents = documents, .weights = weights, .mtp = kMostMtpLayers};
+inline MicroBatch with_ids(MicroBatch mb, const int32_t* ids, bool documents = false, bool weights = false,
+                           bool cuts = false) {
+  const BatchRows rows{.first = true,
+                       .last = true,
+                       .documents = documents,
+                       .cuts = cuts,
+                       .weights = weights,
+                       .mtp = kMostMtpLayers};
   for (const BatchRow& row : kBatchRows)
     if (rows.has(row)) mb.arrays[row.field] = ids;
   return mb;

@@ -15,29 +15,38 @@ using parallel::placements::Misplaced;
 namespace axes = parallel::axes;
 using enum parallel::Placement;
 
-std::string_view group_name(parallel::AxisSet axis) {
+std::string_view group_name(const PlacementAxis& along) {
+  if (along.moves != Moves::others) return along.moves == Moves::context ? "context" : "expert";
   for (const parallel::AxisRow& row : parallel::kAxes)
-    if (row.shared == axis) return row.group;
+    if (row.shared & along.axis) return row.group;
   return "shared";
+}
+
+/// Of an expert that other ranks along the axis do not have.
+bool is_own_expert(const parallel::ParamUse& use, const PlacementAxis& along) {
+  return along.moves == Moves::experts && (use.replicated & axes::expert_data);
 }
 
 /// A stage of one rank on the twin.
 class TwinStage {
  public:
-  TwinStage(const StageUses& uses, const JobSpec& job, const PlacementAxis& along, const MakeTensorTwin& make)
+  TwinStage(const StageUses& uses, const JobSpec& job, const PlacementAxis& along, const MakeTensorTwin& make,
+            const MakeExchangeTwin& make_exchange)
       : uses_(uses),
         along_(along),
         placements_(along.rank),
+        data_(group(int(uses.shape.expert_ranks), along.moves == Moves::experts ? along.rank : 0)),
         tensor_(group(int(uses.shape.tensor), along.is_tensor() ? along.rank : 0)),
         tp_(make(placements_, along, *tensor_, *backend_, *stream_, job.parallelism.sequence_parallel)),
-        params_(uses.uses, grids_of(uses), sharding_of(job), {*alone_, *tensor_, nullptr}, *backend_,
-                *stream_),
+        context_(exchange(make_exchange, Moves::context, uses.shape.cut.ranks)),
+        experts_(exchange(make_exchange, Moves::experts, int(uses.shape.expert_ranks))),
+        params_(uses.uses, grids_of(uses), sharding_of(job), groups(), *backend_, *stream_),
         masks_documents_(job.data.masks_documents()),
         weighs_targets_(job.data.weighs_targets()),
         options_{.slots = std::vector<int>(uses.virtual_stages.size(), 1),
                  .split_backward = splits_backward(job),
                  .masks_targets = job.data.masks_targets()},
-        model_(uses, options_, params_, *tp_, *backend_, *stream_),
+        model_(uses, options_, params_, *tp_, *backend_, *stream_, {context_.get(), experts_.get()}),
         ids_(backend_->allocate(size_t(uses.shape.rows) * sizeof(int32_t))) {
     for (size_t u = 0; u < uses.uses.size(); ++u) {
       const parallel::ParamUse& use = uses.uses[u];
@@ -55,8 +64,8 @@ class TwinStage {
       for (int part = 0; part < model_.parts(c); ++part) model_.take_weights(c, part);
     for (const bool first : {true, false}) {
       const auto* const ids = static_cast<const int32_t*>(ids_->data());
-      const MicroBatch mb =
-          with_ids({.first_of_lane = first, .last_of_lane = !first}, ids, masks_documents_, weighs_targets_);
+      const MicroBatch mb = with_ids({.first_of_lane = first, .last_of_lane = !first}, ids, masks_documents_,
+                                     weighs_targets_, uses_.shape.cut.exists());
       for (int c = 0; c < int(uses_.virtual_stages.size()); ++c) forward(c, mb);
       for (int c = int(uses_.virtual_stages.size()); c-- > 0;) backward(c, mb);
     }
@@ -79,18 +88,33 @@ class TwinStage {
   static parallel::ShardingOptions sharding_of(const JobSpec& job) {
     parallel::ShardingOptions options = sharding_options(job);
     options.zero_stage = 0;  // the sums are the same, wherever weights and states are kept
-    options.lanes = 1;
+    options.lanes = job.parallelism.expert;  // of each source of an expert's rows
+    options.parts_of_lane = 1;
+    options.has_parts = false;
     options.shares_gradients = options.shares_weights = options.fast_reduction = false;
     return options;
   }
   std::unique_ptr<parallel::Communicator> group(int ranks, int rank) {
     return parallel::make_tally_communicator(parallel::TrafficGroup::other, rank, ranks, traffic_);
   }
+  std::unique_ptr<parallel::Communicator> exchange(const MakeExchangeTwin& make, Moves moves, int ranks) {
+    if (ranks == 1) return nullptr;
+    const bool is_axis = moves == along_.moves;
+    return make(placements_, is_axis ? moves : Moves::others, is_axis ? along_.rank : 0, ranks);
+  }
+  parallel::AxisGroups groups() const {
+    parallel::AxisGroups groups(*data_, *tensor_, nullptr);
+    groups.add(parallel::axes::expert_data, *alone_, true);
+    return groups;
+  }
   Placement of_weight(const parallel::ParamUse& use) const {
+    if (is_own_expert(use, along_)) return at_experts;
     if (!along_.is_tensor() || use.layout.cut == parallel::Cut::none) return replicated;
     return use.layout.cut == parallel::Cut::rows ? cut_rows : cut_cols;
   }
-  Placement tokens() const { return along_.is_tensor() ? replicated : varying; }
+  Placement tokens() const {
+    return along_.is_tensor() ? replicated : along_.moves == Moves::context ? cut_rows : varying;
+  }
   /// Of the stream between virtual stages.
   Placement stream() const { return along_.is_tensor() && tp_->cuts_rows() ? cut_rows : tokens(); }
   void require(const char* what, const kernels::Matrix& m) const {
@@ -146,9 +170,9 @@ class TwinStage {
   parallel::TrafficTally traffic_{.detailed = false};
   const std::unique_ptr<kernels::Backend> backend_ = make_placement_backend(placements_, along_.converts_biases);
   const std::unique_ptr<kernels::Stream> stream_ = backend_->create_stream();
-  const std::unique_ptr<parallel::Communicator> alone_ = group(1, 0);
-  const std::unique_ptr<parallel::Communicator> tensor_;
+  const std::unique_ptr<parallel::Communicator> alone_ = group(1, 0), data_, tensor_;
   const std::unique_ptr<parallel::TensorParallel> tp_;
+  const std::unique_ptr<parallel::Communicator> context_, experts_;
   parallel::ShardedParams params_;
   const bool masks_documents_, weighs_targets_;
   const StageModel::Options options_;
@@ -161,7 +185,16 @@ class TwinStage {
 Problem gradient_problem(const parallel::ParamUse& use, Placement found, const PlacementAxis& along) {
   const bool added = use.partial & along.axis, same = use.replicated & along.axis;
   const std::string name = fmt::format("the gradient of {}", use.layout.name);
-  const std::string_view group = group_name(along.axis);
+  const std::string_view group = group_name(along);
+  if (is_own_expert(use, along)) {
+    if (added || same)
+      return Problem(
+          fmt::format("{} is added over the data-parallel group, whose ranks have other experts", name));
+    if (found != at_experts)
+      return Problem(fmt::format("{} is {} along the {} group, and {} is wanted", name, word_of(found), group,
+                                 word_of(at_experts)));
+    return Problem::none();
+  }
   if (found == partial && !added)
     return Problem(
         fmt::format("{} is a part of a sum on each rank of the {} group, and nothing adds it", name, group));
@@ -192,20 +225,23 @@ std::unique_ptr<parallel::TensorParallel> usual_twin(Placements& placements, con
 }  // namespace
 
 Problem placement_problem(const StageUses& uses, const JobSpec& job, const PlacementAxis& along,
-                          const MakeTensorTwin& make) {
-  TwinStage stage(uses, job, along, make ? make : usual_twin);
+                          const MakeTensorTwin& make, const MakeExchangeTwin& make_exchange) {
+  const auto usual_exchange = [](Placements& placements, Moves moves, int rank, int size) {
+    return std::make_unique<PlacementExchange>(placements, moves, rank, size);
+  };
+  TwinStage stage(uses, job, along, make ? make : usual_twin, make_exchange ? make_exchange : usual_exchange);
   try {
     stage.run();
   } catch (const Misplaced& misplaced) {
     return Problem(
-        fmt::format("{}, along the {} group: {}", stage.doing(), group_name(along.axis), misplaced.what));
+        fmt::format("{}, along the {} group: {}", stage.doing(), group_name(along), misplaced.what));
   }
   for (size_t u = 0; u < uses.uses.size(); ++u) {
     if (Problem problem = gradient_problem(uses.uses[u], stage.gradient(int(u)), along); problem.exists())
       return problem;
     if (along.rank == 0 && !uses.uses[u].joined && !stage.is_read(int(u)))
-      return Problem(fmt::format("{} is read by no op of the first rank of the {} group", uses.uses[u].layout.name,
-                                 group_name(along.axis)));
+      return Problem(fmt::format("{} is read by no op of the first rank of the {} group",
+                                 uses.uses[u].layout.name, group_name(along)));
   }
   return Problem::none();
 }
@@ -235,31 +271,62 @@ Problem count_problem(const ParamTable& table, const std::vector<StageUses>& ran
   return Problem::none();
 }
 
-Problem placement_problem(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at) {
-  if (job.parallelism.context_blocks > 1 || job.parallelism.expert > 1) {
-    JobSpec uncut = job;  // a rank that has whole sequences and all experts makes the same sums
-    uncut.parallelism.context = 1, uncut.parallelism.context_blocks = 1, uncut.parallelism.expert = 1;
-    return placement_problem(model_tables(uncut), uncut, at);
-  }
-  std::vector<StageUses> ranks;
-  for (int tp = 0; tp < job.parallelism.tensor; ++tp)
-    ranks.push_back(stage_uses(tables, job, {.tp = tp, .pp = at.pp}));
-  if (Problem problem = count_problem(tables.params, ranks); problem.exists()) return problem;
-  const parallel::MeshShape mesh = job.mesh();
-  for (const parallel::AxisRow& row : parallel::kAxes) {
-    const int size = row.shared ? mesh.*row.size : 1;
+namespace {
+
+/// The axes along which a step has more than one rank.
+std::vector<PlacementAxis> axes_of(const JobSpec& job) {
+  const ParallelSpec& p = job.parallelism;
+  const int same_experts = p.ranks_of_parameters() / p.context / p.expert;
+  const std::vector<PlacementAxis> all = {{.axis = axes::tensor, .ranks = p.tensor},
+                                          {.axis = axes::data | axes::expert_data, .ranks = same_experts},
+                                          {.axis = axes::data, .ranks = p.context, .moves = Moves::context},
+                                          {.axis = axes::data, .ranks = p.expert, .moves = Moves::experts}};
+  std::vector<PlacementAxis> result;
+  for (PlacementAxis along : all) {
     // A rank may do what others do not: the first, and by mistake the last.
     std::set<int> places = {0};
-    if (row.axis == parallel::Axis::tp) places.insert({std::min(1, size - 1), size - 1});
+    if (along.is_tensor()) places.insert(std::min(1, along.ranks - 1));
+    if (along.is_tensor() || along.moves != Moves::others) places.insert(along.ranks - 1);
     for (const int place : places)
       for (const bool converts : {false, true}) {
-        if (size == 1 || (converts && job.compute == DType::f32)) continue;
-        const StageUses& uses = ranks[row.axis == parallel::Axis::tp ? size_t(place) : 0];
-        if (Problem problem = placement_problem(uses, job, {row.shared, size, place, converts}); problem.exists())
-          return problem;
+        if (along.ranks == 1 || (converts && job.compute == DType::f32)) continue;
+        along.rank = place, along.converts_biases = converts;
+        result.push_back(along);
       }
   }
+  return result;
+}
+
+Problem stage_problem(const ModelTables& tables, const JobSpec& job, int pp) {
+  std::vector<StageUses> ranks;
+  for (int tp = 0; tp < job.parallelism.tensor; ++tp)
+    ranks.push_back(stage_uses(tables, job, {.tp = tp, .pp = pp}));
+  if (Problem problem = count_problem(tables.params, ranks); problem.exists()) return problem;
+  for (const PlacementAxis& along : axes_of(job)) {
+    const StageUses uses = along.moves == Moves::experts
+                               ? stage_uses(tables, job, {.dp = along.rank, .pp = pp})
+                               : ranks[along.is_tensor() ? size_t(along.rank) : 0];
+    if (Problem problem = placement_problem(uses, job, along); problem.exists()) return problem;
+  }
   return Problem::none();
+}
+
+}  // namespace
+
+Problem placement_problem(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at) {
+  const ParallelSpec& p = job.parallelism;
+  if (p.context_blocks == 1) return stage_problem(tables, job, at.pp);
+  // Ranks of a sequence are of one group of experts: followed apart from each other. Blocks of one rank are
+  // computed as those of several.
+  JobSpec apart = job;
+  apart.parallelism.data = p.ranks_of_parameters();
+  apart.parallelism.context = 1, apart.parallelism.context_blocks = 1;
+  if (Problem problem = stage_problem(model_tables(apart, tables.model), apart, at.pp); problem.exists())
+    return problem;
+  if (p.context == 1) return Problem::none();
+  apart = job;
+  apart.parallelism.context_blocks = p.context, apart.parallelism.expert = 1;
+  return stage_problem(model_tables(apart, tables.model), apart, at.pp);
 }
 
 }  // namespace trainctl

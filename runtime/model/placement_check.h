@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "runtime/base/problem.h"
-#include "runtime/model/placement_twin.h"
+#include "runtime/model/placement_groups.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/model/stage_program.h"
 
@@ -16,6 +16,7 @@ struct PlacementAxis {
   parallel::AxisSet axis = parallel::axes::tensor;
   int ranks = 1, rank = 0;
   bool converts_biases = false;   ///< as devices do whose products take biases in the dtype of activations
+  Moves moves = Moves::others;    ///< context, experts: the ranks along the axis are those of that group
   bool is_tensor() const { return axis == parallel::axes::tensor; }
 };
 
@@ -24,9 +25,11 @@ using MakeTensorTwin = std::function<std::unique_ptr<parallel::TensorParallel>(
     Placements&, const PlacementAxis&, parallel::Communicator&, kernels::Backend&, kernels::Stream&,
     bool sequence_parallel)>;
 
-/// What is wrong along one axis with the gradients of a stage of `job`, as one sentence, or nothing.
+/// What is wrong along one axis with the gradients of a stage of `job`, as one sentence, or nothing. The job
+/// has one context block a rank.
 Problem placement_problem(const StageUses& uses, const JobSpec& job, const PlacementAxis& along,
-                          const MakeTensorTwin& make_tensor_twin = {});
+                          const MakeTensorTwin& make_tensor_twin = {},
+                          const MakeExchangeTwin& make_exchange_twin = {});
 
 /// What is wrong with what the ranks of a stage's tensor group share, count and save of the parameters:
 /// `uses` of each of them.

@@ -53,10 +53,10 @@ Placement Placements::of_columns(const Matrix& m) const {
   return all;
 }
 
-void Placements::clear(const void* address, size_t n) {
+void Placements::fill(const void* address, size_t n, Placement placement) {
   const char* const begin = bytes_at(address);
   regions_.erase(regions_.lower_bound(begin), regions_.lower_bound(begin + n));
-  regions_[begin] = {begin + n, none};
+  regions_[begin] = {begin + n, placement};
 }
 
 namespace {
@@ -75,7 +75,10 @@ class PlacementBackend final : public kernels::Backend {
   std::unique_ptr<kernels::Buffer> allocate_host(size_t bytes) override {
     return memory_->allocate_host(bytes);
   }
-  void copy_to_device(kernels::Stream&, void*, const void*, size_t) override {}
+  /// What the host knows of all ranks has no placement.
+  void copy_to_device(kernels::Stream&, void* device, const void*, size_t bytes) override {
+    p_.fill(device, bytes, none);
+  }
   void copy_to_host(kernels::Stream&, void*, const void*, size_t) override {}
   void copy_on_device(kernels::Stream&, void*, const void*, size_t) override {}
   size_t allocated_bytes() const override { return memory_->allocated_bytes(); }
@@ -96,7 +99,7 @@ class PlacementBackend final : public kernels::Backend {
   }
 
  private:
-  void place(const kernels::FillZero& op) { p_.clear(op.data, op.size); }
+  void place(const kernels::FillZero& op) { p_.fill(op.data, op.size, none); }
   void place(const kernels::Copy& op) { p_.set(op.dst, p_.of(op.src)); }
   void place(const kernels::Add& op) { p_.set(op.dst, alike("a sum", p_.of(op.src), p_.of(op.dst))); }
   void place(const kernels::TreeSum& op) {
@@ -239,6 +242,8 @@ class PlacementBackend final : public kernels::Backend {
     p_.set(op.out, p_.of(op.x));
   }
   void place(const kernels::ScaleRows& op) {
+    if (p_.of(op.weights) == none)
+      throw Misplaced{"rows of experts are multiplied by weights that did not come"};
     routed("rows of experts and their weights", p_.of(op.x), p_.of(op.weights));
     p_.set(op.y, p_.of(op.x));
   }
@@ -311,7 +316,7 @@ class PlacementBackend final : public kernels::Backend {
     p_.set(op.shared, heads == cut_cols ? partial : heads);
   }
   void place(const kernels::AttentionForward& op) {
-    const Placement heads = attention(op.q, op.k, op.v);
+    const Placement heads = attention(op.shape, op.q, op.k, op.v);
     positioned(op.q, op.shape.mask.first_key);
     if (op.shape.mask.sinks) added("an attention's sinks", p_.at(op.shape.mask.sinks), heads, p_.rank());
     p_.set(op.out, heads);
@@ -319,10 +324,11 @@ class PlacementBackend final : public kernels::Backend {
   }
   void place(const kernels::AttentionBackward& op) {
     Placement heads = alike("attention's output and its sums", p_.of(op.out), p_.at(op.lse));
-    heads = alike("attention's heads and the gradient of its output", attention(op.q, op.k, op.v),
+    heads = alike("attention's heads and the gradient of its output", attention(op.shape, op.q, op.k, op.v),
                   alike("attention", heads, p_.of(op.dout)));
     positioned(op.q, op.shape.mask.first_key);
-    const Placement keys = p_.of(op.k) == shared_cols ? shared_part : heads;
+    const bool has_all_keys = p_.of(op.k) == replicated && heads == cut_rows;
+    const Placement keys = p_.of(op.k) == shared_cols ? shared_part : has_all_keys ? partial : heads;
     p_.set(op.dq, heads);
     for (const Matrix& d : {op.dk, op.dv}) p_.set(d, keys);
   }
@@ -403,10 +409,12 @@ class PlacementBackend final : public kernels::Backend {
   Placement gate(Matrix gate, Matrix up) const {
     return nonlinear("a gate", alike("a gate and what it is multiplied with", p_.of(gate), p_.of(up)));
   }
-  Placement attention(Matrix q, Matrix k, Matrix v) const {
+  Placement attention(const kernels::AttentionShape& shape, Matrix q, Matrix k, Matrix v) const {
     const Placement keys = nonlinear("attention", alike("keys and values", p_.of(k), p_.of(v)));
     // A rank's queries are of the head that it shares.
     if (keys == shared_cols && p_.of(q) == cut_cols) return cut_cols;
+    // Some of the queries, of whole sequences.
+    if (keys == replicated && p_.of(q) == cut_rows && shape.keys > 0) return cut_rows;
     const Placement heads = alike("queries and keys", p_.of(q), keys);
     nonlinear("attention", heads);
     if (heads == cut_rows) throw Misplaced{"attention reads some of the rows as if they were all"};
@@ -428,54 +436,6 @@ class PlacementBackend final : public kernels::Backend {
 
 std::unique_ptr<kernels::Backend> make_placement_backend(Placements& placements, bool converts_biases) {
   return std::make_unique<PlacementBackend>(placements, converts_biases);
-}
-
-Matrix PlacementTensorParallel::enter(Matrix local, Matrix full) {
-  if (!cuts_rows()) return local;
-  gather(local, full);
-  return full;
-}
-
-void PlacementTensorParallel::gather(Matrix own, Matrix all) {
-  const Placement in = placements_.of(own);
-  if (!is_tensor_axis_) return placements_.set(all, in);
-  if (in != cut_rows && in != cut_cols)
-    throw Misplaced{fmt::format("the tensor group gathers what is {}", word_of(in))};
-  placements_.set(all, replicated);
-}
-
-void PlacementTensorParallel::gather_near(Matrix all, int ranks) {
-  const Placement in = placements_.of(own_part(all, ranks));
-  if (!is_tensor_axis_) return placements_.set(all, in);
-  if (in != cut_cols)
-    throw Misplaced{fmt::format("neighbours of the tensor group gather what is {}", word_of(in))};
-  placements_.set(all, shared_cols);
-}
-
-void PlacementTensorParallel::add_near(Matrix parts, Matrix, int ranks) {
-  const Placement in = placements_.of(parts);
-  if (is_tensor_axis_ && in != shared_part)
-    throw Misplaced{fmt::format("neighbours of the tensor group add what is {}", word_of(in))};
-  placements_.set(own_part(parts, ranks), is_tensor_axis_ ? cut_cols : in);
-}
-
-void PlacementTensorParallel::add(Matrix sums) {
-  const Placement in = placements_.of(sums);
-  if (!is_tensor_axis_ || size() == 1) return;
-  if (in != partial) throw Misplaced{fmt::format("the tensor group adds what is {}", word_of(in))};
-  placements_.set(sums, replicated);
-}
-
-Matrix PlacementTensorParallel::leave(Matrix part, Matrix local) {
-  const Placement in = placements_.of(part);
-  const Matrix out = size() > 1 && cuts_rows() ? local : part;
-  if (!is_tensor_axis_ || size() == 1) {
-    placements_.set(out, in);
-    return out;
-  }
-  if (in != partial) throw Misplaced{fmt::format("the tensor group adds what is {}", word_of(in))};
-  placements_.set(out, cuts_rows() ? cut_rows : replicated);
-  return out;
 }
 
 }  // namespace trainctl

@@ -8,7 +8,6 @@
 
 #include "kernels/backend.h"
 #include "parallel/placement.h"
-#include "parallel/tensor_parallel.h"
 
 namespace trainctl {
 
@@ -33,8 +32,8 @@ class Placements {
   /// Whether an op has read what begins there since `watch`.
   void watch(const void* address) { unread_.insert(address); }
   bool is_read(const void* address) const { return !unread_.contains(address); }
-  /// `n` bytes from there hold zeros.
-  void clear(const void* address, size_t n);
+  /// `n` bytes from there hold something else; none: zeros.
+  void fill(const void* address, size_t n, parallel::Placement placement);
 
  private:
   struct Region {
@@ -50,31 +49,5 @@ class Placements {
 /// A device whose ops follow the rules of placements. converts_biases: its products take biases in the
 /// dtype of activations.
 std::unique_ptr<kernels::Backend> make_placement_backend(Placements& placements, bool converts_biases);
-
-/// The tensor group as its twin knows it. is_tensor_axis: the placements are those along the tensor group
-/// itself; else its sums and gathers change none of them.
-class PlacementTensorParallel : public parallel::TensorParallel {
- public:
-  PlacementTensorParallel(Placements& placements, bool is_tensor_axis, parallel::Communicator& comm,
-                          kernels::Backend& backend, kernels::Stream& stream, bool sequence_parallel)
-      : TensorParallel(comm, backend, stream, sequence_parallel),
-        placements_(placements),
-        is_tensor_axis_(is_tensor_axis) {}
-  kernels::Matrix enter(kernels::Matrix local, kernels::Matrix full) override;
-  kernels::Matrix leave(kernels::Matrix partial, kernels::Matrix local) override;
-  void add(kernels::Matrix sums) override;
-  void gather(kernels::Matrix own, kernels::Matrix all) override;
-  void gather_near(kernels::Matrix all, int ranks) override;
-  void add_near(kernels::Matrix parts, kernels::Matrix received, int ranks) override;
-
- private:
-  /// This rank's part of what neighbours exchange.
-  kernels::Matrix own_part(const kernels::Matrix& all, int ranks) const {
-    return all.row_range(rank() % ranks * (all.rows / ranks), all.rows / ranks);
-  }
-
-  Placements& placements_;
-  bool is_tensor_axis_;
-};
 
 }  // namespace trainctl
