@@ -19,7 +19,8 @@ for file in bin/trainctl share/man/man1/trainctl.1.gz share/man/man5/trainctl-jo
             share/bash-completion/completions/trainctl share/zsh/vendor-completions/_trainctl \
             share/fish/vendor_completions.d/trainctl.fish share/doc/trainctl/copyright \
             share/doc/trainctl/changelog.gz share/doc/trainctl/README.md \
-            share/doc/trainctl/examples/jobs/quickstart.json share/trainctl/schemas/status.schema.json; do
+            share/doc/trainctl/examples/jobs/quickstart.json \
+            share/doc/trainctl/examples/clusters/h100.json share/trainctl/schemas/status.schema.json; do
   [ -s "$usr/$file" ] || die "the package lacks $file, or it is empty"
 done
 depends=$(dpkg-deb -f "$package" Depends)
