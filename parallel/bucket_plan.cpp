@@ -89,7 +89,7 @@ BucketRing ring_of(const Plan& plan, const LaneLine& line, const ShardingOptions
     return f32 ? size_t(elements) * 4 : align_up(size_t(elements) * size_of(options.reduction_dtype));
   };
   const bool chooses = halves && options.exchange == ExchangeChoice::automatic && ranks > 2;
-  const int64_t root = std::max(slice, chooses ? largest.half / (ranks - 1) : 0);
+  const int64_t root = std::max(plan.owner.most_subtrees() * slice, chooses ? largest.half / (ranks - 1) : 0);
   return {.buckets = largest.buckets,
           .sums = std::max(bytes(own * largest.elements), f32 ? 0 : align_up(largest.gathered_bytes)),
           .received = bytes(received),

@@ -23,13 +23,13 @@ BucketReduction::BucketReduction(const ShardedMemory& memory, int slot, LaneGrou
     lines_.emplace_back(lines[i], memory.layout, int(i), backend, sums);
 }
 
-void BucketReduction::begin(int group, Bucket bucket, int level) {
+void BucketReduction::begin(int group, Bucket bucket, int time) {
   ENSURE(!is_under_way(), "slot {} is in use", slot_);
   group_ = group;
   line_ = &lines_[size_t(memory_.group(group).line)];
   tag_ = line_->group.take_tag();
   line_->places.lay_out(memory_.group(group), bucket);
-  pack(level);
+  pack(time);
   round_ = 0;
   adds_in_transport() ? start_reduce() : start_round();
   // A transport on the device orders exchanges as they are started, which must be alike on all ranks.
@@ -38,15 +38,15 @@ void BucketReduction::begin(int group, Bucket bucket, int level) {
 
 /// The sums of the rank's subtrees, one after another. On the stream of the additions, which may still be
 /// busy with the bucket that had this buffer before: the backward pass does not wait for it.
-void BucketReduction::pack(int level) {
+void BucketReduction::pack(int time) {
   stream_.record(*complete_);
   sums_.wait(*complete_);
-  packed_ = {&line().places,
-             memory_.layout.options.reduction_dtype,
-             memory_.ring_bucket(slot_),
-             memory_.ring_received(slot_),
-             memory_.ring_root(slot_),
-             nullptr};
+  packed_ = {.places = &line().places,
+             .time = time,
+             .dtype = memory_.layout.options.reduction_dtype,
+             .sums = memory_.ring_bucket(slot_),
+             .received = memory_.ring_received(slot_),
+             .root = memory_.ring_root(slot_)};
   const std::vector<int>& levels = memory_.levels(group_).left;
   for (int subtree = 0; subtree < int(levels.size()); ++subtree)
     line_->places.for_each_chunk([&](const FlatChunk& c, int64_t at) {
@@ -54,8 +54,9 @@ void BucketReduction::pack(int level) {
       kernels::Matrix packed = packed_.in(packed_.sums, subtree * line_->places.count() + at, box.count());
       packed.rows = box.rows(), packed.cols = packed.stride = box.cols();
       backend_.run(sums_, kernels::Copy{.src = memory_.chunk_gradient(c, levels[size_t(subtree)]), .dst = packed});
-      if (c.owner == line().group.rank() && !packed_.own)
-        packed_.own = memory_.summed(group_, c.offset, level);
+      if (c.owner == line().group.rank() && packed_.own.empty())
+        for (int i = 0; i < memory_.layout.plan.owner.subtrees(time); ++i)
+          packed_.own.push_back(memory_.summed(group_, c.offset, memory_.layout.plan.owner.level(time, i)));
     });
   sums_.record(*copied_);
 }
@@ -82,8 +83,9 @@ void BucketReduction::start_reduce() {
 
 void BucketReduction::end_reduce() {
   if (const Elements own = line_->places.part(line().group.rank()); own.count() > 0)
-    backend_.run(sums_, kernels::Copy{.src = packed_.in(packed_.sums, own.begin, own.count()),
-                                      .dst = kernels::matrix(packed_.own, DType::f32, 1, own.count())});
+    backend_.run(sums_,
+                 kernels::Copy{.src = packed_.in(packed_.sums, own.begin, own.count()),
+                               .dst = kernels::matrix(packed_.own.front(), DType::f32, 1, own.count())});
   group_ = -1;
 }
 

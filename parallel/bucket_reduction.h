@@ -21,8 +21,9 @@ class BucketReduction {
 
   bool is_under_way() const { return group_ >= 0; }
   /// Copies the bucket's gradients, which must be complete on `stream`, and starts to exchange them. The
-  /// bucket before must have ended. level: of the own sums, where the result goes.
-  void begin(int group, Bucket bucket, int level);
+  /// bucket before must have ended. time: which reduction of the step; its results go to the levels of the
+  /// own sums that Plan::owner says.
+  void begin(int group, Bucket bucket, int time);
   /// When the bucket's gradients are copied; on the stream of the additions.
   kernels::Event& copied() const { return *copied_; }
   /// Goes on as far as it can without a wait. may_write: also where the own sums are written, to the end.
@@ -38,7 +39,7 @@ class BucketReduction {
     const ReductionWays ways;
     BucketPlaces places;
   };
-  void pack(int level);
+  void pack(int time);
   bool adds_in_transport() const;
   void start_reduce();
   void end_reduce();

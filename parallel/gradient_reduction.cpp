@@ -129,7 +129,7 @@ bool GradientReduction::begin_next() {
     if (under_way_ == ring_.size()) return false;
     last_slot_ = (oldest_ + under_way_++) % ring_.size();
     ring_[last_slot_].queued = next;
-    ring_[last_slot_].reduction.begin(next.group, next.bucket, memory_.own_level(next.number));
+    ring_[last_slot_].reduction.begin(next.group, next.bucket, next.number);
   }
   for (LastBucket& last : last_of_place_)
     if (last.number == queued_before_ + 1) last.slot = last_slot_;
@@ -153,7 +153,7 @@ void GradientReduction::end_oldest() {
 }
 
 /// From ZeRO-2 on: adds the own sums of the bucket to those of the reductions before, with which they form
-/// a subtree.
+/// subtrees.
 void GradientReduction::add_to_earlier(const Queued& queued, kernels::Stream& stream) {
   const auto& [group, bucket, number] = queued;
   if (!memory_.layout.reduces_lanes()) return;
@@ -166,13 +166,13 @@ void GradientReduction::add_to_earlier(const Queued& queued, kernels::Stream& st
     if (memory_.group(group).chunks[i].owner == rank)
       count += memory_.group(group).chunks[i].where.global.count();
   if (count == 0) return;
-  for (int level = memory_.own_level(number); level > 0 && level >= memory_.own_level(number + 1); --level) {
-    const auto sum = [&](int of) {
-      return kernels::matrix(memory_.summed(group, own->offset, of), DType::f32, 1, count);
-    };
-    add_lanes(backend_, stream, memory_.layout.options.reduction_dtype, sum(level - 1), sum(level),
-              sum(level - 1));
-  }
+  const OwnerLevels& levels = memory_.layout.plan.owner;
+  const auto sum = [&](int level) {
+    return kernels::matrix(memory_.summed(group, own->offset, level), DType::f32, 1, count);
+  };
+  for (int i = 0; i < levels.subtrees(number); ++i)
+    for (const auto& [into, from] : levels.after(number, i))
+      add_lanes(backend_, stream, memory_.layout.options.reduction_dtype, sum(into), sum(from), sum(into));
 }
 
 /// Alone, a group has sums apart from its gradients where they are added along another axis then, or to
@@ -183,8 +183,11 @@ void GradientReduction::copy_own(const Queued& queued) {
   for (size_t i = bucket.begin; i < bucket.end; ++i) {
     const FlatChunk& c = memory_.group(g).chunks[i];
     const Box& box = c.where.global;
-    backend_.run(stream_, kernels::Copy{.src = memory_.chunk_gradient(c, 0),
-        .dst = kernels::matrix(memory_.summed(g, c.offset, memory_.own_level(number)), DType::f32, box.rows(), box.cols())});
+    backend_.run(stream_,
+                 kernels::Copy{.src = memory_.chunk_gradient(c, 0),
+                               .dst = kernels::matrix(
+                                   memory_.summed(g, c.offset, memory_.layout.plan.owner.level(number, 0)),
+                                   DType::f32, box.rows(), box.cols())});
   }
   add_to_earlier(queued, stream_);
 }

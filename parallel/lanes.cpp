@@ -44,6 +44,10 @@ int subtree_count(LaneRun run) {
   return count;
 }
 
+LaneRun lanes_at_time(int lanes, int dp, int time) {
+  return {std::min(lanes, time * dp), std::min(lanes, (time + 1) * dp)};
+}
+
 int sums_at_once(LaneRun run) {
   int most = 0;
   for (int lane = run.begin; lane < run.end; ++lane)
@@ -76,10 +80,10 @@ class LevelSearch {
     taken_[size_t(free)] = true;
     levels_.of_lane.push_back(int(free));
   }
-  /// The next lane, whose level is taken, is complete.
-  void add(int lane) {
-    auto [left, fresh] = sums_.emplace(lane, Sum{1, levels_.of_lane[levels_.after.size()]});
-    ENSURE(fresh, "lane {} comes twice", lane);
+  /// The next subtree, whose level is taken, is complete: a lane, or several.
+  void add(int first_lane, int lanes = 1) {
+    auto [left, fresh] = sums_.emplace(first_lane, Sum{lanes, levels_.of_lane[levels_.after.size()]});
+    ENSURE(fresh, "lane {} comes twice", first_lane);
     levels_.after.emplace_back();
     for (;;) {
       auto right = sums_.find(left->first ^ left->second.lanes);
@@ -119,6 +123,25 @@ LaneLevels levels_of_lanes(const LaneTimes& times, bool together) {
     }
   }
   return search.result();
+}
+
+int OwnerLevels::most_subtrees() const {
+  int most = 0;
+  for (int time = 0; time < times(); ++time) most = std::max(most, subtrees(time));
+  return most;
+}
+
+OwnerLevels owner_levels(int lanes, int dp) {
+  OwnerLevels owner;
+  LevelSearch search;
+  for (int time = 0; time < times_of_lanes(lanes, dp); ++time) {
+    const std::vector<LaneRun> subtrees = subtrees_of(lanes_at_time(lanes, dp, time));
+    for (size_t i = 0; i < subtrees.size(); ++i) search.take_level();
+    for (const LaneRun& subtree : subtrees) search.add(subtree.begin, subtree.count());
+    owner.begins.push_back(owner.begins.back() + int(subtrees.size()));
+  }
+  owner.levels = search.result();
+  return owner;
 }
 
 }  // namespace trainctl::parallel

@@ -14,11 +14,15 @@ namespace trainctl::parallel::sharding {
 /// A bucket while it is reduced. The places must stay as they are until the last round.
 struct PackedBucket {
   const BucketPlaces* places = nullptr;
+  int time = 0;              ///< which reduction of the step it is of
   DType dtype = DType::f32;  ///< of sums and received (ShardingOptions::reduction_dtype)
   char* sums = nullptr;      ///< [subtrees of this rank, places->count()]
   char* received = nullptr;
-  float* root = nullptr;  ///< bf16: this rank's slice, summed over all ranks; not used by the halving
-  float* own = nullptr;   ///< the result: the part that this rank owns; not used if it owns none
+  /// bf16: this rank's slice, added over all ranks, of each result; not used by the halving.
+  float* root = nullptr;
+  /// The results, one for each subtree that the lanes make (OwnerLevels): the part that this rank owns. Not
+  /// used if it owns none.
+  std::vector<float*> own = {};
 
   /// `count` elements from element `at` on of sums or received.
   kernels::Matrix in(char* buffer, int64_t at, int64_t count) const {

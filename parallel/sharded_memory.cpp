@@ -1,5 +1,7 @@
 #include "parallel/sharded_memory.h"
 
+#include "runtime/base/error.h"
+
 namespace trainctl::parallel::sharding {
 namespace {
 

@@ -37,9 +37,6 @@ class ShardedMemory {
     ENSURE(lane >= 0 && lane < layout.share_of(g).lanes.count());
     return size_t(lane) % levels(g).of_lane.size();
   }
-  /// The level of the sums of owned chunks to which reduction `number` of a step goes: those below it have
-  /// the sums of the reductions before, as the tree adds them.
-  int own_level(int number) const { return subtree_count({0, number}); }
   /// A chunk in a gradient of its use, and in its use's compute copy.
   kernels::Matrix chunk_gradient(const FlatChunk& c, int level) const;
   kernels::Matrix chunk_weight(const FlatChunk& c) const;

@@ -70,7 +70,9 @@ struct ParamUse {
 };
 
 struct ShardingOptions {
-  int zero_stage = 1;             ///< 2 and 3: the size of the first axis with lanes divides lanes
+  /// 2 and 3: where the size of the first axis with lanes does not divide lanes, it is the only axis with
+  /// them, and each rank computes as many (lanes_at_time): what it merges beyond its own goes nowhere.
+  int zero_stage = 1;
   bool shares_gradients = false;  ///< from ZeRO-2 on: two parts at a time have memory for gradients
   bool shares_weights = false;    ///< ZeRO-3: two parts at a time have memory for compute copies
   int lanes = 0;  ///< of all ranks, a power of two, at least those of an axis with lanes; 0: as many

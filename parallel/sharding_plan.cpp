@@ -79,13 +79,14 @@ void place_uses(const std::vector<ParamUse>& uses, const ShardingOptions& option
   }
 }
 
-LaneLine make_lane_line(const AxisLine& of, int lanes, int first_ranks) {
+LaneLine make_lane_line(const AxisLine& of, int lanes, int first_ranks, bool reduces_lanes) {
   ENSURE(of.size > 0 && first_ranks % of.size == 0,
          "axis {}: {} ranks with lanes do not divide the {} ranks of the first axis with lanes", of.axis,
          of.size, first_ranks);
   LaneLine line{
       .axis = of.axis, .ranks = of.size, .sharing = first_ranks / of.size, .lanes = lanes, .subtrees = 0};
-  for (int r = 0; r < line.ranks; ++r) line.subtrees += subtree_count(lanes_of_rank(lanes, line.ranks, r));
+  for (int r = 0; r < line.ranks; ++r)
+    line.subtrees += reduces_lanes ? 1 : subtree_count(lanes_of_rank(lanes, line.ranks, r));
   return line;
 }
 
@@ -94,14 +95,14 @@ int find_line(Plan& plan, const AxisLines& lines, AxisSet axis) {
   for (size_t i = 0; i < plan.lines.size(); ++i)
     if (plan.lines[i].axis == axis) return int(i);
   const LaneLine& first = plan.lines.front();
-  plan.lines.push_back(
-      make_lane_line(axis == 0 ? AxisLine{.axis = 0} : line_of(lines, axis), first.lanes, first.ranks));
+  plan.lines.push_back(make_lane_line(axis == 0 ? AxisLine{.axis = 0} : line_of(lines, axis), first.lanes,
+                                      first.ranks, plan.reduces_lanes));
   return int(plan.lines.size()) - 1;
 }
 
 /// lanes 0, 1, .. of those that come to a rank one after another, or of the line's lanes.
 LaneRun lanes_here(const LaneLine& line, const Plan& plan, int rank) {
-  if (plan.reduces_lanes) return {0, line.lanes / line.ranks};
+  if (plan.reduces_lanes) return {0, times_of_lanes(line.lanes, line.ranks)};
   return lanes_of_rank(line.lanes, line.ranks, rank);
 }
 
@@ -119,9 +120,6 @@ int gradient_level_count(const LaneLine& line, const Plan& plan, const ShardingO
   if (line.sharing > 1 || plan.parts_of_lane > 1) return gradient_levels(line, plan, options, rank).count;
   return plan.reduces_lanes ? 1 : sums_at_once(lanes_here(line, plan, rank));
 }
-
-/// Of the sums of own chunks: as many as exist at one time while those of one time after another are added.
-int own_levels(const Plan& plan) { return sums_at_once({0, plan.reductions}); }
 
 /// Where the gradients of each line begin, and where those of the last one end: elements.
 std::vector<int64_t> gradient_begins(const Plan& plan, const std::vector<int>& levels) {
@@ -251,14 +249,15 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   const AxisLine first = with_lanes == lines.end() ? AxisLine{.axis = 0} : *with_lanes;
   const AxisLine tensor = line_of(lines, axes::tensor);
   const int lanes = options.lanes > 0 ? options.lanes : first.size;
-  plan.lines.push_back(make_lane_line(first, lanes, first.size));
-  plan.parts_of_lane = options.parts_of_lane;
   plan.reduces_lanes = (options.zero_stage >= 2 && first.size > 1) || options.has_parts;
-  ENSURE(!plan.reduces_lanes || lanes % plan.lanes_at_once() == 0, "ZeRO-{} with {} lanes on {} ranks",
-         options.zero_stage, lanes, plan.lanes_at_once());
-  if (plan.reduces_lanes) plan.reductions = lanes / plan.lanes_at_once();
+  plan.lines.push_back(make_lane_line(first, lanes, first.size, plan.reduces_lanes));
+  plan.parts_of_lane = options.parts_of_lane;
+  plan.owner = plan.reduces_lanes ? owner_levels(lanes, plan.lanes_at_once()) : owner_levels(1, 1);
   list_chunks(uses, grids, tensor, plan);
   for (GroupPlan& group : plan.groups) group.line = find_line(plan, lines, group.key.lane_axis(lines));
+  ENSURE(plan.owner.most_subtrees() == 1 || (plan.lines.size() == 1 && !options.fast_reduction),
+         "{} lanes are reduced by {} ranks, which do not divide them, along {} axes", lanes,
+         plan.lanes_at_once(), plan.lines.size());
   place_uses(uses, options, tensor, plan);
   for (int g = 0; g < int(plan.groups.size()); ++g) {
     GroupPlan& group = plan.groups[size_t(g)];
@@ -268,7 +267,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
     deal_chunks(group, uses, plan.line_of(g).ranks);
   }
   // Only where they stay until the step: no other part takes their place, and no later time adds to them.
-  const bool keeps_gradients = !plan.reduces_lanes || (plan.reductions == 1 && !options.shares_gradients);
+  const bool keeps_gradients = !plan.reduces_lanes || (plan.owner.times() == 1 && !options.shares_gradients);
   for (int g = 0; g < int(plan.groups.size()); ++g) {
     GroupPlan& group = plan.groups[size_t(g)];
     const bool added_here =
@@ -354,9 +353,10 @@ ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const A
                       plan.muon.bytes(),
                       plan.muon.square_sums()};
   for (int g = 0; g < int(plan.groups.size()); ++g) {
-    const GroupBytes group = group_bytes(
-        plan, g, options, lines,
-        {.own = share.elements[size_t(g)], .blocks = share.blocks[size_t(g)], .levels = own_levels(plan)});
+    const GroupBytes group = group_bytes(plan, g, options, lines,
+                                         {.own = share.elements[size_t(g)],
+                                          .blocks = share.blocks[size_t(g)],
+                                          .levels = plan.owner.levels.count});
     bytes.weights += group.weights;
     for (const size_t state : group.states) bytes.optimizer += state;
     bytes.communication += group.summed;
@@ -443,7 +443,7 @@ GroupBytes Layout::group_bytes(int g) const {
   return sharding::group_bytes(plan, g, options, lines,
                                {.own = group(g).own(share_of(g).rank),
                                 .blocks = group(g).own_blocks(share_of(g).rank),
-                                .levels = own_levels(plan)});
+                                .levels = plan.owner.levels.count});
 }
 
 ShardingBytes Layout::bytes() const { return bytes_of(plan, options, lines, sharding::share_of(*this)); }

@@ -104,7 +104,7 @@ struct LaneLine {
   /// Ranks of the first line that have one rank of this one: neighbours, whose lanes all come to it.
   int sharing = 1;
   int lanes = 1;     ///< of all of them
-  int subtrees = 1;  ///< of all of them: what their runs of lanes consist of
+  int subtrees = 1;  ///< of all of them: what their lanes of one reduction consist of
   int64_t gradient_elements = 0;  ///< of one level; of two parts where they take turns
   LargestBucket largest;
   int rank_of(int first_rank) const { return first_rank / sharing; }  ///< of a rank of the first line
@@ -124,7 +124,8 @@ struct Plan {
   int parts_of_lane = 1;  ///< of ShardingOptions
   /// Lanes that all ranks compute at one time, where lanes are reduced.
   int lanes_at_once() const { return lines.front().ranks * parts_of_lane; }
-  int reductions = 1;  ///< of a step: one, or one for each time
+  /// Of the sums of own chunks. Its times are the reductions of a step: one, or one for each time.
+  OwnerLevels owner;
   const LaneLine& line_of(int group) const { return lines[size_t(groups[size_t(group)].line)]; }
 };
 
@@ -186,7 +187,7 @@ struct Layout {
   bool shards_weights() const { return sharding::shards_weights(options, plan.lines.front().ranks); }
   bool shards_weights(int g) const { return sharding::shards_weights(options, line_of(g).ranks); }
   bool reduces_lanes() const { return plan.reduces_lanes; }
-  int reductions() const { return plan.reductions; }
+  int reductions() const { return plan.owner.times(); }
   /// Of all lines and levels.
   int64_t gradient_elements() const;
 

@@ -21,12 +21,12 @@ int64_t most_of_a_slice(int64_t elements, int ranks) {
   return elements == 0 ? 0 : (elements + ranks - 1) / ranks + kSliceAlign;
 }
 
-std::vector<Addition> additions_of(const std::vector<LaneRun>& subtrees) {
+TreeAdditions additions_of(const std::vector<LaneRun>& subtrees) {
   struct Sum {
     LaneRun lanes;
     int at;
   };
-  std::vector<Addition> additions;
+  TreeAdditions result;
   std::vector<Sum> open;  // neighbouring subtrees that have not met their sibling yet
   for (int i = 0; i < int(subtrees.size()); ++i) {
     open.push_back({subtrees[size_t(i)], i});
@@ -34,14 +34,13 @@ std::vector<Addition> additions_of(const std::vector<LaneRun>& subtrees) {
       Sum &left = open[open.size() - 2], right = open.back();
       const int lanes = left.lanes.count();
       if (right.lanes.count() != lanes || left.lanes.begin % (2 * lanes) != 0) break;
-      additions.push_back({left.at, right.at});
+      result.additions.push_back({left.at, right.at});
       left.lanes.end = right.lanes.end;
       open.pop_back();
     }
   }
-  ENSURE(open.size() == 1 && additions.size() + 1 == subtrees.size(), "{} subtrees are not one tree",
-         subtrees.size());
-  return additions;
+  for (const Sum& sum : open) result.left.push_back(sum.at);
+  return result;
 }
 
 }  // namespace trainctl::parallel::sharding

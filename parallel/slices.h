@@ -23,8 +23,12 @@ int64_t most_of_a_slice(int64_t elements, int ranks);
 struct Addition {
   int into = 0, from = 0;
 };
-/// The additions that make one sum, the first, of the subtrees' sums: those of the tree over all lanes.
-/// `subtrees`: in order, together the whole tree.
-std::vector<Addition> additions_of(const std::vector<LaneRun>& subtrees);
+/// The additions of the tree over all lanes within neighbouring subtrees' sums, given in order, and which of
+/// the sums are left: the first alone where they are the whole tree.
+struct TreeAdditions {
+  std::vector<Addition> additions;
+  std::vector<int> left;
+};
+TreeAdditions additions_of(const std::vector<LaneRun>& subtrees);
 
 }  // namespace trainctl::parallel::sharding

@@ -243,15 +243,11 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
   return result;
 }
 
-bool reduces_each_lane(const ParallelSpec& p) {
-  return (p.zero_stage >= 2 && p.ranks_of_parameters() > 1) || p.context_blocks > 1;
-}
-
 bool shards_weights(const ParallelSpec& p) { return p.zero_stage >= 3 && p.ranks_of_parameters() > 1; }
 
 parallel::ShardingOptions sharding_options(const JobSpec& job) {
   return {.zero_stage = job.parallelism.zero_stage,
-          .shares_gradients = reduces_each_lane(job.parallelism) && job.micro_batches_per_lane() == 1,
+          .shares_gradients = job.parallelism.reduces_each_lane() && job.micro_batches_per_lane() == 1,
           .shares_weights = shards_weights(job.parallelism) && job.parallelism.reshard_after_forward,
           .lanes = int(job.parallelism.lanes * job.parallelism.context_blocks),
           .accumulates = job.micro_batches_per_lane() > 1,

@@ -84,10 +84,6 @@ ModelTables model_tables(const JobSpec& job, std::optional<ModelPlan> model = st
 
 StageUses stage_uses(const ModelTables& tables, const JobSpec& job, const parallel::MeshPosition& at);
 
-/// From ZeRO-2 on: the gradients of a lane are reduced as soon as they are complete, and the dp ranks compute
-/// neighbouring lanes at one time. Otherwise a rank has neighbouring lanes, reduced once a step.
-bool reduces_each_lane(const ParallelSpec& parallelism);
-
 /// ZeRO-3: compute copies are kept by their owners alone, and gathered for each use.
 bool shards_weights(const ParallelSpec& parallelism);
 

@@ -14,7 +14,7 @@ Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
 }
 
 double busy_share_of_lanes(const ParallelSpec& p) {
-  const int most = parallel::lanes_of_rank(int(p.lanes), p.data, 0).count();
+  const int most = parallel::times_of_lanes(int(p.lanes), p.data);
   return double(p.lanes) / (double(most) * p.data);
 }
 

@@ -14,22 +14,28 @@ namespace {
 /// What a width costs that does not divide the lanes.
 std::string uneven_width_note(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
+  const int64_t most = job.lanes_computed_by(0);
+  const std::string waits = fmt::format(
+      "data = {} does not divide the {} lanes: ranks have {} or {}, and all wait for those with {} ({:.0f} % "
+      "of "
+      "the ranks' time)",
+      p.data, p.lanes, most - 1, count_of(most, "lane"), most, 100 * (1 - busy_share_of_lanes(p)));
+  const int even = std::bit_floor(unsigned(p.data));
+  if (p.reduces_each_lane()) {
+    const auto sums = [&](int data) { return parallel::owner_levels(int(p.lanes), data).levels.count; };
+    return fmt::format("{}; a rank holds up to {} of its share, where data = {} has {}", waits,
+                       count_of(sums(p.data), "sum of the gradients", "sums of the gradients"), even,
+                       sums(even));
+  }
   int sums = 1, sent = 1;
   for (int rank = 0; rank < p.data; ++rank) {
     sums = std::max(sums, parallel::sums_at_once(job.lanes_of(rank)));
     sent = std::max(sent, parallel::subtree_count(job.lanes_of(rank)));
   }
-  const int64_t most = job.lanes_of(0).count();
   return fmt::format(
-      "data = {} does not divide the {} lanes: ranks have {} or {}, and all wait for those with {} ({:.0f} % "
-      "of "
-      "the ranks' time); a rank holds up to {} and sends up to {} of its lanes, where data = {} has {} and "
-      "sends 1",
-      p.data, p.lanes, most - 1, count_of(most, "lane"), most,
-      100 * (1 - busy_share_of_lanes(job.parallelism)),
-      count_of(sums, "sum of the gradients", "sums of the gradients"), sent, std::bit_floor(unsigned(p.data)),
-      parallel::sums_at_once(
-          parallel::lanes_of_rank(int(p.lanes), int(std::bit_floor(unsigned(p.data))), 0)));
+      "{}; a rank holds up to {} and sends up to {} of its lanes, where data = {} has {} and sends 1", waits,
+      count_of(sums, "sum of the gradients", "sums of the gradients"), sent, even,
+      parallel::sums_at_once(parallel::lanes_of_rank(int(p.lanes), even, 0)));
 }
 
 /// What it costs to gather weights part by part, or to keep them then.
@@ -81,9 +87,9 @@ std::string muon_note(const PlanReport& r) {
 /// What reducing each lane costs, and why it may save nothing.
 std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
   std::vector<std::string> notes;
-  if (!reduces_each_lane(job.parallelism)) return notes;
+  if (!job.parallelism.reduces_each_lane()) return notes;
   const int zero = job.parallelism.zero_stage;
-  const int64_t lanes = job.lanes_of(0).count(), together = job.micro_batches_per_lane();
+  const int64_t lanes = job.lanes_computed_by(0), together = job.micro_batches_per_lane();
   const bool has_blocks = job.parallelism.context_blocks > 1;
   if (lanes > 1 && job.parallelism.ranks_of_parameters() > 1)
     notes.push_back(fmt::format("{} sends the gradients of each of a rank's {}: {} times the bytes of {}",
@@ -108,7 +114,7 @@ std::string no_room_to_grow_note(const PlanReport& r) {
   if (p.data == 1 || p.lanes >= 2 * p.data || r.job.micro_batches_per_lane() % 2 != 0) return "";
   const JobPlan wider = make_plan(twice, r.device);
   const std::string cost =
-      reduces_each_lane(r.job.parallelism)
+      r.job.parallelism.reduces_each_lane()
           ? fmt::format("a rank would send {} a step over the data axis instead of {}",
                         memory_text(wider.traffic.data), memory_text(r.plan.traffic.data))
           : fmt::format("{} of memory more a rank",
@@ -123,7 +129,7 @@ std::string no_room_to_grow_note(const PlanReport& r) {
 std::string shared_gradients_note(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
   const int at_once = p.expert * p.blocks_of_rank(), in_tree = std::bit_width(unsigned(at_once));
-  const bool adds = reduces_each_lane(job.parallelism), merges = job.micro_batches_per_lane() == 1;
+  const bool adds = job.parallelism.reduces_each_lane(), merges = job.micro_batches_per_lane() == 1;
   std::string hint;
   if (in_tree < at_once && !(adds && merges))
     hint = fmt::format("; with{}{}{} it would be {}", adds ? "" : " zero_stage = 2",

@@ -38,7 +38,7 @@ class Planner {
   PlanBasis basis() const { return {job_, device_, tables_}; }
   /// Of a data-parallel rank: ranks with as many lanes have the same.
   const PipelinePlan& pipeline(int dp_rank) {
-    const auto [known, fresh] = pipelines_.try_emplace(job_.lanes_of(dp_rank).count());
+    const auto [known, fresh] = pipelines_.try_emplace(job_.lanes_computed_by(dp_rank));
     if (fresh) known->second = plan_pipeline(job_, dp_rank);
     return known->second;
   }
@@ -81,7 +81,7 @@ class Planner {
       for (const auto& ranks :
            parallel::sharding::rank_classes(parts.uses.uses, tables_.grids.grids, parts.sharding, lines)) {
         const int context = job_.parallelism.context, dp = ranks.first_rank / context;
-        const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_of(dp).count());
+        const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_computed_by(dp));
         if (fresh) known->second = alike(rank_parts(basis(), {.dp = dp, .pp = parts.at.pp}));
         RankMemory m = known->second;
         add_state(m, basis(), ranks.bytes);

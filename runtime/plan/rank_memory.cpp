@@ -22,7 +22,7 @@ size_t trace_spans(const JobSpec& job) {
   const double micro_batches =
       std::ceil(double(job.batch.global_sequences) / double(job.batch.micro_sequences * p.data));
   const double parts = std::ceil(double(job.model.num_layers) / p.pipeline) + 3 * p.virtual_stages;
-  const double reductions = reduces_each_lane(job.parallelism) ? micro_batches : 1;
+  const double reductions = job.parallelism.reduces_each_lane() ? micro_batches : 1;
   const double messages = p.pipeline > 1 ? 4 * p.virtual_stages : 0;
   const double keys = p.context > 1 ? 3 * rounds(p.context) + 1 : 0;  // of a layer, with recomputation
   const double rows = p.expert > 1 ? 12 : 0;                          // likewise

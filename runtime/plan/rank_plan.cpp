@@ -54,7 +54,8 @@ RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at) {
                             .cuts = job.parallelism.context_blocks > 1,
                             .weights = job.data.weighs_targets(),
                             .mtp = int(job.model.mtp.num_layers)},
-                  .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences};
+                  .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences,
+                  .counted_micro_batches = job.counted_micro_batches_of(at.dp)};
   parts.lines = lines_of(parts.groups);
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.ranks_of_parameters() > 1;
   parts.sharding.links = device.is_host() ? parallel::links_of_hosts() : parallel::links_of_gpus();

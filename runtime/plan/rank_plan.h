@@ -36,7 +36,8 @@ struct RankParts {
   StageUses uses;                     ///< parameters, and the sublayers and other parts of each virtual stage
   parallel::ShardingOptions sharding;
   BatchRows batch;        ///< what it reads of a batch
-  int64_t sequences = 0;  ///< of a step
+  int64_t sequences = 0;  ///< that it computes in a step
+  int64_t counted_micro_batches = 0;  ///< JobSpec::counted_micro_batches_of
 };
 RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at);
 

@@ -122,7 +122,8 @@ std::string optimizer_text(const OptimizerSpec& optimizer) {
 }
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
-  const int sums = reduces_each_lane(r.job.parallelism) ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
+  const int sums =
+      r.job.parallelism.reduces_each_lane() ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
   const bool in_turn = sharding_options(r.job).shares_gradients;
   const int blocks = r.job.parallelism.blocks_of_rank();
   std::vector<Term> terms = {

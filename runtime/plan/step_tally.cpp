@@ -122,7 +122,7 @@ StepTally tally_step(const PlanBasis& basis, const parallel::MeshPosition& at, b
 
 RankTraffic rank_traffic(const PlanBasis& basis, const parallel::MeshPosition& at) {
   const auto& [job, device, tables] = basis;
-  const bool by_lanes = reduces_each_lane(job.parallelism);
+  const bool by_lanes = job.parallelism.reduces_each_lane();
   const JobSpec fewest = with_fewest_lanes(job);
   // Each further round of micro-batches, or each further lane of a rank, adds the same messages.
   const auto with = [&](int64_t n) {
@@ -131,10 +131,11 @@ RankTraffic rank_traffic(const PlanBasis& basis, const parallel::MeshPosition& a
   };
   // In a V the first round is still on its way back when the second one begins.
   const int64_t round = job.parallelism.pipeline * (job.parallelism.stage_order().v_shaped ? 2 : 1);
-  const int64_t all = by_lanes ? job.lanes_of(at.dp).count() : fewest.micro_batches_per_lane();
+  const int64_t all = by_lanes ? job.lanes_computed_by(at.dp) : fewest.micro_batches_per_lane();
   const int64_t fewer = by_lanes ? int64_t(std::bit_ceil(uint64_t(round))) : all % round + round;
   const int64_t more = by_lanes ? 2 * fewer : fewer + round;
-  if (all <= more) return with(all);
+  // With few all are counted. Of many that the width does not divide, the last time is counted as a full one.
+  if (all <= more) return by_lanes ? traffic_of(tally_step(basis, at, false)) : with(all);
   const RankTraffic first = with(fewer), second = with(more);
   const double times = double(all - fewer) / double(more - fewer);
   const auto extended = [&](double RankTraffic::*of) {

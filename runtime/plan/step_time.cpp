@@ -200,7 +200,7 @@ double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
     const double reduce_s = p.zero_stage == 0 ? all_s : all_s * wire / (wire + gathered);
     const double gather_s = all_s - reduce_s;
     const double window =
-        reduces_each_lane(job_.parallelism) ? backward_s * double(job_.micro_batches_of(0)) : backward_s;
+        job_.parallelism.reduces_each_lane() ? backward_s * double(job_.micro_batches_of(0)) : backward_s;
     exposed = std::max(reduce_s / parts, reduce_s - window);
     if (gather_s > 0) exposed += std::max(gather_s / parts, gather_s - forward_s);
   }

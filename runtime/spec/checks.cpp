@@ -173,6 +173,27 @@ void check_pipeline(Resolution& r) {
              {"`trainctl explain parallelism.pipeline_schedule` tells what each schedule needs"});
 }
 
+/// Widths that do not divide the lanes.
+void check_uneven_width(Resolution& r) {
+  const ParallelSpec& p = r.job.parallelism;
+  if (!r.sound({"parallelism.lanes", "parallelism.data", "parallelism.zero_stage", "parallelism.expert",
+                "parallelism.context_blocks", "parallelism.reduction"}) ||
+      p.data > p.lanes || p.lanes % p.data == 0)
+    return;
+  const auto refuse = [&](const std::string& with, const char* field, const char* otherwise) {
+    r.report("E0315", fmt::format("with {} the data parallel size must divide the number of lanes", with),
+             {"parallelism.data", "parallelism.lanes", field},
+             {fmt::format("use {}{}", power_of_two_up_to(p.data), otherwise)},
+             fmt::format("{} is not a multiple of {}", p.lanes, p.data));
+  };
+  if (p.context_blocks > 1) return refuse("context blocks", "parallelism.context_blocks", "");
+  if (p.zero_stage < 2) return;
+  const std::string zero = fmt::format("ZeRO-{} and ", p.zero_stage);
+  if (p.expert > 1) return refuse(zero + "shared experts", "parallelism.expert", ", or zero_stage 1");
+  if (p.reduction == GradientSums::fast)
+    refuse(zero + "fast sums", "parallelism.reduction", ", or parallelism.reduction exact");
+}
+
 void check_lanes(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
   const BatchSpec& b = r.job.batch;
@@ -188,17 +209,7 @@ void check_lanes(Resolution& r) {
                      "sums in another order from there on",
                      p.lanes == 1 ? "1" : fmt::format("1 to {}", p.lanes))},
         fmt::format("{} is more than {}", p.data, p.lanes));
-  const bool cuts = p.context_blocks > 1;
-  if (r.sound({"parallelism.lanes", "parallelism.data", "parallelism.zero_stage"}) &&
-      (p.zero_stage >= 2 || cuts) && p.data <= p.lanes && p.lanes % p.data != 0)
-    r.report("E0315",
-             fmt::format("with {} the data parallel size must divide the number of lanes",
-                         cuts ? "context blocks" : fmt::format("ZeRO-{}", p.zero_stage)),
-             {"parallelism.data", "parallelism.lanes",
-              cuts ? "parallelism.context_blocks" : "parallelism.zero_stage"},
-             {fmt::format("use {}{}", power_of_two_up_to(p.data),
-                          cuts ? "" : ", or zero_stage 1, which takes any width")},
-             fmt::format("{} is not a multiple of {}", p.lanes, p.data));
+  check_uneven_width(r);
   if (r.sound({"parallelism.zero_stage", "parallelism.reshard_after_forward"}) && p.zero_stage < 3 &&
       !p.reshard_after_forward)
     r.report(

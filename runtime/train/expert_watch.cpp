@@ -10,7 +10,7 @@
 namespace trainctl {
 
 ExpertWatch::ExpertWatch(RankResources& rank)
-    : rank_(rank), micro_batches_(rank.plan.program.shape.pipeline.micro_batches) {
+    : rank_(rank), micro_batches_(rank.plan.counted_micro_batches) {
   for (const Param& p : rank.tables.params.params) {
     if (p.mtp > 0) continue;  // modules of multi-token prediction are not counted
     // A layer may have a gate of a shared expert in addition.

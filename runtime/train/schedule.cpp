@@ -45,10 +45,11 @@ int64_t DataPosition::tokens_at(int64_t tokens_per_step, int64_t at_step) const 
 
 std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp) {
   const uint64_t per_lane = uint64_t(job.batch.global_sequences) / uint64_t(job.parallelism.lanes);
-  const parallel::LaneRun run = job.lanes_of(dp);
+  const bool by_time = job.parallelism.reduces_each_lane();
   std::vector<uint64_t> indices;
-  for (int i = 0; i < run.count(); ++i) {
-    const int lane = reduces_each_lane(job.parallelism) ? i * job.parallelism.data + dp : run.begin + i;
+  for (int i = 0; i < job.lanes_computed_by(dp); ++i) {
+    const int64_t lane = by_time ? (int64_t(i) * job.parallelism.data + dp) % job.parallelism.lanes
+                                 : job.lanes_of(dp).begin + i;
     for (uint64_t s = 0; s < per_lane; ++s)
       indices.push_back(uint64_t(first) + uint64_t(lane) * per_lane + s);
   }

@@ -29,7 +29,8 @@ struct DataPosition {
 
 /// The global indices of the samples of data-parallel rank `dp` in a step whose first sample is `first`, in
 /// the order of its micro-batches. The global batch is cut into lanes, a lane into micro-batches; a rank has
-/// a run of lanes, or each dp-th one (reduces_each_lane).
+/// a run of lanes, or each dp-th one (ParallelSpec::reduces_each_lane), and where that ends one of the first
+/// again, which does not count.
 std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp);
 
 }  // namespace trainctl

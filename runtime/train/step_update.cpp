@@ -89,7 +89,7 @@ std::vector<double> StepEnd::mtp_losses(const TargetCounts& targets) const {
   if (modules == 0) return {};
   MtpSums sums;
   const StageModel& model = *rank_.model;
-  for (int mb = 0; rank_.owns_losses() && mb < rank_.plan.program.shape.pipeline.micro_batches; ++mb)
+  for (int64_t mb = 0; rank_.owns_losses() && mb < rank_.plan.counted_micro_batches; ++mb)
     for (int i = 0; i < modules * model.losses(); ++i)
       sums.losses[size_t(i / model.losses())].add(
           rank_.loss_sums()[mb * model.loss_sums() + model.losses() + i]);
@@ -105,8 +105,8 @@ StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets
   StepSums sums;
   rank_.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
-  const int micro_batches = rank_.plan.program.shape.pipeline.micro_batches;
-  for (int mb = 0; rank_.owns_losses() && mb < micro_batches; ++mb)
+  const int64_t micro_batches = rank_.plan.counted_micro_batches;
+  for (int64_t mb = 0; rank_.owns_losses() && mb < micro_batches; ++mb)
     for (int i = 0; i < rank_.model->losses(); ++i)
       sums.loss.add(rank_.loss_sums()[mb * rank_.model->loss_sums() + i]);
   if (rank_.owns_losses()) sums.targets = rank_.tokens->targets_weight();

@@ -92,14 +92,14 @@ void TokenFeed::upload(size_t sequences, kernels::Stream& stream, OfSequence of_
   stream.wait(*half.copied);
 }
 
-void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream) {
+void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream, int64_t counted) {
   const size_t width = size_t(cut_.seq_len) + 1, tokens = samples.tokens.size(), n = tokens / width;
   ENSURE(n * width == tokens, "{} tokens for sequences of {}", tokens, cut_.seq_len);
   ENSURE(samples.document_starts.size() == (rows_.documents ? tokens : 0), "documents of {} tokens of {}",
          samples.document_starts.size(), tokens);
   ENSURE(samples.weights.size() == tokens || (samples.weights.empty() && !rows_.weights),
          "weights of {} tokens of {}", samples.weights.size(), tokens);
-  targets_ = targets_of(samples, n);
+  targets_ = targets_of(samples, std::min(n, size_t(counted)));
   upload(n, stream, [&](const BatchRow& row, size_t i, int32_t* out) { row.fill(sample(samples, i), out); });
 }
 

@@ -1,6 +1,7 @@
 // TokenFeed uploads the arrays of a step's batch to the device, in one copy on its own stream, while the
 // previous step computes.
 #pragma once
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -26,7 +27,9 @@ class TokenFeed {
   /// Uploads samples: at most `sequences` sequences of seq_len + 1 tokens; whole micro-batches where
   /// sequences are cut. Work enqueued on `stream` from now on sees them. They stay valid until the call after
   /// the next one; before that call, the work of `stream` that uses them must be done.
-  void upload(const data::SampleBatch& samples, kernels::Stream& stream);
+  ///   counted   sequences whose targets count: the first ones
+  void upload(const data::SampleBatch& samples, kernels::Stream& stream,
+              int64_t counted = std::numeric_limits<int64_t>::max());
   /// The same with rows that are made already, of whole sequences: `rows` has seq_len elements of each.
   void upload(const PerField<std::vector<int32_t>>& rows, size_t sequences, kernels::Stream& stream);
   /// Sum of the weights of this rank's targets of the newest upload, whether or not it reads targets: their

@@ -326,7 +326,8 @@ struct Trainer::Impl {
     for (; requested_step < std::min(last, now.step + job.data.prefetch_batches); ++requested_step)
       prefetcher->request(sample_indices(job, now.start.samples_at(job.batch, requested_step), rank.at.dp));
     double waited = 0;
-    rank.tokens->upload(prefetcher->next(&waited), *rank.stream);
+    rank.tokens->upload(prefetcher->next(&waited), *rank.stream,
+                        rank.plan.counted_micro_batches * job.batch.micro_sequences);
     step_clock.waited_for_data(waited);
   }
 

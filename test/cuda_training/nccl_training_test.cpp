@@ -146,6 +146,10 @@ TEST_CASE("NCCL: ZeRO-2, ZeRO-3 and widths that do not divide the lanes have the
     j.parallelism.schedule = Schedule::zb_h1;
   });
   check_mesh(base, dir.path(), "dp3", [](JobSpec& j) { j.parallelism.data = 3; });
+  check_mesh(base, dir.path(), "zero3dp3", [](JobSpec& j) {
+    j.parallelism.data = 3;
+    j.parallelism.zero_stage = 3;
+  });
   base.parallelism.data = 4;
   for (const int zero : {2, 3}) {
     base.parallelism.zero_stage = zero;
@@ -162,7 +166,7 @@ TEST_CASE("NCCL: gradients in bf16, exchanged in either way, have the bits of on
   check_mesh(base, dir.path(), "halving", [](JobSpec& j) { j.parallelism.data = 4; });
   check_mesh(base, dir.path(), "dp3", [](JobSpec& j) { j.parallelism.data = 3; });
   check_mesh(base, dir.path(), "direct2", [](JobSpec& j) {
-    j.parallelism.data = 4;
+    j.parallelism.data = 3;
     j.parallelism.zero_stage = 2;
     j.parallelism.reduction_algorithm = parallel::ExchangeChoice::direct;
   });

@@ -85,7 +85,9 @@ TEST_CASE("every width adds the tree over all lanes", "[lanes]") {
         sums.insert(sums.end(), own.begin(), own.end());
       }
       REQUIRE(next == lanes);
-      for (const auto& [into, from] : additions_of(all)) {
+      const TreeAdditions added = additions_of(all);
+      CHECK(added.left == std::vector<int>{0});
+      for (const auto& [into, from] : added.additions) {
         CHECK(into < from);
         sums[size_t(into)] = "(" + sums[size_t(into)] + "+" + sums[size_t(from)] + ")";
       }
@@ -133,6 +135,42 @@ TEST_CASE("lanes that come to a place of a shorter line are added as the tree ov
             }
             CHECK(std::count(came.begin(), came.end(), 1) == lanes);
           }
+}
+
+TEST_CASE("lanes reduced time by time are added as the tree over all lanes, at every width", "[lanes]") {
+  for (int lanes = 1; lanes <= 64; lanes *= 2)
+    for (int dp = 1; dp <= lanes; ++dp) {
+      CAPTURE(lanes, dp);
+      const OwnerLevels owner = owner_levels(lanes, dp);
+      REQUIRE(owner.times() == times_of_lanes(lanes, dp));
+      if (lanes % dp == 0) CHECK(owner.most_subtrees() == 1);
+      std::vector<std::string> levels(size_t(owner.levels.count));
+      for (int time = 0; time < owner.times(); ++time) {
+        const LaneRun run = lanes_at_time(lanes, dp, time);
+        std::vector<LaneRun> all;
+        std::vector<std::string> sums;
+        for (int lane = run.begin; lane < run.end; ++lane) {
+          all.push_back({lane, lane + 1});
+          sums.push_back(sum_tree(lane, lane + 1));
+        }
+        const TreeAdditions added = additions_of(all);
+        for (const auto& [into, from] : added.additions)
+          sums[size_t(into)] = "(" + sums[size_t(into)] + "+" + sums[size_t(from)] + ")";
+        REQUIRE(int(added.left.size()) == owner.subtrees(time));
+        for (int i = 0; i < owner.subtrees(time); ++i) {
+          std::string& level = levels[size_t(owner.level(time, i))];
+          CHECK(level.empty());  // nothing is overwritten
+          level = sums[size_t(added.left[size_t(i)])];
+        }
+        for (int i = 0; i < owner.subtrees(time); ++i)
+          for (const auto& [into, from] : owner.after(time, i)) {
+            levels[size_t(into)] = "(" + levels[size_t(into)] + "+" + levels[size_t(from)] + ")";
+            levels[size_t(from)].clear();
+          }
+      }
+      CHECK(levels.front() == sum_tree(0, lanes));
+      CHECK(std::count(levels.begin(), levels.end(), "") + 1 == int(levels.size()));
+    }
 }
 
 TEST_CASE("slices cover a vector once, in order, and none is larger than planned", "[lanes]") {

@@ -118,6 +118,12 @@ struct ParallelSpec {
   parallel::MeshShape mesh() const { return {.tp = tensor, .cp = context, .dp = data, .pp = pipeline}; }
   /// Ranks that have the same parameters: each computes other tokens.
   int ranks_of_parameters() const { return context * data; }
+  /// From ZeRO-2 on, and with context blocks: each lane is reduced as soon as it is complete, and the
+  /// data-parallel ranks compute neighbouring lanes at one time (parallel::lanes_at_time). Otherwise a rank
+  /// has neighbouring lanes, reduced once a step.
+  bool reduces_each_lane() const {
+    return (zero_stage >= 2 && ranks_of_parameters() > 1) || context_blocks > 1;
+  }
   /// Context blocks of a rank.
   int blocks_of_rank() const { return int(context_blocks / context); }
   parallel::VirtualStages stage_order() const {
@@ -315,7 +321,8 @@ struct JobSpec {
   }
   bool recomputes_layers() const { return recomputed_layers(1) > 0; }
   int64_t tokens_per_step() const { return batch.global_sequences * data.seq_len; }
-  /// The lanes of a data-parallel rank. Rank 0 has the most; no rank has more than one less.
+  /// The lanes of a data-parallel rank where they are neighbours (not ParallelSpec::reduces_each_lane). Rank
+  /// 0 has the most; no rank has more than one less.
   parallel::LaneRun lanes_of(int dp_rank) const {
     return parallel::lanes_of_rank(int(parallelism.lanes), parallelism.data, dp_rank);
   }
@@ -323,8 +330,23 @@ struct JobSpec {
   int64_t micro_batches_per_lane() const {
     return batch.global_sequences / (parallelism.lanes * batch.micro_sequences);
   }
-  /// Micro-batches of a data-parallel rank in a step.
-  int64_t micro_batches_of(int dp_rank) const { return micro_batches_per_lane() * lanes_of(dp_rank).count(); }
+  /// How many lanes a rank computes in a step. Where each lane is reduced as soon as it is complete, all
+  /// ranks run one program: one without a lane at the last time computes one that does not count.
+  int lanes_computed_by(int dp_rank) const {
+    return parallelism.reduces_each_lane()
+               ? parallel::times_of_lanes(int(parallelism.lanes), parallelism.data)
+               : lanes_of(dp_rank).count();
+  }
+  /// Micro-batches that a data-parallel rank computes in a step.
+  int64_t micro_batches_of(int dp_rank) const {
+    return micro_batches_per_lane() * lanes_computed_by(dp_rank);
+  }
+  /// Those of its own lanes, which come first: their losses, targets and counts are those of the step.
+  int64_t counted_micro_batches_of(int dp_rank) const {
+    const bool idles =
+        parallelism.reduces_each_lane() && dp_rank >= (parallelism.lanes - 1) % parallelism.data + 1;
+    return micro_batches_of(dp_rank) - (idles ? micro_batches_per_lane() : 0);
+  }
 };
 
 }  // namespace trainctl

@@ -248,11 +248,12 @@ const std::vector<CodePage> kParallelism = {
      "Use a divisor, or set sequence_parallel to false."},
     {"E0314", "Fewer token ids than tensor parallel ranks", "The embedding is cut along the vocabulary.",
      R"("tensor": 512 with vocab_size 256)", "Use fewer ranks."},
-    {"E0315", "ZeRO-2 or 3 at a width that does not divide the lanes",
-     "With ZeRO-2 and 3 the data parallel ranks compute neighbouring lanes at one time and reduce them "
-     "together, so every rank has as many lanes.",
-     R"("zero_stage": 2, "data": 3, "lanes": 4)",
-     "Use a power of two, or zero_stage 1, which takes any width."},
+    {"E0315", "A width that does not divide the lanes, and what does not allow it",
+     "Data parallel ranks that share sequences (context blocks), or with ZeRO-2 and 3 experts, compute "
+     "neighbouring lanes at one time and reduce them together, so every rank needs as many lanes. So do sums "
+     "that the transport makes (reduction \"fast\") with ZeRO-2 and 3.",
+     R"("context": 2, "context_blocks": 4, "data": 3, "lanes": 4)",
+     "Use a power of two; for experts, zero_stage 1 takes any width."},
     {"E0316", "Recursive halving at a width that is no power of two",
      "In each round of the halving a rank exchanges with one peer, and each of the two continues with half "
      "of its values.",

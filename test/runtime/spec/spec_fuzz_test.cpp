@@ -23,7 +23,8 @@ void check_consistent(const ParsedJob& parsed) {
   const ParallelSpec& p = job.parallelism;
   CHECK(p.world_size == p.tensor * p.context * p.pipeline * p.data);
   CHECK(p.data <= p.lanes);
-  CHECK((p.zero_stage < 2 || p.lanes % p.data == 0));
+  CHECK((p.zero_stage < 2 || p.lanes % p.data == 0 ||
+         (p.expert == 1 && p.context_blocks == 1 && p.reduction == GradientSums::exact)));
   CHECK(job.batch.global_sequences % (p.lanes * job.batch.micro_sequences) == 0);
   CHECK(job.micro_batches_per_lane() >= 1);
   CHECK(job.model.head_dim() >= 1);

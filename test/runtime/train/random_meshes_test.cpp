@@ -115,14 +115,14 @@ class Combination {
   JobSpec of(JobSpec job) {
     ParallelSpec& p = job.parallelism;
     const int64_t experts = job.model.moe.num_experts;
-    const bool whole_lanes = p.context_blocks > 1 || experts > 0;
+    const auto cuts_lanes = [&] { return p.lanes % p.data != 0 && (p.context_blocks > 1 || p.expert > 1); };
     do {
       p.data = 1 + draw(8);
       p.pipeline = 1 + draw(4);
       if (p.context_blocks > 1) p.context = 1 << draw(3);
       if (experts > 0) p.expert = 1 << draw(4);
     } while (p.mesh().world_size() > 8 || p.context > p.context_blocks ||
-             p.ranks_of_parameters() % p.expert != 0 || (whole_lanes && p.lanes % p.data != 0));
+             p.ranks_of_parameters() % p.expert != 0 || cuts_lanes());
     const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1};
     p.schedule = schedules[draw(3)];
     // The interleaved schedule goes in rounds of `pipeline` micro-batches, whatever lanes a rank has.
@@ -138,7 +138,7 @@ class Combination {
       p.virtual_stages = 2;
     }
     if (draw(2) == 0) p.stage_layers = cut(job.model.num_layers, p.pipeline * p.virtual_stages);
-    p.zero_stage = draw(p.lanes % p.data == 0 ? 4 : 2);
+    p.zero_stage = draw(4);
     p.reshard_after_forward = p.zero_stage < 3 || draw(2) == 0;
     p.reduction_algorithm = std::array{parallel::ExchangeChoice::automatic, parallel::ExchangeChoice::direct,
                                        parallel::ExchangeChoice::halving}[size_t(draw(3))];

@@ -37,7 +37,7 @@ void check_bits_of_rule(OptimizerType type, Family family, DType compute, int te
   for (const int dp : {1, 2, 3, 4})
     for (const int pp : {1, 2})
       for (const int zero : {0, 1, 2, 3}) {
-        if (tensor * dp * pp > 8 || (zero >= 2 && base.parallelism.lanes % dp != 0)) continue;
+        if (tensor * dp * pp > 8) continue;
         JobSpec job = base;
         job.parallelism.data = dp;
         job.parallelism.pipeline = pp;

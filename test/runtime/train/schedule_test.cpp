@@ -92,17 +92,24 @@ TEST_CASE("a step's samples are shared out whole and in lane order at every widt
   JobSpec job = test::tiny_job(Family::gpt2, dir.path());
   job.batch.global_sequences = 16;
   job.parallelism.lanes = 8;
-  for (int dp = 1; dp <= 8; ++dp)
-    for (const int64_t step : {0, 1, 7}) {
-      job.parallelism.data = dp;
-      std::vector<uint64_t> all;
-      for (int r = 0; r < dp; ++r) {
-        const auto mine = sample_indices(job, DataPosition{}.samples_at(job.batch, step), r);
-        CHECK(int64_t(mine.size()) == job.micro_batches_of(r) * job.batch.micro_sequences);
-        all.insert(all.end(), mine.begin(), mine.end());
+  for (const int zero : {1, 2})
+    for (int dp = 1; dp <= 8; ++dp)
+      for (const int64_t step : {0, 1, 7}) {
+        job.parallelism.data = dp;
+        job.parallelism.zero_stage = zero;
+        std::vector<uint64_t> all;
+        for (int r = 0; r < dp; ++r) {
+          auto mine = sample_indices(job, DataPosition{}.samples_at(job.batch, step), r);
+          CHECK(int64_t(mine.size()) == job.micro_batches_of(r) * job.batch.micro_sequences);
+          CHECK(job.micro_batches_of(r) - job.counted_micro_batches_of(r) <= job.micro_batches_per_lane());
+          for (const uint64_t sample : mine) CHECK(sample / 16 == uint64_t(step));  // no other step's data
+          mine.resize(size_t(job.counted_micro_batches_of(r) * job.batch.micro_sequences));
+          all.insert(all.end(), mine.begin(), mine.end());
+        }
+        if (zero == 2 && dp > 1) std::sort(all.begin(), all.end());  // by time
+        REQUIRE(all.size() == 16);
+        for (uint64_t i = 0; i < 16; ++i) CHECK(all[i] == uint64_t(step) * 16 + i);
       }
-      for (uint64_t i = 0; i < 16; ++i) CHECK(all.at(i) == uint64_t(step) * 16 + i);
-    }
 }
 
 TEST_CASE("the programs that the trainer runs pass the checker and their slots never collide") {
