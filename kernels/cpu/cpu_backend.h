@@ -149,6 +149,7 @@ class CpuBackend final : public HostDevice {
   /// bf16.
   Matrix widened(const Matrix& x, ScratchUse use);
   void multiply(ProductArguments arguments);
+  void multiply(std::span<const ProductArguments> products);  ///< of one dtype
   void add_blocks(const Matrix& blocks, float* to, bool accumulate);
 
   static constexpr int64_t kTileElements = 32768;

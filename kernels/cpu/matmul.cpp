@@ -33,6 +33,13 @@ void CpuBackend::multiply(ProductArguments p) {
   }
 }
 
+void CpuBackend::multiply(std::span<const ProductArguments> products) {
+  if (multiplies_bf16_ || products.empty() || products.front().left.dtype == DType::f32)
+    products_.multiply(products);
+  else
+    for (const ProductArguments& p : products) multiply(p);
+}
+
 void CpuBackend::compute(const LinearForward& op) {
   const Matrix& w = PlainWeight::of(op.w);
   if (op.bias) check_f32_row(op.bias, w.rows);

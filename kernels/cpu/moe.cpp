@@ -11,18 +11,6 @@ constexpr int64_t kRouterRows = 64, kMovedRows = 32;
 float to_float(float x) { return x; }
 float to_float(bf16 x) { return float(x); }
 
-void combine(const CombineRows& op, int64_t m, auto* out) {
-  using T = std::remove_pointer_t<decltype(out)>;
-  const int64_t k = op.top_k();
-  const auto* rows = op.rows.as<int32_t>() + m * k;
-  for (int64_t c = 0; c < op.out.cols; ++c) {
-    float sum = 0;
-    for (int64_t j = 0; j < k; ++j)
-      if (rows[j] >= 0) sum += to_float(op.x.as<T>()[rows[j] * op.x.stride + c]);
-    out[c] = T(sum);
-  }
-}
-
 /// Lanes of a sum that a compiler keeps in registers: their order is written here, so that no compiler's is.
 template <typename A, typename B>
 float dot(const A* a, const B* b, int64_t n) {
@@ -59,18 +47,23 @@ void zero_row(const Matrix& m, int64_t r) {
 
 double gate_of(const Matrix& logits, int64_t m) { return 1 / (1 + std::exp(-double(logits.as<float>()[m]))); }
 
-/// Calls body(expert, first row, rows) for the rows of every expert in order, in pieces of a few heights:
-/// products keep something of each height, and what routers choose differs with each micro-batch.
+/// Products keep something of each height, and what routers choose differs with each micro-batch: so the rows
+/// of an expert are multiplied in pieces of a few heights, each as high as the rest allows.
+/// A row's sums have one order in all products of so many rows, and others in lower ones.
+constexpr int64_t kEqualFrom = 16;
+constexpr int64_t kHeights[] = {512, 384, 256, 192, 128, 96, 64, 48, 32, kEqualFrom, 8, 4, 2, 1};
+/// Of sums over rows, whose order is that of the pieces.
+constexpr int64_t kDepths[] = {512, 256, 128, 64, 32, 16, 8, 4, 2, 1};
+
+/// Calls body(expert, first row, rows) for the pieces of every expert in order.
 template <typename Body>
-void over_pieces(const Matrix& offsets, Body body) {
-  constexpr int64_t kMost = 512;
+void over_pieces(const Matrix& offsets, std::span<const int64_t> heights, Body body) {
   const auto* at = offsets.as<int32_t>();
   for (int64_t e = 0; e + 1 < offsets.cols; ++e) {
-    int64_t row = at[e], height = kMost;
-    while (row < at[e + 1]) {
-      while (height > at[e + 1] - row) height /= 2;
-      body(e, row, height);
-      row += height;
+    size_t next = 0;
+    for (int64_t row = at[e]; row < at[e + 1]; row += heights[next]) {
+      while (heights[next] > at[e + 1] - row) ++next;
+      body(e, row, heights[next]);
     }
   }
 }
@@ -128,10 +121,10 @@ void CpuBackend::compute(const GatherRows& op) {
 }
 
 void CpuBackend::compute(const CombineRows& op) {
+  const int64_t k = op.top_k();
   over_rows(op.out.rows, kMovedRows, [&](int64_t first, int64_t n) {
-    for (int64_t m = first; m < first + n; ++m)
-      op.out.dtype == DType::f32 ? combine(op, m, op.out.as<float>() + m * op.out.stride)
-                                 : combine(op, m, op.out.as<bf16>() + m * op.out.stride);
+    kernels_.combine_rows(
+        {.x = op.x, .rows = op.rows.columns(first * k, n * k), .out = op.out.row_range(first, n)});
   });
 }
 
@@ -216,22 +209,26 @@ void CpuBackend::compute(const ExpertBiasWeights& op) {
 void CpuBackend::compute(const GroupedForward& op) {
   const Matrix& w = PlainWeight::of(op.w);
   const int64_t n = op.y.cols;
-  over_pieces(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
-    multiply({.left = op.x.row_range(first, rows),
-              .right = w.row_range(e * n, n),
-              .out = op.y.row_range(first, rows),
-              .right_transposed = true});
+  std::vector<ProductArguments> products;
+  over_pieces(op.offsets, kHeights, [&](int64_t e, int64_t first, int64_t rows) {
+    products.push_back({.left = op.x.row_range(first, rows),
+                        .right = w.row_range(e * n, n),
+                        .out = op.y.row_range(first, rows),
+                        .right_transposed = true});
   });
+  multiply(products);
 }
 
 void CpuBackend::compute(const GroupedBackwardInput& op) {
   const Matrix& w = PlainWeight::of(op.w);
   const int64_t n = op.dy.cols;
-  over_pieces(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
-    multiply({.left = op.dy.row_range(first, rows),
-              .right = w.row_range(e * n, n),
-              .out = op.dx.row_range(first, rows)});
+  std::vector<ProductArguments> products;
+  over_pieces(op.offsets, kHeights, [&](int64_t e, int64_t first, int64_t rows) {
+    products.push_back({.left = op.dy.row_range(first, rows),
+                        .right = w.row_range(e * n, n),
+                        .out = op.dx.row_range(first, rows)});
   });
+  multiply(products);
 }
 
 void CpuBackend::compute(const GroupedBackwardWeight& op) {
@@ -243,13 +240,15 @@ void CpuBackend::compute(const GroupedBackwardWeight& op) {
         for (int64_t r = first; r < first + rows; ++r)
           std::memset(op.dw.row_range(e * n + r, 1).data, 0, size_t(op.dw.cols) * sizeof(float));
       });
-  over_pieces(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
-    multiply({.left = op.dy.row_range(first, rows),
-              .right = op.x.row_range(first, rows),
-              .out = op.dw.row_range(e * n, n),
-              .left_transposed = true,
-              .accumulate = op.accumulate || first > offsets[e]});
+  std::vector<ProductArguments> products;
+  over_pieces(op.offsets, kDepths, [&](int64_t e, int64_t first, int64_t rows) {
+    products.push_back({.left = op.dy.row_range(first, rows),
+                        .right = op.x.row_range(first, rows),
+                        .out = op.dw.row_range(e * n, n),
+                        .left_transposed = true,
+                        .accumulate = op.accumulate || first > offsets[e]});
   });
+  multiply(products);
 }
 
 }  // namespace trainctl::kernels::cpu

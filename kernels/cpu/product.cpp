@@ -143,6 +143,25 @@ Matrix spread(const Matrix& from) {
   return to;
 }
 
+/// A product and its panels: all are equally large, but those at the bottom and at the right.
+struct CutProduct {
+  ProductArguments of;
+  int64_t m = 0, n = 0, k = 0;
+  int64_t rows = 0, cols = 0;  ///< of a panel
+  bool copied = false;         ///< copies_right
+  Panel* panels[2][2] = {};    ///< [at the bottom][at the right]
+  int64_t down() const { return (m + rows - 1) / rows; }
+  int64_t across() const { return (n + cols - 1) / cols; }
+  int64_t last_rows() const { return m - (down() - 1) * rows; }
+  int64_t last_cols() const { return n - (across() - 1) * cols; }
+};
+
+/// Panel (i, j) of the products from `begin` to `end`, which have one `out`.
+struct PanelTask {
+  size_t begin = 0, end = 0;
+  int64_t i = 0, j = 0;
+};
+
 /// oneDNN's packing buffers are allocated and freed by every product; this keeps the C library from giving their pages
 /// back to the system each time, which would halve the speed of small products.
 void keep_freed_memory() {
@@ -169,12 +188,16 @@ struct ProductEngine::State {
     return found->second;
   }
 
-  void multiply(const ProductArguments& p, int64_t m, int64_t n, int64_t k);
+  void add(const ProductArguments& p);
+  void multiply();
+  void run(const CutProduct& cut, int64_t i, int64_t j, int worker);
 
   ThreadPool& pool;
   dnnl::engine engine;
   std::vector<dnnl::stream> streams;
   std::map<PanelKey, Panel> panels;
+  std::vector<CutProduct> cuts;  ///< of the products that are being multiplied
+  std::vector<PanelTask> tasks;
   std::mutex mutex;
 };
 
@@ -216,34 +239,39 @@ void execute(const ProductArguments& p, Panel& panel, int64_t row, int64_t col, 
 
 }  // namespace
 
-void ProductEngine::multiply(const ProductArguments& p) {
-  const int64_t m = p.out.rows, n = p.out.cols, k = p.left_transposed ? p.left.rows : p.left.cols;
-  if (m == 0 || n == 0) {
-    return;
-  }
-  ENSURE(k > 0, "a product [{}, {}] over nothing", m, n);
+void ProductEngine::multiply(std::span<const ProductArguments> products) {
   std::lock_guard lock(state_->mutex);
+  state_->cuts.clear();
   try {
-    state_->multiply(p, m, n, k);
+    for (const ProductArguments& p : products) state_->add(p);
+    state_->multiply();
   } catch (const dnnl::error& e) {
-    throw Error(ErrorCode::kHardware, fmt::format("oneDNN failed to multiply [{}, {}] by [{}, {}] in {}: {} (status {})", m,
-                                                  k, k, n, name_of(p.left.dtype), e.message, int(e.status)));
+    const auto sizes = [](const CutProduct& c) {
+      return fmt::format("[{}, {}] by [{}, {}] in {}", c.m, c.k, c.k, c.n, name_of(c.of.left.dtype));
+    };
+    throw Error(ErrorCode::kHardware,
+                fmt::format("oneDNN failed to multiply {}{}: {} (status {})", sizes(state_->cuts.front()),
+                            state_->cuts.size() > 1 ? " and others" : "", e.message, int(e.status)));
   }
 }
 
-void ProductEngine::State::multiply(const ProductArguments& p, int64_t m, int64_t n, int64_t k) {
-  omp_set_num_threads(1);  // oneDNN makes a primitive for as many threads as it sees here
-  const int64_t gradient_rows = m < kVocabulary ? kGradientRows : kVocabularyPanel;
-  const int64_t rows = piece(m, p.left_transposed ? gradient_rows : kPanelRows);
-  const int64_t cols = piece(n, p.right_transposed && n >= kVocabulary ? kVocabularyPanel : kPanelCols);
-  const int64_t across = (n + cols - 1) / cols, down = (m + rows - 1) / rows;
-  const bool copied = copies_right(p, k, cols);
+void ProductEngine::State::add(const ProductArguments& p) {
+  CutProduct cut{
+      .of = p, .m = p.out.rows, .n = p.out.cols, .k = p.left_transposed ? p.left.rows : p.left.cols};
+  if (cut.m == 0 || cut.n == 0) {
+    return;
+  }
+  ENSURE(cut.k > 0, "a product [{}, {}] over nothing", cut.m, cut.n);
+  const int64_t gradient_rows = cut.m < kVocabulary ? kGradientRows : kVocabularyPanel;
+  cut.rows = piece(cut.m, p.left_transposed ? gradient_rows : kPanelRows);
+  cut.cols = piece(cut.n, p.right_transposed && cut.n >= kVocabulary ? kVocabularyPanel : kPanelCols);
+  cut.copied = copies_right(p, cut.k, cut.cols);
   const auto key_of = [&](int64_t panel_rows, int64_t panel_cols) {
     return PanelKey{.m = panel_rows,
                     .n = panel_cols,
-                    .k = k,
+                    .k = cut.k,
                     .left_stride = p.left.stride,
-                    .right_stride = copied ? panel_cols + kGapOfRows : p.right.stride,
+                    .right_stride = cut.copied ? panel_cols + kGapOfRows : p.right.stride,
                     .out_stride = p.out.stride,
                     .dtype = p.left.dtype,
                     .out_dtype = p.out.dtype,
@@ -252,22 +280,44 @@ void ProductEngine::State::multiply(const ProductArguments& p, int64_t m, int64_
                     .accumulate = p.accumulate,
                     .bias = p.bias != nullptr};
   };
-  const int64_t last_rows = m - (down - 1) * rows, last_cols = n - (across - 1) * cols;
-  Panel* panels[2][2];
+  cuts.push_back(cut);     // an error names it
+  omp_set_num_threads(1);  // oneDNN makes a primitive for as many threads as it sees here
   for (int bottom = 0; bottom < 2; ++bottom) {
     for (int right = 0; right < 2; ++right) {
-      panels[bottom][right] = &panel(key_of(bottom ? last_rows : rows, right ? last_cols : cols));
+      cuts.back().panels[bottom][right] =
+          &panel(key_of(bottom ? cut.last_rows() : cut.rows, right ? cut.last_cols() : cut.cols));
     }
   }
-  pool.run(across * down, [&](int64_t task, int worker) {
-    const int64_t i = task / across, j = task % across, col = j * cols;
-    void* right = p.right_transposed ? element(p.right, col, 0) : element(p.right, 0, col);
-    if (copied) {
-      right = spread(p.right.columns(col, j == across - 1 ? last_cols : cols)).data;
+}
+
+void ProductEngine::State::multiply() {
+  tasks.clear();
+  for (size_t begin = 0, end = 1; begin < cuts.size(); begin = end++) {
+    const CutProduct& first = cuts[begin];
+    while (end < cuts.size() && cuts[end].of.out.data == first.of.out.data) {
+      ENSURE(cuts[end].m == first.m && cuts[end].n == first.n && cuts[end].rows == first.rows &&
+             cuts[end].cols == first.cols);
+      ++end;
     }
-    Panel& panel = *panels[i == down - 1][j == across - 1];
-    execute(p, panel, i * rows, col, right, worker, streams[size_t(worker)]);
+    for (int64_t i = 0; i < first.down(); ++i)
+      for (int64_t j = 0; j < first.across(); ++j) tasks.push_back({begin, end, i, j});
+  }
+  pool.run(int64_t(tasks.size()), [&](int64_t number, int worker) {
+    const PanelTask& task = tasks[size_t(number)];
+    for (size_t product = task.begin; product < task.end; ++product)
+      run(cuts[product], task.i, task.j, worker);
   });
+}
+
+void ProductEngine::State::run(const CutProduct& cut, int64_t i, int64_t j, int worker) {
+  const ProductArguments& p = cut.of;
+  const bool bottom = i == cut.down() - 1, at_right = j == cut.across() - 1;
+  const int64_t col = j * cut.cols;
+  void* right = p.right_transposed ? element(p.right, col, 0) : element(p.right, 0, col);
+  if (cut.copied) {
+    right = spread(p.right.columns(col, at_right ? cut.last_cols() : cut.cols)).data;
+  }
+  execute(p, *cut.panels[bottom][at_right], i * cut.rows, col, right, worker, streams[size_t(worker)]);
 }
 
 }  // namespace trainctl::kernels::cpu

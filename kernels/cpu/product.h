@@ -2,6 +2,7 @@
 // each panel, so neither the number of threads nor a row stride changes the bits.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/cpu/thread_pool.h"
@@ -32,7 +33,11 @@ class ProductEngine {
  public:
   explicit ProductEngine(ThreadPool& pool);
   ~ProductEngine();
-  void multiply(const ProductArguments& arguments);
+  void multiply(const ProductArguments& product) { multiply(std::span(&product, 1)); }
+  /// As one product after another, whose panels all threads share out at once. Products with the same `out`
+  /// follow one another, and are added there in their order by one thread for each panel; other outs are
+  /// apart.
+  void multiply(std::span<const ProductArguments> products);
 
  private:
   struct State;

@@ -68,6 +68,23 @@ void add_times(const Add& op, float scale) {
   });
 }
 
+void combine_rows(const CombineRows& op) {
+  with_type(op.out.dtype, [&](auto type) {
+    using T = decltype(type);
+    const int64_t k = op.top_k();
+    for (int64_t m = 0; m < op.out.rows; ++m) {
+      const auto* rows = op.rows.as<int32_t>() + m * k;
+      T* to = row<T>(op.out, m);
+      for_lanes(op.out.cols, [&](int64_t c, auto lanes) {
+        V sum = splat(0);
+        for (int64_t j = 0; j < k; ++j)
+          if (rows[j] >= 0) sum = sum + load(row<T>(op.x, rows[j]) + c, lanes);
+        store(to + c, sum, lanes);
+      });
+    }
+  });
+}
+
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n) {
   with_type(dtype, [&](auto t) {
     using T = decltype(t);

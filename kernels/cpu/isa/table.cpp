@@ -6,6 +6,7 @@ void copy(const Copy& op);
 void add(const Add& op);
 void scaled_copy(const Copy& op, float scale);
 void add_times(const Add& op, float scale);
+void combine_rows(const CombineRows& op);
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
 void add_rounded(const AddRounded& op);
 void scaled_add(const ScaledAdd& op);
@@ -41,6 +42,7 @@ const KernelTable kTable = {
     .add = add,
     .scaled_copy = scaled_copy,
     .add_times = add_times,
+    .combine_rows = combine_rows,
     .tree_sum = tree_sum,
     .add_rounded = add_rounded,
     .scaled_add = scaled_add,

@@ -21,6 +21,7 @@ struct KernelTable {
   /// dst = scale * src, dst += scale * src; any two activation dtypes, in f32, rounded once to dst's.
   void (*scaled_copy)(const Copy&, float scale);
   void (*add_times)(const Add&, float scale);
+  void (*combine_rows)(const CombineRows&);
   /// Computes out[begin, begin + n) of the balanced tree sum.
   void (*tree_sum)(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
   void (*add_rounded)(const AddRounded&);
