@@ -6,7 +6,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
-#include "runtime/plan/report.h"
+#include "runtime/plan/expert_notes.h"
 
 namespace trainctl {
 namespace {
@@ -155,6 +155,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
         "the host waits for its GPU in each forward pass of a layer with experts, to learn how many rows go "
         "to "
         "which rank: it enqueues no kernels ahead of that");
+  for (std::string& note : expert_notes(r)) notes.push_back(std::move(note));
   if (p.lanes % p.data != 0) notes.push_back(uneven_width_note(r.job));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));

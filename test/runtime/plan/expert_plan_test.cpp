@@ -1,12 +1,13 @@
 // Goal: a plan says what sharing experts takes on each kind of device, and counts of rows are sent once a
 // layer and micro-batch, whatever is computed again. Method: one job with experts of its own and with shared
-// ones; the messages of a step on the tally twin.
+// ones; the messages of a step on the tally twin; the ranks that a token meets, counted over all choices.
 #include <fmt/format.h>
 
+#include <bit>
 #include <catch2/catch.hpp>
 #include <optional>
 
-#include "runtime/plan/report.h"
+#include "runtime/plan/expert_notes.h"
 #include "runtime/plan/step_tally.h"
 #include "runtime/spec/parse.h"
 
@@ -55,6 +56,47 @@ TEST_CASE("a plan says what ranks that share experts take, on CPU cores and GPUs
   CHECK(gpu.plan.worst().stage.host > 0);
   CHECK(gpu.plan.worst().pinned_host > gpu.plan.worst().stage.host);
   CHECK(gpu.plan.worst().nccl > alone.plan.worst().nccl);
+}
+
+TEST_CASE("a token meets as many ranks as routers that choose evenly would send it to") {
+  const auto counted = [](const ChosenExperts& of, int64_t ranks) {  // over all choices
+    double choices = 0, met = 0;
+    const int64_t group = of.experts / of.groups;
+    for (uint32_t chosen = 0; chosen < 1u << of.experts; ++chosen) {
+      if (std::popcount(chosen) != of.top_k) continue;
+      for (uint32_t kept = 0; kept < 1u << of.groups; ++kept) {
+        if (std::popcount(kept) != of.top_groups) continue;
+        uint32_t ranks_of = 0;
+        bool legal = true;
+        for (int64_t e = 0; e < of.experts; ++e)
+          if (chosen >> e & 1)
+            ranks_of |= 1u << (e * ranks / of.experts), legal = legal && (kept >> (e / group) & 1);
+        if (legal) ++choices, met += std::popcount(ranks_of);
+      }
+    }
+    return met / choices;
+  };
+  for (const int64_t ranks : {1, 2, 4, 8})
+    for (const ChosenExperts& of :
+         {ChosenExperts{8, 1}, {8, 3}, {8, 8}, {8, 2, 4, 2}, {8, 3, 2, 1}, {8, 4, 4, 3}}) {
+      CAPTURE(ranks, of.top_k, of.groups, of.top_groups);
+      CHECK(of.ranks_met(ranks) == Approx(counted(of, ranks)));
+    }
+  CHECK(ChosenExperts{128, 8}.ranks_met(8) == Approx(5.34).margin(0.01));
+}
+
+TEST_CASE("a plan says what the way home of rows takes, and on GPUs what few rows of an expert cost") {
+  const auto text = [](int shared_by, const std::string& device) {
+    const ParseInput input = with_experts(shared_by, device, "none");
+    const JobSpec job = parsed(input);
+    return render_plan(make_report(
+        input, job, device_of_kind(job, device == "cpu" ? DeviceKind::cpu : DeviceKind::cuda), std::nullopt));
+  };
+  // 2 of 8 experts, 2 on each of 4 ranks: a token meets 4 (1 - 6/8 5/7) = 1.86 ranks.
+  CHECK_THAT(text(4, "cpu"),
+             !Catch::Contains("come home one by one") && !Catch::Contains("rows of a micro-batch"));
+  CHECK_THAT(text(2, "cpu"), Catch::Contains("come home one by one") && Catch::Contains("1.3 times less"));
+  CHECK_THAT(text(1, "cuda"), !Catch::Contains("come home") && Catch::Contains("rows of a micro-batch"));
 }
 
 TEST_CASE("counts of rows are sent once a layer and micro-batch") {

@@ -1,0 +1,95 @@
+#include "runtime/plan/expert_notes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "runtime/base/units.h"
+
+namespace trainctl {
+namespace {
+
+/// The share of the choices of k things among `all` that meet none of the first `these`.
+double share_without(int64_t all, int64_t these, int64_t k) {
+  double share = 1;
+  for (int64_t i = 0; i < k; ++i) share *= std::max(0.0, double(all - these - i) / double(all - i));
+  return share;
+}
+
+/// Of `chosen` among `all` groups, the share of choices with `count` of the first `these`.
+double share_with(int64_t all, int64_t these, int64_t chosen, int64_t count) {
+  const auto log_choices = [](int64_t n, int64_t k) {
+    return std::lgamma(double(n + 1)) - std::lgamma(double(k + 1)) - std::lgamma(double(n - k + 1));
+  };
+  if (count > these || chosen - count > all - these) return 0;
+  return std::exp(log_choices(these, count) + log_choices(all - these, chosen - count) -
+                  log_choices(all, chosen));
+}
+
+/// Rows come home one by one, and are added there in the order of a token's choices, so that they are added
+/// alike however many ranks share experts. A tree over fixed blocks of experts would be as independent of the
+/// ranks and send a sum for each rank that a token meets, rounded at each of its nodes.
+std::string way_home_note(const JobSpec& job) {
+  const MoeSpec& moe = job.model.moe;
+  const int64_t ranks = job.parallelism.expert;
+  const double met = ChosenExperts{moe.num_experts, moe.top_k, moe.groups, moe.top_groups}.ranks_met(ranks);
+  const double ratio = double(moe.top_k) / met;
+  if (ratio < 1.1) return "";
+  const double row = double(moe.width(job.model.hidden_size)) * double(size_of(job.compute)),
+               away = double(ranks - 1) / double(ranks);
+  return fmt::format(
+      "rows of experts come home one by one, {} for a token and layer: {} away from the rank, each way. Sums "
+      "of each rank's experts would be {}, {:.1f} times less where routers choose evenly, and round up to {} "
+      "times more often",
+      moe.top_k, memory_text(double(moe.top_k) * away * row), memory_text(met * away * row), ratio,
+      moe.top_k - 1);
+}
+
+/// Few rows of an expert in a micro-batch: its gradients, read and written in f32, take longer than products.
+std::string few_rows_note(const PlanReport& r) {
+  constexpr double kEnough = 512, kBytesOfWeight = 8;
+  const int64_t tokens = r.job.batch.micro_sequences * r.job.data.seq_len / r.job.parallelism.context_blocks;
+  const double rows = r.job.model.moe.mean_count(tokens);
+  if (rows >= kEnough) return "";
+  std::string limit;
+  if (r.device.cluster && r.device.cluster->device.memory_bytes_per_s > 0)
+    limit =
+        fmt::format(", so that the memory of {} limits them to {}FLOP/s", r.device.name,
+                    short_number(2 * rows / kBytesOfWeight * r.device.cluster->device.memory_bytes_per_s));
+  return fmt::format(
+      "an expert has {:.3g} rows of a micro-batch on average, and its weights' gradients are read and "
+      "written "
+      "for them{}: with {:.0f} rows or more, of larger micro-batches, they cost less than their products",
+      rows, limit, kEnough);
+}
+
+}  // namespace
+
+double ChosenExperts::ranks_met(int64_t ranks) const {
+  const int64_t here = experts / ranks, group = experts / groups;
+  double without = share_without(experts, here, top_k);
+  if (groups > 1 && here % group == 0) {
+    without = 0;
+    for (int64_t met = 0; met <= top_groups; ++met)
+      without += share_with(groups, here / group, top_groups, met) *
+                 share_without(top_groups * group, met * group, top_k);
+  } else if (groups > 1 && group % here == 0) {
+    const double chosen = double(top_groups) / double(groups);
+    without = 1 - chosen + chosen * share_without(top_groups * group, here, top_k);
+  }
+  return double(ranks) * (1 - without);
+}
+
+std::vector<std::string> expert_notes(const PlanReport& r) {
+  std::vector<std::string> notes;
+  const auto add = [&](std::string note) {
+    if (!note.empty()) notes.push_back(std::move(note));
+  };
+  if (r.job.parallelism.expert > 1) add(way_home_note(r.job));
+  if (r.job.model.moe.num_experts > 0 && r.device.kind == DeviceKind::cuda) add(few_rows_note(r));
+  return notes;
+}
+
+}  // namespace trainctl
