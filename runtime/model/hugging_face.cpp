@@ -163,10 +163,33 @@ StoredModel::StoredModel(const ParamTable& table, ckpt::TensorFolder& folder, st
   transposed_ = stores_transposed(table, folder, prefix_);
 }
 
+namespace {
+
+/// Experts of the layer of tensor `name`, joined or named otherwise than it; "" without.
+std::string experts_instead(const std::string& name, const ckpt::TensorFolder& folder) {
+  const std::string experts = ".experts", layers = "layers.";
+  const size_t at = name.find(layers);
+  if (name.find(experts) == std::string::npos || at == std::string::npos) return "";
+  const std::string layer = name.substr(0, name.find('.', at + layers.size()) + 1);
+  for (const std::string& other : folder.names())
+    if (other.starts_with(layer) && other.find(experts) != std::string::npos)
+      return fmt::format("`{}` [{}]", other, fmt::join(folder.shape(other), ", "));
+  return "";
+}
+
+}  // namespace
+
 StoredParam StoredModel::find(const Param& param) const {
   const bool transposed = transposed_ && param.may_be_transposed;
   StoredParam stored{with_prefix(prefix_, param), shape_of(param, transposed), transposed};
   if (const auto joined = joined_experts(table_, param)) stored = *joined;
+  if (const std::string other = folder_.has(stored.name) ? "" : experts_instead(stored.name, folder_);
+      !other.empty())
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("{} has no tensor `{}` [{}], but {}: experts are joined or named as this family's are "
+                    "not; store them under the names that trainctl asks for",
+                    what_, stored.name, fmt::join(stored.shape, ", "), other));
   if (!folder_.has(stored.name))
     throw Error(ErrorCode::kCheckpoint,
                 fmt::format("{} has no tensor `{}`; it holds {} tensors, are they of another model family?",

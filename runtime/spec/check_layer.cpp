@@ -174,7 +174,10 @@ void check_experts(Resolution& r) {
   if (!any && r.sound({"model.num_layers", "model.moe.first_dense_layers", "model.moe.layer_step"}))
     r.report("E0253", "no layer has experts",
              {"model.moe.first_dense_layers", "model.moe.layer_step", "model.num_layers"},
-             {fmt::format("there are {} layers", m.num_layers)});
+             {m.moe.layer_step > m.num_layers
+                  ? fmt::format("use a layer_step of at most {}", m.num_layers)
+                  : fmt::format("there are {} layers: use a first_dense_layers of at most {}", m.num_layers,
+                                m.num_layers / m.moe.layer_step * m.moe.layer_step - 1)});
   const char *shared = "model.moe.shared_ffn_size", *gate = "model.moe.shared_gate";
   if (m.layer.mlp_bias && m.moe.shared_ffn_size > 0 && r.sound({"model.layer.mlp_bias", shared}))
     r.report("E0254", "a shared expert has no biases", {"model.layer.mlp_bias", shared},

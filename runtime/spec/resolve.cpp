@@ -100,7 +100,7 @@ std::string belongs(const std::string& path) {
   return fmt::format("`{}` belongs in {}", path.substr(dot + 1), path.substr(0, dot));
 }
 
-/// Siblings first, then the same name elsewhere, then near names elsewhere.
+/// Siblings first, then the same name elsewhere, then longer siblings, then near names elsewhere.
 std::string did_you_mean(const std::string& section, const std::string& word) {
   const std::vector<std::string> siblings = closest(word, leaves_of(section), 1);
   if (!siblings.empty() && edit_distance(word, siblings[0]) <= 1)
@@ -113,6 +113,9 @@ std::string did_you_mean(const std::string& section, const std::string& word) {
     return belongs(path);
   }
   if (!siblings.empty()) return fmt::format("did you mean `{}`?", siblings[0]);
+  for (const std::string& leaf : leaves_of(section))
+    if (leaf.ends_with("_" + word)) return fmt::format("did you mean `{}`?", leaf);
+  if (find_section(word)) return belongs(word);
   std::vector<std::string> everywhere;
   for (const Field& field : fields()) everywhere.push_back(field.leaf());
   for (const Section& s : sections()) everywhere.push_back(s.path);

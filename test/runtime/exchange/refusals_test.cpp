@@ -169,6 +169,22 @@ TEST_CASE("missing files, missing tensors, unknown tensors and other shapes are 
              Contains("tensor `model.norm.weight` of /hub has shape [3], this model needs [32]"));
 }
 
+TEST_CASE("experts that are stored otherwise are refused by both names, with the shape that is needed") {
+  HubModel model =
+      with_config(llama_model(false), R"({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+      "num_local_experts": 2, "num_experts_per_tok": 1, "mlp_bias": null, "attention_bias": null})");
+  for (int64_t layer = 0; layer < model.config["num_hidden_layers"].get<int64_t>(); ++layer) {
+    const std::string at = "model.layers." + std::to_string(layer) + ".";
+    for (const char* part : {"gate", "up", "down"}) model.tensors.erase(at + "mlp." + part + "_proj.weight");
+    model.tensors[at + "block_sparse_moe.gate.weight"] = {{2, 32}, std::vector<float>(64, 0.5f)};
+    model.tensors[at + "mlp.experts.gate_up_proj"] = {{2, 96, 32}, std::vector<float>(2 * 96 * 32, 0.5f)};
+  }
+  CHECK_THAT(
+      refusal_of(model),
+      Contains("/hub has no tensor `model.layers.0.block_sparse_moe.experts.0.w1.weight` [48, 32], but "
+               "`model.layers.0.mlp.experts.gate_up_proj` [2, 96, 32]"));
+}
+
 TEST_CASE("two names for one tensor are refused, unless the second is the tied head with the same numbers") {
   HubModel model = gpt2_model(true);
   model.tensors["h.0.ln_1.weight"] = model.tensors.at("transformer.h.0.ln_1.weight");
