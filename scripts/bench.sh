@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures trainctl on this machine and writes one JSON object to stdout (progress on stderr). Every figure that matters is a ratio
-# of two measurements of this run. Run it on a quiet machine: everything takes about 16 minutes on two cores.
+# of two measurements of this run. Run it on a quiet machine: everything takes about 20 minutes on two cores.
 #
-#   scripts/bench.sh [PART...]   gpt2_124m mesh_30m context features saving checkpoints exchange overlap reduction launch; by default all
+#   scripts/bench.sh [PART...]   gpt2_124m mesh_30m context features experts saving checkpoints exchange overlap reduction launch; by default all
 #
 #   unit          GFLOP/s of oneDNN's own packed f32 product 1024^3 on all cores
 #   gpt2_124m     model FLOP/s (causal attention) of one rank with all cores, over the unit; where $TRAINCTL_BENCH_PYTHON (python3)
@@ -16,6 +16,10 @@
 #                 windows of 512, over full attention. Of 256 tokens, 30 M parameters: tokens/s of a Llama whose queries and keys
 #                 are normed, as Qwen3's, over one without; time of the optimizer with moments in 8 bits over that with f32; rate of
 #                 Muon's whole optimizer, by the FLOPs of its products, over the unit. They take turns
+#   experts       a sublayer of experts on one core: its rate over that of a dense one with the products of a token's experts, at
+#                 16, 64, 128 and 256 rows an expert (scripts/bench/experts.cpp). 8 ranks of one thread, 16 experts: tokens/s where
+#                 4 ranks share them over those where each rank has all. Sequences of 16,384 tokens, 2 layers: tokens/s of 4 context
+#                 ranks of one thread over one rank with 4. The last two take turns
 #   launch        seconds from the command to the end of a run of one step, 8 ranks, 4 M parameters
 #   saving        stall of a step when 8 ranks copy their state in memory after every step: median and 99th percentile over
 #                 ranks and steps, as a share of the median step, and over the time of a plain memcpy of the same bytes; median
@@ -33,7 +37,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/scripts/build.sh" >&2
 build=$root/build
-cmake --build "$build" --target bench_unit bench_kernels bench_checkpoints bench_overlap bench_reduction >/dev/null
+cmake --build "$build" --target bench_unit bench_kernels bench_experts bench_checkpoints bench_overlap bench_reduction >/dev/null
 trainctl=$build/trainctl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -194,6 +198,37 @@ bench_features() {
   \"optimizer_int8_over_f32\":$(ratio "$int8" "$f32"),\"muon_over_unit\":$(ratio "$products" "$(awk -v s="$muon" -v u="$unit" 'BEGIN{print s*u*1e9}')"),\"muon_optimizer_s\":$muon}"
 }
 
+# A model with experts on 8 ranks: 128 rows an expert.
+experts_spec() {
+  cat <<JSON
+{"version":1,"name":"bench","device":"cpu","model":{"family":"qwen3_moe","hidden_size":256,"num_layers":4,"num_heads":8,
+ "num_kv_heads":4,"ffn_size":512,"head_dim":32,"vocab_size":512,"max_seq_len":512,
+ "moe":{"num_experts":16,"top_k":2,"expert_ffn_size":256}},"data":{"train":[{"path":"tokens.idx"}],"seq_len":512},
+ "batch":{"global_sequences":16,"micro_sequences":2},"schedule":{"total_steps":8,"warmup_steps":2,"lr":1e-4},
+ "parallelism":{"world_size":8,"data":8,"lanes":8,"threads_per_rank":1},"checkpoint":{"on_exit":false,"memory":"off"}}
+JSON
+}
+bench_experts() {
+  local layer own=0 shared=0 one=0 four=0 turn
+  layer=$("$build/bench_experts")
+  local long="-s data.documents=ignore -s model.max_seq_len=16384 -s model.num_layers=2 -s device=cpu -s parallelism.lanes=1"
+  for turn in $(seq "$turns"); do
+    experts_spec >job.json
+    launch
+    own=$(best "$own" "$(field tokens_per_s)")
+    launch -s parallelism.expert=4
+    shared=$(best "$shared" "$(field tokens_per_s)")
+    spec llama-4m 16384 1 1 4 >job.json
+    launch $long -s parallelism.threads_per_rank=4
+    one=$(best "$one" "$(field tokens_per_s)")
+    launch $long -s parallelism.threads_per_rank=1 -s parallelism.context=4 -s parallelism.world_size=4
+    four=$(best "$four" "$(field tokens_per_s)")
+  done
+  say "8 ranks: experts shared by 4 $(ratio "$shared" "$own") of the tokens/s of ranks that have all; 16,384 tokens: 4 context ranks $(ratio "$four" "$one") of one rank with 4 threads"
+  add experts "{\"layer\":[$(paste -sd, <<<"$layer")],\"shared_by_4_over_own\":$(ratio "$shared" "$own"),\"own_tokens_per_s\":$own,
+  \"context_4_over_threads_4\":$(ratio "$four" "$one"),\"threads_4_tokens_per_s\":$one}"
+}
+
 bench_saving() {
   local memcpy plain_s copied_s bytes stalls stall_median stall_p99 memcpy_s
   memcpy=$("$build/bench_unit" memcpy)
@@ -227,7 +262,7 @@ bench_launch() {
   add launch_one_step_8_ranks_s "$total"
 }
 
-parts=(gpt2_124m mesh_30m context features saving checkpoints exchange overlap reduction launch)
+parts=(gpt2_124m mesh_30m context features experts saving checkpoints exchange overlap reduction launch)
 if [ $# -gt 0 ]; then parts=("$@"); fi
 for part in "${parts[@]}"; do
   if ! declare -F "bench_$part" >/dev/null; then echo "bench: there is no part $part" >&2; exit 2; fi

@@ -28,12 +28,19 @@ using trainctl::Json;
 
 namespace {
 
+/// What is set on a mesh of at most four ranks.
+using MeshFields = std::vector<std::string>;
+extern const std::vector<MeshFields> kMeshes;
+
 struct FaultBench {
   TemporaryFolder dir;
   std::string whole;   // the undisturbed run
+  const std::vector<MeshFields>& meshes;
 
-  FaultBench() {
-    write_file(dir.path() + "/job.json", tiny_spec("tiny"));
+  explicit FaultBench(const std::string& spec = tiny_spec("tiny"),
+                      const std::vector<MeshFields>& on = kMeshes)
+      : meshes(on) {
+    write_file(dir.path() + "/job.json", spec);
     const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "name=whole"});
     INFO(o.err);
     REQUIRE(o.status == 0);
@@ -73,8 +80,8 @@ struct FaultBench {
   }
 };
 
-/// Of at most four ranks; the first one is that of the run.
-const std::vector<std::vector<std::string>> kMeshes = {
+/// The first one is that of the run.
+const std::vector<MeshFields> kMeshes = {
     {},
     {"parallelism.data=1", "parallelism.pipeline=4"},
     {"parallelism.data=4", "parallelism.pipeline=1", "parallelism.zero_stage=3"},
@@ -83,6 +90,15 @@ const std::vector<std::vector<std::string>> kMeshes = {
     {"parallelism.pipeline_schedule=interleaved", "parallelism.virtual_stages=2"},
     {"parallelism.data=1", "parallelism.pipeline=4", "parallelism.pipeline_schedule=zb-h1"},
     {"parallelism.data=3", "parallelism.pipeline=1"}};
+/// Of expert_spec: sequences and experts are shared by other ranks than before, or by none.
+const std::vector<MeshFields> kExpertMeshes = {
+    {},
+    {"parallelism.data=1", "parallelism.context=1", "parallelism.expert=1"},
+    {"parallelism.data=2", "parallelism.context=1", "parallelism.zero_stage=3"},
+    {"parallelism.data=1", "parallelism.context=2", "parallelism.expert=1", "parallelism.pipeline=2"},
+    {"parallelism.expert=4", "parallelism.zero_stage=2"},
+    {"parallelism.data=2", "parallelism.context=1", "parallelism.pipeline=2",
+     "memory.activation_recompute=full"}};
 const std::vector<std::string> kAnotherCut = {"parallelism.stage_layers=[1,3]",
                                               "memory.activation_recompute=1"};
 const std::vector<std::string> kEightRanks = {"parallelism.data=4", "parallelism.pipeline=2",
@@ -117,7 +133,7 @@ class Kill {
         step_(2 + 2 * draw(6)),
         rank_(draw(4)),
         stopped_(draw(4)),
-        mesh_(draw(kMeshes.size())) {}
+        mesh_(draw(bench.meshes.size())) {}
 
   std::string story() const {
     return fmt::format("rank {} {} (step {}); {} killed (the rank: {}); resumed on mesh {}", stopped_,
@@ -200,7 +216,7 @@ class Kill {
     // On the same mesh a resume goes on with ranks that live.
     for (const pid_t pid : pids_)
       if (victim_ == Victim::supervisor && rank_alive(pid)) ::kill(pid, SIGCONT);
-    bench_.resume_and_compare(run_, kMeshes[size_t(mesh_)]);
+    bench_.resume_and_compare(run_, bench_.meshes[size_t(mesh_)]);
     bench_.require_nothing_left(run_);
     CHECK(memory_of(run_) == "");
     const std::string saving = run_ + "/ckpt/.saving";
@@ -218,8 +234,7 @@ class Kill {
   std::vector<pid_t> pids_;
 };
 
-void kill_and_resume(uint64_t runs) {
-  FaultBench bench;
+void kill_and_resume(uint64_t runs, const FaultBench& bench = FaultBench()) {
   const std::vector<uint64_t> seeds = test_seeds(runs);
   for (const uint64_t seed : seeds) {
     Kill kill(bench, seed);
@@ -233,6 +248,10 @@ void kill_and_resume(uint64_t runs) {
 }  // namespace
 
 TEST_CASE("kill -9 at any moment of a save, resumed on any mesh", "[kill]") { kill_and_resume(20); }
+
+TEST_CASE("kill -9 where ranks share experts and sequences, resumed where others do", "[kill]") {
+  kill_and_resume(8, FaultBench(expert_spec("experts"), kExpertMeshes));
+}
 
 TEST_CASE("two hundred kills at any moment of a save", "[.][soak]") { kill_and_resume(200); }
 

@@ -101,6 +101,17 @@ TEST_CASE("expert ranks: a sequence cut over ranks, which share experts or not",
                      {.expert = 2, .context = 2, .data = 2, .pipeline = 2, .recompute = Recompute::full}});
 }
 
+TEST_CASE("expert ranks: widths that do not divide the lanes, where each rank has all experts", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = with_experts(dir, DType::f32);
+  job.model.moe.selection_bias = true, job.model.moe.bias_update_rate = 0.01;
+  meshes.check(job, {{.data = 3, .zero = 1},
+                     {.data = 5, .zero = 0, .recompute = Recompute::full},
+                     {.data = 3, .pipeline = 2, .schedule = Schedule::zb_v},
+                     {.expert = 2, .data = 2}});
+}
+
 TEST_CASE("expert ranks: biases, groups, an expert for all tokens", "[bits]") {
   const TemporaryFolder dir;
   SharedMeshes meshes{dir};

@@ -115,14 +115,14 @@ class Combination {
   JobSpec of(JobSpec job) {
     ParallelSpec& p = job.parallelism;
     const int64_t experts = job.model.moe.num_experts;
-    const auto cuts_lanes = [&] { return p.lanes % p.data != 0 && (p.context_blocks > 1 || p.expert > 1); };
     do {
       p.data = 1 + draw(8);
       p.pipeline = 1 + draw(4);
       if (p.context_blocks > 1) p.context = 1 << draw(3);
       if (experts > 0) p.expert = 1 << draw(4);
     } while (p.mesh().world_size() > 8 || p.context > p.context_blocks ||
-             p.ranks_of_parameters() % p.expert != 0 || cuts_lanes());
+             p.ranks_of_parameters() % p.expert != 0 ||
+             ((p.context_blocks > 1 || p.expert > 1) && p.lanes % p.data != 0));
     const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1};
     p.schedule = schedules[draw(3)];
     // The interleaved schedule goes in rounds of `pipeline` micro-batches, whatever lanes a rank has.
