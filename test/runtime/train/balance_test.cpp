@@ -1,6 +1,7 @@
 // Goal: biases that balance experts follow from counts, and change by nothing else. Method: a tiny model on
 // thread ranks; biases in checkpoints against the number of steps, behind steps that are skipped, and where
-// they are to stay; gradient norms with and without. That they balance: test/kernels/moe_test.cpp.
+// they are to stay, and with tensor ranks; gradient norms with and without, and with the losses of routers.
+// That they balance: test/kernels/moe_test.cpp.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -68,6 +70,35 @@ TEST_CASE("a bias moves by the rate in a step, and none moves with a rate of 0")
   job.model.moe.bias_update_rate = 0;
   const ThreadRun still = run_on_threads(job, {.dir = dir.path() + "/still", .max_steps = 3});
   for (const float bias : biases_in(job, still.checkpoint)) CHECK(bias == 0);
+}
+
+TEST_CASE("ranks of a tensor group count a token once, and a checkpoint has the biases that they make") {
+  const TemporaryFolder dir;
+  JobSpec job = biased_job(dir);
+  const ThreadRun one = run_on_threads(job, {.dir = dir.path() + "/one", .max_steps = 1});
+  job.parallelism.tensor = 2;
+  for (const bool cut : {false, true}) {
+    job.parallelism.sequence_parallel = cut;
+    const ThreadRun two =
+        run_on_threads(job, {.dir = dir.path() + (cut ? "/cut" : "/whole"), .max_steps = 1});
+    CHECK(biases_in(job, two.checkpoint) == biases_in(job, one.checkpoint));
+  }
+}
+
+TEST_CASE("losses of a router are of each sequence, however many a micro-batch has") {
+  const TemporaryFolder dir;
+  JobSpec job = tiny_job(Family::llama, dir.path());
+  describe_balanced_experts(job.model);
+  job.model.moe.aux_loss_coefficient = 2;
+  job.parallelism.lanes = 2;
+  const auto norm_with = [&](int64_t micro_sequences) {
+    job.batch.micro_sequences = micro_sequences;
+    return run_on_threads(job, {.dir = dir / std::to_string(micro_sequences), .max_steps = 1})
+        .grad_norms.at(0);
+  };
+  const double norm = norm_with(1);
+  CHECK(norm_with(2) == Approx(norm).epsilon(tolerance::kBlockGradNorm));
+  CHECK(norm_with(4) == Approx(norm).epsilon(tolerance::kBlockGradNorm));
 }
 
 TEST_CASE("counts of experts are in no gradient norm, and a skipped step moves no bias") {

@@ -143,6 +143,7 @@ TEST_CASE("described models: two tensor ranks compute what one computes", "[bits
           job, {.dir = dir.path() + (sequence_parallel ? "/cut" : "/whole"), .max_steps = kDescribedSteps});
       for (size_t step = 0; step < one.losses.size(); ++step)
         CHECK(two.losses[step] == Approx(one.losses[step]).epsilon(tolerance::kLossOfWidths));
+      CHECK(two.grad_norms[0] == Approx(one.grad_norms[0]).epsilon(tolerance::kBlockGradNorm));
     }
   }
 }

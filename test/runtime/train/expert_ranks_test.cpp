@@ -101,6 +101,17 @@ TEST_CASE("expert ranks: a sequence cut over ranks, which share experts or not",
                      {.expert = 2, .context = 2, .data = 2, .pipeline = 2, .recompute = Recompute::full}});
 }
 
+TEST_CASE("expert ranks: stages in the middle that pass to four others", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = with_experts(dir, DType::f32);
+  describe_shared_expert(job.model);
+  job.model.moe.num_experts = job.model.num_layers = 8;
+  job.parallelism.context_blocks = 2;
+  job.parallelism.lanes = 2;
+  meshes.check(job, {{.expert = 2, .context = 2, .pipeline = 4, .schedule = Schedule::interleaved}});
+}
+
 TEST_CASE("expert ranks: widths that do not divide the lanes, where each rank has all experts", "[bits]") {
   const TemporaryFolder dir;
   SharedMeshes meshes{dir};
