@@ -67,18 +67,19 @@ void update_values(const UpdateBox& box, int64_t begin, int64_t n, float* first,
 }
 
 template <typename Kernel>
-void update_blocks(const UpdateBox& box, const BoxTile& tile, uint32_t number, Kernel kernel) {
+void update_blocks(const KernelTable& kernels, const UpdateBox& box, const BoxTile& tile, uint32_t number,
+                   Kernel kernel) {
   alignas(64) float m[kMomentBlock], v[kMomentBlock];
   for (int64_t begin = tile.col; begin < tile.col + tile.cols; begin += kMomentBlock) {
     const int64_t n = std::min(kMomentBlock, tile.col + tile.cols - begin);
     const MomentBlock first{box.first_moment, box.first_scales, box.moments, {.has_sign = true}, begin, n};
     const MomentBlock second{
         box.second_moment, box.second_scales, box.moments, {.has_sign = false}, begin, n};
-    first.read(m);
-    if (box.second_moment) second.read(v);
+    kernels.read_moments(first, m);
+    if (box.second_moment) kernels.read_moments(second, v);
     update_values(box, begin, n, m, v, kernel);
-    first.write(m, number);
-    if (box.second_moment) second.write(v, number);
+    kernels.write_moments(first, m, number);
+    if (box.second_moment) kernels.write_moments(second, v, number);
   }
 }
 
@@ -97,7 +98,7 @@ void CpuBackend::update(std::span<const UpdateBox> boxes, uint32_t number, Kerne
   pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
     const BoxTile& tile = tiles[size_t(task)];
     const UpdateBox& box = boxes[tile.box];
-    if (box.moments != Moments::f32) return update_blocks(box, tile, number, kernel);
+    if (box.moments != Moments::f32) return update_blocks(kernels_, box, tile, number, kernel);
     UpdateBox own = box;
     // State rows are contiguous, so a tile of several rows must be as wide as the box.
     const bool whole_rows = tile.cols == box.param.cols;

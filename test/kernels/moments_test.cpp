@@ -195,6 +195,36 @@ TEST_CASE("with moments in bf16 and int8 each rule equals the reference bit for 
   check_rule<Sgd>(SgdStep{.lr = 1e-2f, .grad_scale = 0.37f, .update = 5}, false);
 }
 
+TEST_CASE("moments of zeros and of sizes far apart equal the reference bit for bit") {
+  Random random(65);
+  constexpr int64_t kValues = 5 * kMomentBlock + 37;
+  for (const Moments format : {Moments::bf16, Moments::int8}) {
+    Box expected(random, format, DType::f32, 1, kValues, 0, true);
+    for (std::vector<uint8_t>* moment : {&expected.first, &expected.second})
+      std::fill(moment->begin(), moment->end(), uint8_t(0));
+    float* const grad = expected.grad.f32();
+    for (int64_t i = 0; i < kValues; ++i) {
+      constexpr float kSizes[] = {0, -0.0f, 1e-18f, 3e-12f, -7e-5f, 1, -2, 5e9f, -1e17f};
+      const int64_t block = i / kMomentBlock;  // the second is of zeros, the third of two sizes only
+      grad[i] = block == 1 ? 0.0f : kSizes[size_t(block == 2 ? 5 + i % 2 : (i * 7 + block) % 9)];
+    }
+    const Box before = expected;
+    const auto s = reference().create_stream();
+    const UpdateBox box[] = {expected.view()};
+    reference().run(*s, AdamW{.boxes = box, .step = kAdamW});
+    CHECK_FALSE(expected == before);
+    for (const Candidate& c : candidates()) {
+      CAPTURE(c.name, word_of(format));
+      Box got = before;
+      const auto stream = c.backend->create_stream();
+      const UpdateBox its[] = {got.view()};
+      c.backend->run(*stream, AdamW{.boxes = its, .step = kAdamW});
+      stream->synchronize();
+      CHECK(got == expected);
+    }
+  }
+}
+
 TEST_CASE("adamw with moments in fewer bits is the formula in double, from what they hold") {
   Random random(64);
   for (const Moments format : {Moments::bf16, Moments::int8}) {

@@ -35,6 +35,8 @@ void cross_entropy_backward(const CrossEntropyBackward& op);
 void adamw(const UpdateBox& box, const AdamWStep& step);
 void lion(const UpdateBox& box, const LionStep& step);
 void sgd(const UpdateBox& box, const SgdStep& step);
+void read_moments(const MomentBlock& block, float* out);
+void write_moments(const MomentBlock& block, float* values, uint32_t update);
 double sum_squares(const Matrix& x);
 
 const KernelTable kTable = {
@@ -71,6 +73,8 @@ const KernelTable kTable = {
     .adamw = adamw,
     .lion = lion,
     .sgd = sgd,
+    .read_moments = read_moments,
+    .write_moments = write_moments,
     .sum_squares = sum_squares,
 };
 

@@ -133,16 +133,17 @@ TRAINCTL_INLINE V fma(V a, V b, V c) {
   return each_register([&](int i) { return fma(a.part[i], b.part[i], c.part[i]); });
 }
 
-TRAINCTL_INLINE V square_root(V a) {
-  return each_register([&](int i) {
+TRAINCTL_INLINE Register square_root(Register a) {
 #if defined(__AVX512F__)
-    return (Register)_mm512_maskz_sqrt_ps(0xffff, (__m512)a.part[i]);
+  return (Register)_mm512_maskz_sqrt_ps(0xffff, (__m512)a);
 #elif defined(__AVX__)
-    return (Register)_mm256_sqrt_ps((__m256)a.part[i]);
+  return (Register)_mm256_sqrt_ps((__m256)a);
 #else
-    return (Register)_mm_sqrt_ps((__m128)a.part[i]);
+  return (Register)_mm_sqrt_ps((__m128)a);
 #endif
-  });
+}
+TRAINCTL_INLINE V square_root(V a) {
+  return each_register([&](int i) { return square_root(a.part[i]); });
 }
 
 /// a > b ? a : b, hence b where either is NaN.
