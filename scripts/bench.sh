@@ -14,8 +14,8 @@
 #                 cores, and of one rank with as many context blocks over the same rank with whole sequences. They take turns
 #   features      one rank with all cores. Sequences of 4096 tokens, 4 M parameters: tokens/s of packed documents of 512, and of
 #                 windows of 512, over full attention. Of 256 tokens, 30 M parameters: tokens/s of a Llama whose queries and keys
-#                 are normed, as Qwen3's, over one without; time of the optimizer with moments in 8 bits over that with f32; rate of
-#                 Muon's whole optimizer, by the FLOPs of its products, over the unit. They take turns
+#                 are normed, as Qwen3's, over one without. They take turns; of each the fastest step counts. Muon's step over its
+#                 products, and AdamW's with moments in bf16 and 8 bits over that with f32: see scripts/bench/optimizer.cpp
 #   experts       a sublayer of experts on one core: its rate over that of a dense one with the products of a token's experts, at
 #                 16, 64, 128 and 256 rows an expert (scripts/bench/experts.cpp). 8 ranks of one thread, 16 experts: tokens/s where
 #                 4 ranks share them over those where each rank has all. Sequences of 16,384 tokens, 2 layers: tokens/s of 4 context
@@ -37,7 +37,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 "$root/scripts/build.sh" >&2
 build=$root/build
-cmake --build "$build" --target bench_unit bench_kernels bench_experts bench_checkpoints bench_overlap bench_reduction >/dev/null
+cmake --build "$build" --target bench_unit bench_kernels bench_experts bench_checkpoints bench_optimizer bench_overlap bench_reduction >/dev/null
 trainctl=$build/trainctl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -158,44 +158,34 @@ bench_context() {
   add context "{\"ranks\":$count,\"whole_tokens_per_s\":$whole,\"blocks_over_whole\":$(ratio "$blocks" "$whole"),\"ranks_over_whole\":$(ratio "$ranks" "$whole")}"
 }
 
-least() { awk -v a="$1" -v b="$2" 'BEGIN{print (a==0 || b<a ? b : a)}'; }
+# The fastest step after the second
+fastest() { tail -n +3 runs/bench-*/metrics.jsonl | grep -o '"tokens_per_s":[0-9.eE+]*' | cut -d: -f2 | sort -g | tail -n 1; }
 bench_features() {
-  local full=0 packed=0 window=0 plain=0 normed=0 f32=0 int8=0 muon=0 unit turn
-  unit=$(unit)
+  local full=0 packed=0 window=0 plain=0 normed=0 turn
   # Each file is a document: with its end 512 tokens.
-  mkdir -p documents && (cd documents && cat $(find -L /usr/include/c++ -type f -size +20k | LC_ALL=C sort | sed -n 1,12p) | head -c 300000 | split -b 511 -a 4 -)
+  mkdir -p documents && (cd documents && find -L /usr/include/c++ -type f -size +20k | LC_ALL=C sort | sed -n 1,12p | xargs cat | { head -c 300000; cat >/dev/null; } | split -b 511 -a 4 -)
   find documents -type f | LC_ALL=C sort | xargs "$trainctl" data tokenize --tokenizer bytes --out documents >/dev/null 2>&1
   local long="-s model.max_seq_len=4096 -s device=cpu -s parallelism.threads_per_rank=$cores"
   local all="-s parallelism.threads_per_rank=$cores"
   for turn in $(seq "$turns"); do
-    spec llama-4m 4096 2 1 6 | sed 's/tokens.idx/documents.idx/' >job.json
+    spec llama-4m 4096 1 1 5 | sed 's/tokens.idx/documents.idx/' >job.json
     launch $long -s data.documents=ignore
-    full=$(best "$full" "$(field tokens_per_s)")
+    full=$(best "$full" "$(fastest)")
     launch $long -s data.documents=mask -s data.packing=best_fit
-    packed=$(best "$packed" "$(field tokens_per_s)")
+    packed=$(best "$packed" "$(fastest)")
     launch $long -s data.documents=ignore -s model.layer.window=512 -s model.layers=window
-    window=$(best "$window" "$(field tokens_per_s)")
-    spec gpt2-30m 256 8 4 8 >job.json
+    window=$(best "$window" "$(fastest)")
+    spec gpt2-30m 256 4 4 6 >job.json
     local llama="-s model.preset=llama-4m -s model.hidden_size=512 -s model.num_layers=8 -s model.num_heads=8 -s model.num_kv_heads=8 -s model.ffn_size=1376 -s model.vocab_size=8192"
     launch $all $llama
-    plain=$(best "$plain" "$(field tokens_per_s)")
+    plain=$(best "$plain" "$(fastest)")
     launch $all $llama -s model.layer.qk_norm=head
-    normed=$(best "$normed" "$(field tokens_per_s)")
-    launch $all
-    f32=$(least "$f32" "$(field optimizer_s)")
-    launch $all -s optimizer.moments=int8
-    int8=$(least "$int8" "$(field optimizer_s)")
-    launch $all -s optimizer.type=muon
-    muon=$(least "$muon" "$(field optimizer_s)")
-    unit=$(best "$unit" "$(unit)")
+    normed=$(best "$normed" "$(fastest)")
+    say "features, turn $turn: best so far: 4096 tokens $full tokens/s, documents $packed, windows $window; 256 tokens $plain, with norms of queries and keys $normed"
   done
-  # Five times two products [m, m, n] and one [m, m, m] for each of 4 matrices 512 x 512 and 2 of 512 x 2048, in 8 layers.
-  local products
-  products=$(awk 'BEGIN{m=512; print 8*5*(4*(4*m*m*m+2*m*m*m)+2*(4*m*m*4*m+2*m*m*m))}')
-  say "4096 tokens: documents of 512 $(ratio "$packed" "$full") of full attention's tokens/s, windows of 512 $(ratio "$window" "$full")"
-  say "norms of queries and keys: $(ratio "$normed" "$plain"); moments in 8 bits: the optimizer takes $(ratio "$int8" "$f32"); Muon reaches $(ratio "$products" "$(awk -v s="$muon" -v u="$unit" 'BEGIN{print s*u*1e9}')") of the unit"
+  say "4096 tokens: documents of 512 $(ratio "$packed" "$full") of full attention's tokens/s, windows of 512 $(ratio "$window" "$full"); norms of queries and keys $(ratio "$normed" "$plain")"
   add features "{\"documents_over_full\":$(ratio "$packed" "$full"),\"window_over_full\":$(ratio "$window" "$full"),\"qk_norm_over_plain\":$(ratio "$normed" "$plain"),
-  \"optimizer_int8_over_f32\":$(ratio "$int8" "$f32"),\"muon_over_unit\":$(ratio "$products" "$(awk -v s="$muon" -v u="$unit" 'BEGIN{print s*u*1e9}')"),\"muon_optimizer_s\":$muon}"
+  \"optimizer\":$("$build/bench_optimizer" "$cores" $((4 * turns)))}"
 }
 
 # A model with experts on 8 ranks: 128 rows an expert.

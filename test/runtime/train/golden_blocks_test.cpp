@@ -5,10 +5,13 @@
 // does; likelihoods of the endings of test/golden/tasks (make_tasks.py), several in one sequence here and
 // each alone there; on thread ranks loss and gradient norm of 12 AdamW steps, and gradients of step 0 per
 // tensor, on one rank by the reference and by the CPU's kernels, on TP2 PP2 DP2, and on TP4 PP2.
+#include <fmt/format.h>
 #include <catch2/catch.hpp>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/json.h"
@@ -45,35 +48,51 @@ JobSpec block_job(const std::string& name) {
   return job;
 }
 
-void check_block(const std::string& name, int tp, int pp, int dp, bool reference) {
-  CAPTURE(name, tp, pp, dp, reference);
+/// The largest differences of a run from transformers.
+struct BlockDifference {
+  double loss = 0;       ///< of all steps, also of modules of multi-token prediction
+  double grad_norm = 0;  ///< of all steps, relative
+  WorstTensor gradient;  ///< of step 0; none where the file keeps them transposed
+};
+
+struct BlockMesh {
+  int tp = 1, pp = 1, dp = 1;
+};
+
+BlockDifference block_difference(const std::string& name, const BlockMesh& mesh, bool reference) {
   const TemporaryFolder dir;
   JobSpec job = block_job(name);
-  job.parallelism.tensor = tp;
-  job.parallelism.pipeline = pp;
-  job.parallelism.data = dp;
+  job.parallelism.tensor = mesh.tp;
+  job.parallelism.pipeline = mesh.pp;
+  job.parallelism.data = mesh.dp;
   job.parallelism.lanes = 2;
   const ThreadRun run = run_on_threads(
       job, {.dir = dir.path(), .gradients_dir = dir.path() + "/gradients", .reference_backend = reference});
   const Json curve = json_at(name + "/curve.json");
   REQUIRE(run.losses.size() == curve.size());
-  double worst_loss = 0, worst_norm = 0;
+  BlockDifference worst;
   for (size_t i = 0; i < curve.size(); ++i) {
-    worst_loss = std::max(worst_loss, std::abs(run.losses[i] - curve[i]["loss"].get<double>()));
-    worst_norm = std::max(worst_norm, std::abs(run.grad_norms[i] / curve[i]["grad_norm"].get<double>() - 1));
+    worst.loss = std::max(worst.loss, std::abs(run.losses[i] - curve[i]["loss"].get<double>()));
+    worst.grad_norm =
+        std::max(worst.grad_norm, std::abs(run.grad_norms[i] / curve[i]["grad_norm"].get<double>() - 1));
     for (size_t d = 0; curve[i].contains("mtp_losses") && d < curve[i]["mtp_losses"].size(); ++d)
-      worst_loss = std::max(worst_loss, std::abs(parse_json(run.lines[i])["mtp_losses"][d].get<double>() -
+      worst.loss = std::max(worst.loss, std::abs(parse_json(run.lines[i])["mtp_losses"][d].get<double>() -
                                                  curve[i]["mtp_losses"][d].get<double>()));
   }
-  CHECK(worst_loss < tolerance::kBlockLoss);
-  CHECK(worst_norm < tolerance::kBlockGradNorm);
-  if (name == "gpt2") return;  // the file keeps its gradients transposed; golden_test.cpp has them
-  const WorstTensor gradient =
-      compare_with_golden(ckpt::step_directory(dir.path() + "/gradients", 0), ckpt::Role::gradient,
-                          kBlocks + "/" + name + "/grads.safetensors");
-  INFO("worst gradient: " << gradient.name << " " << gradient.relative);
-  CHECK(gradient.compared == gradient.expected);
-  CHECK(gradient.relative < tolerance::kBlockGradient);
+  if (name != "gpt2")  // golden_test.cpp has its gradients
+    worst.gradient = compare_with_golden(ckpt::step_directory(dir.path() + "/gradients", 0),
+                                         ckpt::Role::gradient, kBlocks + "/" + name + "/grads.safetensors");
+  return worst;
+}
+
+void check_block(const std::string& name, const BlockMesh& mesh, bool reference) {
+  CAPTURE(name, mesh.tp, mesh.pp, mesh.dp, reference);
+  const BlockDifference worst = block_difference(name, mesh, reference);
+  CHECK(worst.loss < tolerance::kBlockLoss);
+  CHECK(worst.grad_norm < tolerance::kBlockGradNorm);
+  INFO("worst gradient: " << worst.gradient.name << " " << worst.gradient.relative);
+  CHECK(worst.gradient.compared == worst.gradient.expected);
+  CHECK(worst.gradient.relative < tolerance::kBlockGradient);
 }
 
 /// The tokens of the first sample.
@@ -128,8 +147,8 @@ TEST_CASE("files of transformers 4 and 5 describe the same model", "[golden]") {
 TEST_CASE("each family's curve and gradients on one rank", "[golden]") {
   REQUIRE(blocks().size() == 18);
   for (const std::string& name : blocks()) {
-    check_block(name, 1, 1, 1, true);
-    check_block(name, 1, 1, 1, false);
+    check_block(name, {}, true);
+    check_block(name, {}, false);
   }
 }
 
@@ -230,10 +249,27 @@ TEST_CASE("each family's curve and gradients on TP4 PP2, two ranks for each KV h
   for (const std::string& name : blocks()) {
     if (block_job(name).model.is_latent()) continue;  // its experts are not cut in four
     if (name != "gpt2") CHECK(block_job(name).model.num_kv_heads == 2);
-    check_block(name, 4, 2, 1, false);
+    check_block(name, {.tp = 4, .pp = 2}, false);
   }
 }
 
 TEST_CASE("each family's curve and gradients on TP2 PP2 DP2", "[golden]") {
-  for (const std::string& name : blocks()) check_block(name, 2, 2, 2, false);
+  for (const std::string& name : blocks()) check_block(name, {2, 2, 2}, false);
+}
+
+// Of scripts/bench/results/families-transformers.md: test_train "the table of families"
+TEST_CASE("the table of families", "[.][table]") {
+  std::cout << "| model | logits | loss | gradient norm | gradients | loss on TP2 PP2 DP2 | gradient norm "
+               "| gradients |\n|---|---|---|---|---|---|---|---|\n";
+  for (const std::string& name : blocks()) {
+    const LogitDifference logits = logit_difference(name);
+    std::cout << fmt::format("| {} | {:.1e}", name, logits.largest / logits.scale);
+    for (const BlockMesh& mesh : {BlockMesh{}, BlockMesh{2, 2, 2}}) {
+      const BlockDifference worst = block_difference(name, mesh, false);
+      std::cout << fmt::format(" | {:.1e} | {:.1e} | ", worst.loss, worst.grad_norm)
+                << (worst.gradient.compared > 0 ? fmt::format("{:.1e}", worst.gradient.relative) : "");
+      CHECK(worst.gradient.compared == worst.gradient.expected);
+    }
+    std::cout << " |" << std::endl;
+  }
 }
