@@ -86,6 +86,18 @@ void SortByExpert::check() const {
   if (weights) check_dtype(weights, ids.rows, ids.cols, DType::f32);
 }
 
+void TokensOfRanks::check() const {
+  check_dtype(rows, 1, rows.cols, DType::i32);
+  check_dtype(offsets, 1, offsets.cols, DType::i32);
+  check_dtype(firsts, 1, firsts.cols, DType::i32);
+  check_dtype(places, 1, places.cols, DType::i32);
+  ENSURE(ranks() >= 1 && experts() >= 1 && experts() % ranks() == 0, "{} experts on {} ranks", experts(),
+         ranks());
+  ENSURE(top_k >= 1 && rows.cols % top_k == 0 && places.cols <= rows.cols, "{} rows of {} slots, {} a token",
+         places.cols, rows.cols, top_k);
+  check_dtype(tokens, 1, std::min(rows.cols / top_k * std::min(top_k, ranks()), places.cols), DType::i32);
+}
+
 void GatherRows::check() const {
   ENSURE(x.cols == out.cols && x.dtype == out.dtype && is_activation(x.dtype) && top_k >= 1);
   check_dtype(slots, 1, out.rows, DType::i32);

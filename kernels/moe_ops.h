@@ -98,7 +98,27 @@ struct SortByExpert {
   void arguments(auto&& each) { each(ids), each(offsets), each(slots), each(rows), each(weights); }
 };
 
-/// out[r] = x[slots[r] / top_k], or 0 where the slot is -1.   x [M, C], slots i32 [1, R], out [R, C]
+/// The tokens that go to each of D ranks that share the experts in order, each once, however many of a rank's
+/// experts it has. rows i32 [1, M k] and offsets i32 [1, E + 1] of SortByExpert ->
+/// firsts i32 [1, D + 1]: to rank d go the tokens from firsts[d] to firsts[d + 1];
+/// tokens i32 [1, S], S = M min(k, D) or R if it is less: in ascending order for each rank, behind all of them
+/// -1;
+/// places i32 [1, R]: of each row of an expert, where its token is among those of the expert's rank; behind
+/// the rows of all experts -1
+struct TokensOfRanks {
+  static constexpr const char* kName = "tokens_of_ranks";
+  Matrix rows, offsets, firsts, tokens, places;
+  int64_t top_k = 1;
+  int64_t ranks() const { return firsts.cols - 1; }
+  int64_t experts() const { return offsets.cols - 1; }
+  OpShape cost_shape() const { return elements(kName, rows); }
+  double bytes() const { return bytes_of({rows, offsets, firsts, tokens, places}); }
+  void check() const;
+  void arguments(auto&& each) { each(rows), each(offsets), each(firsts), each(tokens), each(places); }
+};
+
+/// out[r] = x[slots[r] / top_k], or 0 where the slot is negative or x has no such row, so that nothing that a
+/// lost peer leaves in `slots` leads out of x.   x [M, C], slots i32 [1, R], out [R, C]
 struct GatherRows {
   static constexpr const char* kName = "gather_rows";
   Matrix x, slots, out;

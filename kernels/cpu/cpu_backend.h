@@ -84,6 +84,7 @@ class CpuBackend final : public HostDevice {
   void compute(const RouteBackward& op);
   void compute(const AddCounts& op);
   void compute(const SortByExpert& op);
+  void compute(const TokensOfRanks& op);
   void compute(const GatherRows& op);
   void compute(const CombineRows& op);
   void compute(const ScaleRows& op);

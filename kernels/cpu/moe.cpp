@@ -108,11 +108,43 @@ void CpuBackend::compute(const RouteBackward& op) {
 void CpuBackend::compute(const AddCounts& op) { add_counts(op); }
 void CpuBackend::compute(const SortByExpert& op) { sort_by_expert(op); }
 
+/// Goes over the rows once, where the reference goes over all tokens for each rank.
+void CpuBackend::compute(const TokensOfRanks& op) {
+  const auto *rows = op.rows.as<int32_t>(), *offsets = op.offsets.as<int32_t>();
+  auto *firsts = op.firsts.as<int32_t>(), *tokens = op.tokens.as<int32_t>(),
+       *places = op.places.as<int32_t>();
+  const int64_t ranks = op.ranks(), here = op.experts() / ranks, all = op.rows.cols, k = op.top_k;
+  std::vector<int32_t> rank_of(size_t(op.places.cols)), last(size_t(ranks), -1);
+  for (int64_t d = 0; d < ranks; ++d)
+    std::fill(rank_of.begin() + offsets[d * here], rank_of.begin() + offsets[(d + 1) * here], int32_t(d));
+  std::fill(firsts, firsts + ranks + 1, 0);
+  /// Calls each(token, row, rank, whether it is the token's first row there) for all rows, in order of slots.
+  const auto over_slots = [&](auto each) {
+    std::fill(last.begin(), last.end(), -1);
+    for (int64_t i = 0; i < all; ++i) {
+      if (rows[i] < 0) continue;
+      const auto m = int32_t(i / k);
+      const auto d = size_t(rank_of[size_t(rows[i])]);
+      each(m, rows[i], d, last[d] != m);
+      last[d] = m;
+    }
+  };
+  over_slots([&](int32_t, int32_t, size_t d, bool first) { firsts[d + 1] += first; });
+  for (int64_t d = 0; d < ranks; ++d) firsts[d + 1] += firsts[d];
+  std::vector<int32_t> next(firsts, firsts + ranks);
+  over_slots([&](int32_t m, int32_t row, size_t d, bool first) {
+    if (first) tokens[next[d]++] = m;
+    places[row] = next[d] - 1 - firsts[d];
+  });
+  std::fill(tokens + firsts[ranks], tokens + op.tokens.cols, -1);
+  std::fill(places + offsets[op.experts()], places + op.places.cols, -1);
+}
+
 void CpuBackend::compute(const GatherRows& op) {
   over_rows(op.out.rows, kMovedRows, [&](int64_t first, int64_t n) {
     for (int64_t r = first; r < first + n; ++r) {
       const int64_t slot = op.slots.as<int32_t>()[r];
-      if (slot < 0)
+      if (slot < 0 || slot / op.top_k >= op.x.rows)
         zero_row(op.out, r);
       else
         kernels_.copy({op.x.row_range(slot / op.top_k, 1), op.out.row_range(r, 1)});

@@ -5,13 +5,12 @@
 #include <climits>
 
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/moe_order.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace trainctl::kernels::cuda {
 
 namespace {
-
-constexpr int kMoeThreads = 256;
 
 // ---- router: a warp for each token, in double
 // -------------------------------------------------------------------------------------------
@@ -218,31 +217,6 @@ __global__ void __launch_bounds__(kMoeThreads)
   sums[e] = accumulate ? sums[e] + float(count) : float(count);
 }
 
-/// Counts at offsets[1..] become the ends of the experts' rows, of which each has `most` at most.
-__global__ void offsets_kernel(int experts, int most, int32_t* offsets) {
-  offsets[0] = 0;
-  for (int e = 0; e < experts; ++e) offsets[e + 1] = offsets[e] + min(offsets[e + 1], most);
-}
-
-/// Of a block's threads, of which `yes` is true: how many there are, and how many of them are before this
-/// one.
-struct Place {
-  int before, all;
-};
-__device__ inline Place place_among(bool yes, int (*sums)[kMoeThreads]) {
-  const int thread = int(threadIdx.x);
-  int in = 0;
-  sums[in][thread] = yes;
-  __syncthreads();
-  for (int width = 1; width < kMoeThreads; width *= 2, in = 1 - in) {
-    sums[1 - in][thread] = sums[in][thread] + (thread >= width ? sums[in][thread - width] : 0);
-    __syncthreads();
-  }
-  const Place place{sums[in][thread] - int(yes), sums[in][kMoeThreads - 1]};
-  __syncthreads();
-  return place;
-}
-
 /// A block for each expert goes over all slots, kMoeThreads at a time, and gives those of its own the next
 /// rows in order.
 __global__ void __launch_bounds__(kMoeThreads)
@@ -253,7 +227,7 @@ __global__ void __launch_bounds__(kMoeThreads)
   for (int64_t first = 0; first < n && next < offsets[expert + 1]; first += kMoeThreads) {
     const int64_t i = first + threadIdx.x;
     const bool is_own = i < n && ids[i] == expert;
-    const Place place = place_among(is_own, sums);
+    const PlaceAmong place = place_among(is_own, sums);
     if (is_own) {
       const int row = next + place.before;
       slots[row] = int32_t(i);
@@ -321,9 +295,9 @@ __global__ void __launch_bounds__(kMoeThreads)
     const bool is_own = i < n && ids[i] == expert;
     const uint32_t order = is_own ? order_of_weight(weights, i) : 0;
     const bool is_equal = is_own && order == cut.least;
-    const Place among_equal = place_among(is_equal, sums);
+    const PlaceAmong among_equal = place_among(is_equal, sums);
     const bool has_row = is_own && (is_equal ? among_equal.before < cut.equal : order > cut.least);
-    const Place place = place_among(has_row, sums);
+    const PlaceAmong place = place_among(has_row, sums);
     if (is_own) rows[i] = has_row ? next + place.before : -1;
     if (has_row) slots[next + place.before] = int32_t(i);
     next += place.all;

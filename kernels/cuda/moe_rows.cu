@@ -13,10 +13,11 @@ __device__ inline int64_t slot_of(const int32_t* slots, int64_t row) { return sl
 
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
-    gather_kernel(View<const T> x, const int32_t* slots, int k, View<T> out, int64_t cols) {
+    gather_kernel(View<const T> x, int64_t rows, const int32_t* slots, int k, View<T> out, int64_t cols) {
   const int64_t r = blockIdx.x, slot = slots[r], m = slot / k;
+  const bool exists = slot >= 0 && m < rows;
   for (int64_t c = threadIdx.x; c < cols; c += kRowThreads)
-    *out.at(r, c) = slot < 0 ? from_float<T>(0.0f) : *x.at(m, c);
+    *out.at(r, c) = exists ? *x.at(m, c) : from_float<T>(0.0f);
 }
 
 template <typename T>
@@ -151,7 +152,8 @@ void enqueue(const Queue& queue, const GatherRows& op) {
   with_activation_type(op.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     launch(queue, GatherRows::kName, gather_kernel<T>, unsigned(op.out.rows), kRowThreads, 0,
-           view_of<const T>(op.x), op.slots.as<int32_t>(), int(op.top_k), view_of<T>(op.out), op.out.cols);
+           view_of<const T>(op.x), op.x.rows, op.slots.as<int32_t>(), int(op.top_k), view_of<T>(op.out),
+           op.out.cols);
   });
 }
 

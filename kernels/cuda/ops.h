@@ -75,6 +75,8 @@ void enqueue(const Queue&, const Route&);
 void enqueue(const Queue&, const RouteBackward&);
 void enqueue(const Queue&, const AddCounts&);
 void enqueue(const Queue&, const SortByExpert&);
+// moe_ranks.cu
+void enqueue(const Queue&, const TokensOfRanks&);
 // moe_rows.cu
 void enqueue(const Queue&, const GatherRows&);
 void enqueue(const Queue&, const CombineRows&);

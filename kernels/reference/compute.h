@@ -76,6 +76,7 @@ void compute(const Route& op);
 void compute(const RouteBackward& op);
 void compute(const AddCounts& op);
 void compute(const SortByExpert& op);
+void compute(const TokensOfRanks& op);
 void compute(const GatherRows& op);
 void compute(const CombineRows& op);
 void compute(const ScaleRows& op);

@@ -58,11 +58,36 @@ void compute(const AddCounts& op) { add_counts(op); }
 
 void compute(const SortByExpert& op) { sort_by_expert(op); }
 
+void compute(const TokensOfRanks& op) {
+  const auto *rows = op.rows.as<int32_t>(), *offsets = op.offsets.as<int32_t>();
+  auto *firsts = op.firsts.as<int32_t>(), *tokens = op.tokens.as<int32_t>(),
+       *places = op.places.as<int32_t>();
+  const int64_t here = op.experts() / op.ranks();
+  firsts[0] = 0;
+  for (int64_t d = 0; d < op.ranks(); ++d) {
+    int32_t next = firsts[d];
+    for (int64_t m = 0; m < op.rows.cols / op.top_k; ++m) {
+      bool goes = false;
+      for (int64_t j = 0; j < op.top_k; ++j) {
+        const int32_t row = rows[m * op.top_k + j];
+        if (row < offsets[d * here] || row >= offsets[(d + 1) * here]) continue;
+        goes = true;
+        places[row] = next - firsts[d];
+      }
+      if (goes) tokens[next++] = int32_t(m);
+    }
+    firsts[d + 1] = next;
+  }
+  std::fill(tokens + firsts[op.ranks()], tokens + op.tokens.cols, -1);
+  std::fill(places + offsets[op.experts()], places + op.places.cols, -1);
+}
+
 void compute(const GatherRows& op) {
-  for (int64_t r = 0; r < op.out.rows; ++r)
-    for (int64_t c = 0; c < op.out.cols; ++c)
-      put(op.out, r, c,
-          op.slots.as<int32_t>()[r] < 0 ? 0 : get(op.x, op.slots.as<int32_t>()[r] / op.top_k, c));
+  for (int64_t r = 0; r < op.out.rows; ++r) {
+    const int64_t slot = op.slots.as<int32_t>()[r];
+    const bool exists = slot >= 0 && slot / op.top_k < op.x.rows;
+    for (int64_t c = 0; c < op.out.cols; ++c) put(op.out, r, c, exists ? get(op.x, slot / op.top_k, c) : 0);
+  }
 }
 
 void compute(const CombineRows& op) {

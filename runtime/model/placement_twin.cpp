@@ -233,6 +233,10 @@ class PlacementBackend final : public kernels::Backend {
     if (op.weights) alike("the experts of tokens and their weights", p_.of(op.ids), p_.of(op.weights));
     for (const Matrix& out : {op.offsets, op.slots, op.rows}) p_.set(out, p_.of(op.ids));
   }
+  void place(const kernels::TokensOfRanks& op) {
+    const Placement in = alike("rows of tokens and their order", p_.of(op.rows), p_.of(op.offsets));
+    for (const Matrix& out : {op.firsts, op.tokens, op.places}) p_.set(out, in);
+  }
   void place(const kernels::GatherRows& op) {
     routed("tokens and their experts", p_.of(op.x), p_.of(op.slots));
     p_.set(op.out, p_.of(op.x));

@@ -1,0 +1,34 @@
+// How the ops of experts give rows and tokens their places in order.
+#pragma once
+#include "kernels/cuda/launch.cuh"
+
+namespace trainctl::kernels::cuda {
+
+constexpr int kMoeThreads = 256;
+
+/// Counts at offsets[1..] become the ends of the experts' rows, of which each has `most` at most.
+static __global__ void offsets_kernel(int experts, int most, int32_t* offsets) {
+  offsets[0] = 0;
+  for (int e = 0; e < experts; ++e) offsets[e + 1] = offsets[e] + min(offsets[e + 1], most);
+}
+
+/// Of a block's threads, of which `yes` is true: how many there are, and how many of them are before this
+/// one.
+struct PlaceAmong {
+  int before, all;
+};
+__device__ inline PlaceAmong place_among(bool yes, int (*sums)[kMoeThreads]) {
+  const int thread = int(threadIdx.x);
+  int in = 0;
+  sums[in][thread] = yes;
+  __syncthreads();
+  for (int width = 1; width < kMoeThreads; width *= 2, in = 1 - in) {
+    sums[1 - in][thread] = sums[in][thread] + (thread >= width ? sums[in][thread - width] : 0);
+    __syncthreads();
+  }
+  const PlaceAmong place{sums[in][thread] - int(yes), sums[in][kMoeThreads - 1]};
+  __syncthreads();
+  return place;
+}
+
+}  // namespace trainctl::kernels::cuda
