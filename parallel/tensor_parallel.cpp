@@ -24,6 +24,26 @@ void TensorParallel::gather(Matrix own, Matrix all) {
   all_gather(comm_, stream_, own.data, all.data, size_t(own.count()) * size_of(own.dtype));
 }
 
+void TensorParallel::complete(std::span<const Matrix> lists) {
+  std::vector<Transfer> transfers;
+  for (int i = 1; i < size(); ++i) {
+    const int peer = (rank() + i) % size();
+    for (size_t list = 0; list < lists.size(); ++list) {
+      const Matrix& rows = lists[list];
+      ENSURE(rows.contiguous());
+      const auto add = [&](Transfer::Kind kind, int of) {
+        const Part part = part_of(rows.rows, of);
+        const size_t bytes = size_t(part.rows * rows.cols) * size_of(rows.dtype);
+        if (bytes > 0)
+          transfers.push_back({kind, peer, rows.row_range(part.first, part.rows).data, bytes, int(list)});
+      };
+      add(Transfer::send, rank());
+      add(Transfer::receive, peer);
+    }
+  }
+  if (!transfers.empty()) comm_.exchange_and_wait(transfers, "complete lists of rows", stream_);
+}
+
 void TensorParallel::gather_near(Matrix all, int ranks) {
   ENSURE(all.contiguous() && size() % ranks == 0 && all.rows % ranks == 0);
   const int first = rank() / ranks * ranks;

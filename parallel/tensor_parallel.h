@@ -8,6 +8,8 @@
 // The backward of `enter` is `leave`; the backward of `leave` is `enter`.
 // Source: arXiv:2205.05198, section 4.2; sums in rank-tree order (invariant 5).
 #pragma once
+#include <span>
+
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 
@@ -41,6 +43,17 @@ class TensorParallel {
   virtual void add(kernels::Matrix sums);
   /// Fills `all` [size * rows, C] with every rank's `own` [rows, C].
   virtual void gather(kernels::Matrix own, kernels::Matrix all);
+  /// A rank's part of `rows` rows, as evenly cut as possible.
+  struct Part {
+    int64_t first = 0, rows = 0;
+  };
+  Part part_of(int64_t rows, int rank) const {
+    const int64_t first = rows * rank / size();
+    return {first, rows * (rank + 1) / size() - first};
+  }
+  /// Each of `lists` is the same on all ranks, and contiguous; every rank has its own part_of it. Fills the
+  /// rest.
+  void complete(std::span<const kernels::Matrix> lists);
   /// Among `ranks` neighbours, which divide the size: ranks 0 to ranks - 1 of the group are the first ones.
   /// `all` and `parts` are contiguous and hold `ranks` equal parts of rows, one for each neighbour in order.
   /// Fills all parts with the neighbours' own; this rank's is there.

@@ -147,6 +147,9 @@ class StepTimer {
     for (const MicroBatchTally& tally : tallies) {
       VirtualStageCost of{phase_cost(tally.forward), phase_cost(tally.backward_input),
                           phase_cost(tally.backward_weight)};
+      // Where the halves run together, the gradients of rows come once for both, and are half of what the
+      // weight half exchanges apart.
+      if (!splits_backward(job_)) of.backward_weight.experts /= 2;
       if (tally.edge_bytes > 0)
         of.edge_s = predict::message_seconds(cluster_, p.tensor * p.ranks_of_parameters(),
                                              device_.ranks_on_node, tally.edge_bytes);

@@ -4,6 +4,11 @@
 // experts and of slots, their gradients of weights belong to the source's own lane, and each row comes back
 // to be added at home. So nothing depends on how many ranks share the experts.
 //
+// A token of which several experts are on one rank is sent to it once, and its rows are made there: with the
+// weights of rows come the places of their tokens. What experts make of a token comes back row by row, because
+// its rows are added at home, in the order of its experts. Tensor ranks, which have the same tokens, send a part
+// of them each, and complete them where they arrive, most often within a node.
+//
 // With a capacity an expert takes at most so many rows of each source; what is over has no row, and adds
 // nothing to its token.
 //
@@ -15,10 +20,11 @@
 // Letters (sublayer.h, kernels/moe_ops.h): R rows of own tokens, M k at most; N the rows at the experts here,
 // of each of the ranks that share them at most M times k, or times the experts here if they are fewer.
 #pragma once
-#include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "kernels/moe_ops.h"
+#include "runtime/model/sublayers/dispatch.h"
 #include "runtime/model/sublayers/sublayer_parts.h"
 
 namespace trainctl {
@@ -30,31 +36,22 @@ struct ExpertRanks {
   int rank() const { return comm ? comm->rank() : 0; }
 };
 
-/// How tokens are sent to experts.
-struct Dispatch {
-  int64_t experts = 0, top_k = 0;
-  int64_t capacity = 0;   ///< rows of a source that an expert takes at most; 0: all
-  bool by_weight = true;  ///< with a capacity the largest weights are taken, else the first tokens
-  /// Of a source of so many tokens: the most rows, and those at `here` of the experts.
-  int64_t rows(int64_t tokens) const { return rows_at(tokens, experts); }
-  int64_t rows_at(int64_t tokens, int64_t here) const {
-    const int64_t all = tokens * std::min(top_k, here);
-    return capacity > 0 ? std::min(all, here * capacity) : all;
-  }
-};
-
 class ExpertRows {
  public:
   /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1],
   /// slots [R] and rows [M k]; that of all sources [sources, E + 1] as it arrives, and of their rows here
   /// [sources, E here + 1]; both as the host reads and makes them. In the order of own rows, and of rows
-  /// here: weights and their gradients in f32.
+  /// here: weights and their gradients in f32. Where tokens are sent, behind the offsets of each block or source
+  /// those of the tokens of each rank; the tokens sent [1, S], the places of rows, own and here, and the tokens
+  /// as they arrive [T, C].
   struct Numbers {
     int ids, offsets, slots, rows, offsets_of_sources, offsets_here, on_host, here_on_host;
     int row_weights, weights_here, weight_gradients_here;
+    int tokens, places, places_here, arrived;
   };
+  /// width: C.
   static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
-                      const Dispatch& dispatch);
+                      const Dispatch& dispatch, int64_t width);
   /// R, and N at most.
   static int64_t own_rows(const LayerShape& s, const Dispatch& dispatch) {
     return s.cut.blocks_here() * dispatch.rows(tokens_of_source(s));
@@ -73,10 +70,12 @@ class ExpertRows {
   /// their experts. again: it has done so for this micro-batch, and only the order on the device is made
   /// again.
   void arrange(const LayerContext& c, Tensors& t, kernels::Matrix weights, bool again) const;
+  /// What is enqueued while rows are on their way, once; empty: nothing.
+  using Meanwhile = std::function<void()>;
   /// Rows of `of_tokens` [M, C] to their experts. home [R, C]: room for own rows in order. Returns the rows
   /// here: of `here` [N, C], which without other ranks is `home`.
   kernels::Matrix send(const LayerContext& c, Tensors& t, kernels::Matrix of_tokens, kernels::Matrix home,
-                       kernels::Matrix here) const;
+                       kernels::Matrix here, const Meanwhile& meanwhile = {}) const;
   /// Rows here back to where their tokens are: home [R, C].
   void give_back(const LayerContext& c, Tensors& t, kernels::Matrix here, kernels::Matrix home) const;
   /// out [M, C]: of each token the sum of its rows home.
@@ -84,7 +83,7 @@ class ExpertRows {
   /// Of a tensor with a row for each row here: those that there are.
   kernels::Matrix here(const Tensors& t, kernels::Matrix most) const;
 
-  /// The router's weights to the rows here (weights [M, k]); y = weight x of each row.
+  /// The router's weights to the rows here (weights [M, k]), and their places; y = weight x of each row.
   void send_weights(const LayerContext& c, Tensors& t, kernels::Matrix weights) const;
   void scale(const LayerContext& c, Tensors& t, kernels::Matrix weights, kernels::Matrix x,
              kernels::Matrix y) const;
@@ -123,6 +122,7 @@ class ExpertRows {
   int64_t rows_of_block(const Tensors& t) const { return t[size_t(n_.slots)].cols / blocks_; }
   int64_t slots_of_block(const Tensors& t) const { return t[size_t(n_.rows)].cols / blocks_; }
   std::vector<Source> sources_here(const Tensors& t) const;
+  std::vector<Source> scaled_at_once(const Tensors& t) const;
   /// Of the rows of a source: the router's weights, or their gradients, and the slots by which ops find them;
   /// empty: they are in the order of rows.
   struct Weights {
@@ -130,9 +130,32 @@ class ExpertRows {
   };
   /// here: the tensor of those that came with the rows.
   Weights weights_of(const Tensors& t, int source, const Source& s, kernels::Matrix at_home, int here) const;
-  int64_t sent(const Tensors& t, int source, int rank) const;
-  void exchange(const LayerContext& c, const Tensors& t, kernels::Matrix home, kernels::Matrix here,
-                bool back) const;
+  /// What an exchange moves: a row for each expert, or for each token.
+  enum class Sent : uint8_t { rows, tokens };
+  /// Of a tensor at home and one here.
+  struct Moved {
+    kernels::Matrix home, here;
+    Sent what = Sent::rows;
+    bool back = false;
+  };
+  int64_t sent(const Tensors& t, int source, int rank, Sent what = Sent::rows) const;
+  using Part = parallel::TensorParallel::Part;
+  /// Of `count` things for or from `peer`, those that this tensor rank moves.
+  Part part_of(const LayerContext& c, int64_t count, int peer, Sent what) const {
+    const bool has_all = what == Sent::rows || peer == ranks_.rank();
+    return has_all ? Part{0, count} : c.tp.part_of(count, c.tp.rank());
+  }
+  void add_transfers(const LayerContext& c, const Tensors& t, const Moved& moved, int first_tag,
+                     std::vector<parallel::Transfer>& transfers) const;
+  void complete_tokens(const LayerContext& c, const Tensors& t) const;
+  void exchange(const LayerContext& c, const std::vector<parallel::Transfer>& transfers, const char* what,
+                const Meanwhile& meanwhile = {}) const;
+  void gather(const LayerContext& c, const Tensors& t, kernels::Matrix of_tokens, kernels::Matrix home) const;
+  void expand(const LayerContext& c, const Tensors& t, kernels::Matrix here) const;
+  bool sends_tokens() const { return dispatch_.sends_tokens(ranks_.size()); }
+  /// Of a block here: the most tokens that it sends.
+  int64_t tokens_of_block(const Tensors& t) const { return t[size_t(n_.tokens)].cols / blocks_; }
+  void order(const LayerContext& c, const Tensors& t, kernels::Matrix weights) const;
   void exchange_counts(const LayerContext& c, Tensors& t) const;
   void await_counts(const LayerContext& c) const;
   void assume_equal(Tensors& t) const;

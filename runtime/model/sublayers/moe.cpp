@@ -26,7 +26,11 @@ enum MoeNumber {
   kHereOnHost,
   kRowWeights,
   kWeightsHere,
-  kWeightGradientsHere,  // ExpertRows
+  kWeightGradientsHere,
+  kTokensSent,
+  kPlaces,
+  kPlacesHere,
+  kArrived,  // ExpertRows
   kExpertUp,
   kExpertAct,  // [N, U] [N, F]: the activation times its weight
   kExpertUpGradient,
@@ -44,8 +48,9 @@ enum MoeNumber {
 static_assert(kLatent + LatentExperts::kTensors <= kMostTensors);
 
 constexpr ExpertRows::Numbers kRowNumbers{
-    kIds,    kOffsets,    kSlots,      kRows,        kOffsetsOfSources,   kOffsetsHere,
-    kOnHost, kHereOnHost, kRowWeights, kWeightsHere, kWeightGradientsHere};
+    kIds,    kOffsets,    kSlots,      kRows,        kOffsetsOfSources,    kOffsetsHere,
+    kOnHost, kHereOnHost, kRowWeights, kWeightsHere, kWeightGradientsHere, kTokensSent,
+    kPlaces, kPlacesHere, kArrived};
 
 struct MoeSizes {
   int64_t ffn = 0, up = 0;
@@ -114,9 +119,16 @@ class Moe : public Sublayer {
     const Matrix up = here(t, kExpertUp), act = here(t, kRowsAct), dact = here(t, kRowsActGradient),
                  dup = here(t, kExpertUpGradient), partial = c.scratch.partial;
     if (latent_) latent_->leave_backward(c, t, t[size_t(exit_.gradient())]);
-    const Matrix dout_here = send(c, t, sum_gradient(t));
+    const Matrix dy = t[size_t(exit_.gradient())];
+    const Matrix dout_here = send(c, t, sum_gradient(t), [&] {
+      if (shared_) shared_->backward_input(c, t, dy);
+    });
     rows_.multiply_backward(c, t, dout_here, down_, dact);
     activation_.forward(c, up, act);
+    if (c.weight_half_follows) {
+      rows_.scale(c, t, t[kWeights], act, here(t, kExpertAct));  // the weight half makes cheap tensors later
+      down_gradients(c, t, dout_here, at);
+    }
     if (rows_.may_drop()) clear(c, t[kWeightsGradient]);
     rows_.scale_backward(c, t, t[kWeights], act, dact, t[kWeightsGradient]);
     if (adds_down_bias(c)) rows_.bias_weights(c, t, dout_here, down_bias_, t[kWeightsGradient]);
@@ -127,29 +139,34 @@ class Moe : public Sublayer {
     rows_.give_back(c, t, din_here, t[kRowsHome]);
     rows_.combine(c, t, t[kRowsHome], latent_ ? latent_->in_gradient(t) : partial);
     if (latent_) latent_->enter_backward(c, t, partial);
-    if (shared_)
-      shared_->backward_input(c, t, t[size_t(exit_.gradient())], t[kRouterGradient], t[kRouterInput],
-                              partial);
+    if (shared_) shared_->add_gradient(c, t, t[kRouterGradient], t[kRouterInput], partial);
     router_backward(c, t, partial);
     norm_.backward_input(c, t, c.tp.leave(partial, c.scratch.local), dout, din, at);
   }
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    const Matrix dout = send(c, t, sum_gradient(t)), dup = here(t, kExpertUpGradient);
-    rows_.weight_gradient(c, t, dout, here(t, kExpertAct), down_, at);
-    if (down_bias_ >= 0) rows_.bias_gradient(c, t, dout, down_bias_, t[kWeights], at);
+    if (!c.weight_half_follows) down_gradients(c, t, send(c, t, sum_gradient(t), {}), at);
+    const Matrix dup = here(t, kExpertUpGradient), x = router_input(c, t);
     if (up_bias_ >= 0) rows_.bias_gradient(c, t, dup, up_bias_, {}, at);
-    rows_.weight_gradient(c, t, dup, send(c, t, input_of_experts(t)), up_, at);
+    const Matrix x_here = send(c, t, input_of_experts(t), [&] {
+      if (shared_) shared_->backward_weight(c, t, t[size_t(exit_.gradient())], t[kNorm], x, at);
+    });
+    rows_.weight_gradient(c, t, dup, x_here, up_, at);
     if (latent_) latent_->backward_weight(c, t, t[size_t(exit_.gradient())], t[kNorm], at);
-    const Matrix x = router_input(c, t);
     router_.backward_weight(c, t[kLogitsGradient], x, at);
-    if (shared_) shared_->backward_weight(c, t, t[size_t(exit_.gradient())], t[kNorm], x, at);
     if (selection_bias_ >= 0) add_counts(c, t[kCounts], at);
     norm_.backward_weight(c, t, at);
   }
 
  private:
+  /// Of the experts' last products, from the gradient of their rows here: made with the gradient of the input,
+  /// for which these rows have come, or where the weight half runs apart, when they have come again.
+  void down_gradients(const LayerContext& c, Tensors& t, Matrix dout, LanePlace at) const {
+    rows_.weight_gradient(c, t, dout, here(t, kExpertAct), down_, at);
+    if (down_bias_ >= 0) rows_.bias_gradient(c, t, dout, down_bias_, t[kWeights], at);
+  }
+
   /// The counts of each context block to its lane.
   void add_counts(const LayerContext& c, Matrix counts, LanePlace at) const {
     const int64_t blocks = c.shape.cut.blocks_here(), rows = counts.rows / blocks;
@@ -160,8 +177,10 @@ class Moe : public Sublayer {
                                        .accumulate = !at.first});
   }
 
-  /// As far as the input of the last product. again: see ExpertRows::arrange.
-  void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta, bool again) const {
+  /// As far as the input of the last product; of a shared expert, where the output is made, its product, too.
+  /// again: see ExpertRows::arrange.
+  void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta, bool again,
+                 bool makes_output) const {
     norm_.forward(c, t, previous, delta);
     router_.forward(c, router_input(c, t), t[kLogits]);
     // Behind a cache of keys there are fewer tokens than in a sequence.
@@ -179,23 +198,25 @@ class Moe : public Sublayer {
     rows_.arrange(c, t, t[kWeights], again);
     rows_.send_weights(c, t, t[kWeights]);
     const Matrix up = here(t, kExpertUp);
-    rows_.multiply(c, t, send(c, t, input_of_experts(t)), up_, up);
+    const Matrix x_here = send(c, t, input_of_experts(t), [&] {
+      if (shared_) shared_->forward(c, t, t[kNorm], router_input(c, t), makes_output);
+    });
+    rows_.multiply(c, t, x_here, up_, up);
     if (up_bias_ >= 0) rows_.add_bias(c, t, up, up_bias_, {});
     activate(c, t);
   }
 
   Matrix whole(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta, bool again) const {
-    activated(c, t, previous, delta, again);
+    activated(c, t, previous, delta, again, true);
     sum_of_experts(c, t, latent_ ? latent_->sum(t) : exit_.part(c, t));
     if (latent_) latent_->leave(c, t, exit_.part(c, t));
-    if (shared_) shared_->forward(c, t, t[kNorm], router_input(c, t), exit_.part(c, t));
+    if (shared_) shared_->add_output(c, t, exit_.part(c, t));
     return exit_.forward(c, t);
   }
 
   void without_output(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
-    activated(c, t, previous, delta, true);
+    activated(c, t, previous, delta, true, false);
     if (latent_) sum_of_experts(c, t, latent_->sum(t));
-    if (shared_) shared_->activated(c, t, t[kNorm], router_input(c, t));
   }
 
   /// Of each token the sum of its experts [M, L].
@@ -224,8 +245,11 @@ class Moe : public Sublayer {
   }
 
   /// Rows of what tokens have at their experts, in scratch.
-  Matrix send(const LayerContext& c, Tensors& t, Matrix of_tokens) const {
-    return rows_.send(c, t, of_tokens, t[kRowsHome], t[kRowsHere]);
+  /// of_shared: what of a shared expert is enqueued while they are on their way.
+  Matrix send(const LayerContext& c, Tensors& t, Matrix of_tokens,
+              const ExpertRows::Meanwhile& of_shared) const {
+    return rows_.send(c, t, of_tokens, t[kRowsHome], t[kRowsHere],
+                      shared_ ? of_shared : ExpertRows::Meanwhile());
   }
   Matrix rows_here(const LayerContext& c, const Tensors& t) const {
     return here(t, c.shape.expert_ranks > 1 ? kRowsHere : kRowsHome);
@@ -271,7 +295,11 @@ class Moe : public Sublayer {
 }  // namespace
 
 Dispatch MoePlan::dispatch(const LayerShape& s) const {
-  Dispatch dispatch{.experts = experts, .top_k = top_k, .by_weight = drops_by_weight};
+  Dispatch dispatch{.experts = experts,
+                    .top_k = top_k,
+                    .groups = router.groups,
+                    .top_groups = router.top_groups,
+                    .by_weight = drops_by_weight};
   const double mean = double(ExpertRows::tokens_of_source(s) * top_k) / double(experts);
   // What the product of a decimal fraction has too much by rounding is no row.
   if (capacity_factor > 0) dispatch.capacity = int64_t(std::ceil(capacity_factor * mean * (1 - 1e-12)));
@@ -300,7 +328,7 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
   constexpr int kOfRows[] = {kExpertUp, kExpertAct, kExpertUpGradient, kRowsHome, kRowsAct, kRowsActGradient};
   for (TensorDeclaration& d : list)
     d.whole = capacity_factor > 0 && std::ranges::find(kOfRows, d.number) != std::end(kOfRows);
-  ExpertRows::declare(list, s, kRowNumbers, dispatch(s));
+  ExpertRows::declare(list, s, kRowNumbers, dispatch(s), width_of_rows(s));
   if (s.expert_ranks > 1)
     list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, width_of_rows(s)});
   if (s.compute != DType::f32) list.push_back({kRouterInput, Life::scratch, DType::f32, s.rows, s.hidden});

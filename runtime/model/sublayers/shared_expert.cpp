@@ -55,16 +55,17 @@ void SharedExpert::pack(const LayerContext& c) {
   if (gate_) gate_->pack(c);
 }
 
-void SharedExpert::forward(const LayerContext& c, Tensors& t, Matrix x, Matrix x_f32, Matrix sum) const {
-  activated(c, t, x, x_f32);
-  c.backend.run(c.stream, kernels::LinearForward{.x = at(t, kAct), .w = &down_.packed(), .y = at(t, kOut)});
-  c.backend.run(c.stream, kernels::Add{.src = at(t, kOut), .dst = sum});
-}
-
-void SharedExpert::activated(const LayerContext& c, Tensors& t, Matrix x, Matrix x_f32) const {
+void SharedExpert::forward(const LayerContext& c, Tensors& t, Matrix x, Matrix x_f32,
+                           bool makes_output) const {
   c.backend.run(c.stream, kernels::LinearForward{.x = x, .w = &up_.packed(), .y = at(t, kUp)});
   if (gate_) gate_->forward(c, x_f32, at(t, kGate));
   recompute_cheap(c, t);
+  if (makes_output)
+    c.backend.run(c.stream, kernels::LinearForward{.x = at(t, kAct), .w = &down_.packed(), .y = at(t, kOut)});
+}
+
+void SharedExpert::add_output(const LayerContext& c, Tensors& t, Matrix sum) const {
+  c.backend.run(c.stream, kernels::Add{.src = at(t, kOut), .dst = sum});
 }
 
 void SharedExpert::recompute_cheap(const LayerContext& c, Tensors& t) const {
@@ -74,8 +75,7 @@ void SharedExpert::recompute_cheap(const LayerContext& c, Tensors& t) const {
                   kernels::GateRows{.x = at(t, kPlainAct), .logits = at(t, kGate), .y = at(t, kAct)});
 }
 
-void SharedExpert::backward_input(const LayerContext& c, Tensors& t, Matrix dy, Matrix own, Matrix copy,
-                                  Matrix dx) const {
+void SharedExpert::backward_input(const LayerContext& c, Tensors& t, Matrix dy) const {
   const Matrix dact = at(t, kActGradient), dup = at(t, kUpGradient);
   c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(), .dx = dact});
   if (gate_) {
@@ -88,6 +88,9 @@ void SharedExpert::backward_input(const LayerContext& c, Tensors& t, Matrix dy, 
   }
   activation_.backward(c, at(t, kUp), dact, dup);
   c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dup, .w = &up_.packed(), .dx = at(t, kOut)});
+}
+
+void SharedExpert::add_gradient(const LayerContext& c, Tensors& t, Matrix own, Matrix copy, Matrix dx) const {
   c.backend.run(c.stream, kernels::Add{.src = at(t, kOut), .dst = dx});
   if (gate_) gate_->backward_input(c, at(t, kGateGradient), own, copy, dx);
 }

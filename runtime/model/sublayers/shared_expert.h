@@ -34,15 +34,20 @@ class SharedExpert {
                bool has_two_inputs, Weights weights);
 
   void pack(const LayerContext& c);
-  /// x [M, C], and the same in f32 -> sum [M, C] += its part of the output.
+  // Its products read nothing of the other experts: they may run while tokens are on their way to those. Their
+  // result waits in scratch, and is added where the others' is.
+
+  /// x [M, C], and the same in f32. makes_output: else only the tensors of Life::activation and Life::cheap.
   void forward(const LayerContext& c, Tensors& t, kernels::Matrix x, kernels::Matrix x_f32,
-               kernels::Matrix sum) const;
-  /// The tensors of Life::activation and Life::cheap, without the output.
-  void activated(const LayerContext& c, Tensors& t, kernels::Matrix x, kernels::Matrix x_f32) const;
+               bool makes_output) const;
+  /// sum [M, C] += its part of the output.
+  void add_output(const LayerContext& c, Tensors& t, kernels::Matrix sum) const;
   void recompute_cheap(const LayerContext& c, Tensors& t) const;
-  /// dy [M, C] -> dx [M, C] += its gradient. own, copy: as of RouterProduct.
-  void backward_input(const LayerContext& c, Tensors& t, kernels::Matrix dy, kernels::Matrix own,
-                      kernels::Matrix copy, kernels::Matrix dx) const;
+  /// dy [M, C]
+  void backward_input(const LayerContext& c, Tensors& t, kernels::Matrix dy) const;
+  /// dx [M, C] += its gradient. own, copy: as of RouterProduct.
+  void add_gradient(const LayerContext& c, Tensors& t, kernels::Matrix own, kernels::Matrix copy,
+                    kernels::Matrix dx) const;
   void backward_weight(const LayerContext& c, Tensors& t, kernels::Matrix dy, kernels::Matrix x,
                        kernels::Matrix x_f32, LanePlace at) const;
 

@@ -94,7 +94,7 @@ struct TensorDeclaration {
 
 /// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,
 /// recomputed or shared.
-constexpr int kMostTensors = 52;
+constexpr int kMostTensors = 56;
 using Tensors = std::array<kernels::Matrix, kMostTensors>;
 /// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
 /// [M, C].

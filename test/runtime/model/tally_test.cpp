@@ -13,9 +13,10 @@
 #include "runtime/plan/plan.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
+#include "test/support/described_models.h"
+#include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 #include "test/support/tolerances.h"
-#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -31,6 +32,8 @@ TrafficGroup traffic_group_of(const std::string& name) {
   if (name.starts_with("tp group")) return TrafficGroup::tensor;
   if (name.starts_with("dp group")) return TrafficGroup::data;
   if (name.starts_with("cp group")) return TrafficGroup::context;
+  if (name.starts_with("expert data group")) return TrafficGroup::data;
+  if (name.starts_with("expert group")) return TrafficGroup::experts;
   return name.starts_with("tied embedding") ? TrafficGroup::tied_embedding : TrafficGroup::other;
 }
 
@@ -143,6 +146,38 @@ TEST_CASE("the tally of every rank's step is what the rank computes and sends", 
       ++variant;
     }
   CHECK(variant > 300);
+}
+
+TEST_CASE("the tally of a step of ranks that share experts is what the rank computes and sends", "[tally]") {
+  const TemporaryFolder dir;
+  // Where every token meets all experts, the rows that a plan assumes are those that there are.
+  for (const auto describe : {describe_shared_expert, describe_narrow_experts})
+    for (const auto& [expert, context, dp, pp, tp, zero] : {std::tuple{2, 1, 2, 1, 1, 3},
+                                                            {4, 1, 4, 1, 1, 1},
+                                                            {8, 1, 8, 1, 1, 2},
+                                                            {2, 1, 2, 2, 1, 2},
+                                                            {4, 2, 2, 1, 1, 0},
+                                                            {4, 1, 4, 1, 2, 2},
+                                                            {2, 1, 2, 1, 2, 1}}) {
+      JobSpec job = tiny_job(Family::llama, dir.path());
+      describe(job.model);
+      job.model.moe.num_experts = job.model.moe.top_k = 8;
+      job.parallelism.expert = expert;
+      job.parallelism.context = context;
+      job.parallelism.context_blocks = 2;
+      job.parallelism.data = dp;
+      job.parallelism.pipeline = pp;
+      job.parallelism.tensor = tp;
+      job.parallelism.sequence_parallel = zero == 2;
+      job.parallelism.zero_stage = zero;
+      job.parallelism.schedule = pp > 1 ? Schedule::zb_h1 : Schedule::one_f_one_b;
+      job.parallelism.lanes = 8;
+      job.batch.global_sequences = 16;
+      job.recompute = std::array{Recompute::none, Recompute::selective, Recompute::full}[size_t(zero % 3)];
+      job.checkpoint.on_exit = false;
+      CAPTURE(expert, context, dp, pp, tp, zero);
+      check(job);
+    }
 }
 
 TEST_CASE("the tally of a context rank's step is what the rank computes and sends", "[tally][context]") {

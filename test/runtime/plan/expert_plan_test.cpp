@@ -1,6 +1,7 @@
 // Goal: a plan says what sharing experts takes on each kind of device, and counts of rows are sent once a
-// layer and micro-batch, whatever is computed again. Method: one job with experts of its own and with shared
-// ones; the messages of a step on the tally twin; the ranks that a token meets, counted over all choices.
+// layer and micro-batch, whatever is computed again; it counts tokens once for each rank that they go to.
+// Method: one job with experts of its own and with shared ones; the messages of a step on the tally twin; the
+// ranks that a token meets, counted over all choices.
 #include <fmt/format.h>
 
 #include <bit>
@@ -102,15 +103,34 @@ TEST_CASE("a plan says what the way home of rows takes, and on GPUs what few row
 TEST_CASE("counts of rows are sent once a layer and micro-batch") {
   for (const char* recompute : {"none", "selective", "full"}) {
     CAPTURE(recompute);
-    const JobSpec job = parsed(with_experts(4, "cuda", recompute));
+    constexpr int kRanks = 4;  // each is told of how many rows and tokens
+    const JobSpec job = parsed(with_experts(kRanks, "cuda", recompute));
     const parallel::TrafficTally traffic =
         tally_step({job, device_of_kind(job, DeviceKind::cuda), model_tables(job)}, {}, true).traffic;
     uint64_t sent = 0;
     for (const auto& [key, count] : traffic.messages)
       if (key.group == parallel::TrafficGroup::experts && key.way == parallel::Way::send &&
-          key.bytes == (kExperts + 1) * sizeof(int32_t))
+          key.bytes == (kExperts + 1 + kRanks + 1) * sizeof(int32_t))
         sent += count;
-    const uint64_t others = 3, micro_batches = 2;
+    const uint64_t others = kRanks - 1, micro_batches = 2;
     CHECK(sent == others * micro_batches * uint64_t(job.model.num_layers));
   }
+}
+
+TEST_CASE("a token is planned once for each rank of its experts, and its results once for each expert") {
+  const auto rows = [](int shared_by) {
+    const JobSpec job = parsed(with_experts(shared_by, "cpu", "none"));
+    const double bytes = tally_step({job, device_of_kind(job, DeviceKind::cpu), model_tables(job)}, {}, true)
+                             .traffic.sent(parallel::TrafficGroup::experts);
+    const auto [tokens, hidden] = std::pair(double(job.tokens_per_step()) / 4, double(job.model.hidden_size));
+    return bytes / (tokens * double(job.model.num_layers) * hidden * double(size_of(job.compute)));
+  };
+  // A token has 2 experts of 8, and meets a rank of 4 or of 2 of them so often:
+  const double of_2 = 1 - 4.0 * 3 / (8 * 7), of_4 = 1 - 6.0 * 5 / (8 * 7), few = 0.2;  // weights and places
+  // To each other rank it goes twice (again for the gradient of weights), and its gradient once; of its two
+  // rows, those of other ranks come back forward and backward.
+  CHECK(rows(2) > 3 * of_2 + 2 * 2 * 0.5);
+  CHECK(rows(2) < 3 * of_2 + 2 * 2 * 0.5 + few);
+  CHECK(rows(4) > 3 * 3 * of_4 + 2 * 2 * 0.75);
+  CHECK(rows(4) < 3 * 3 * of_4 + 2 * 2 * 0.75 + few);
 }
