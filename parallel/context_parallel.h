@@ -1,15 +1,25 @@
 // ContextParallel: how attention sees whole sequences where ranks have parts of them. Keys and values of all
 // tokens are gathered into the order of the sequences, so that a query's result does not depend on the number
 // of ranks; their gradients are added over blocks by a balanced binary tree in the order of the blocks, each
-// node rounded to the dtype of activations, so that they do not, either.
+// node rounded to the dtype of activations, so that they do not, either. Or ranks exchange their tokens of
+// all heads for all tokens of their heads: then each adds over all blocks itself, by the same tree.
 #pragma once
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 #include "parallel/sequence_cut.h"
 
 namespace trainctl::parallel {
+
+/// The same values of heads in two cuts over R ranks. All matrices have one dtype.
+struct HeadExchange {
+  std::vector<kernels::Matrix> of_rows;  ///< [rows of this rank, C_i] of all heads; R divides each C_i
+  kernels::Matrix of_heads;  ///< [tokens, sum of C_i / R]: the r-th part of each C_i on rank r, in rank order
+  kernels::Matrix room;      ///< as large; overwritten
+};
 
 class ContextParallel {
  public:
@@ -26,8 +36,21 @@ class ContextParallel {
   /// Overwrites of_blocks; room: as large as one of them.
   void add(kernels::Matrix of_blocks, kernels::Matrix room, kernels::Matrix own) const;
 
+  /// of_rows -> of_heads of each, in one exchange. row_numbers, i32, one of each row -> all_numbers, of all
+  /// ranks' rows in rank order; null: none.
+  void to_heads(std::span<const HeadExchange> exchanges, const int32_t* row_numbers,
+                int32_t* all_numbers) const;
+  /// of_heads -> of_rows of each, in one exchange.
+  void to_rows(std::span<const HeadExchange> exchanges) const;
+  /// of_ranks [tokens, C], the rows of one rank after those of another -> all, in the order of tokens.
+  void order(kernels::Matrix of_ranks, kernels::Matrix all) const;
+  /// As add, of the gradients of all blocks of a sequence -> of_ranks [tokens, C]. No exchange.
+  void add_all(kernels::Matrix of_blocks, kernels::Matrix of_ranks) const;
+
  private:
   kernels::Matrix index(int which) const;
+  kernels::Matrix add_parts(kernels::Matrix of, int64_t rows, int count) const;
+  int ranks() const { return cut_.ranks; }
 
   const SequenceCut cut_;
   Communicator* const comm_;

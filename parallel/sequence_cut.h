@@ -24,6 +24,8 @@ struct SequenceCut {
   int64_t block_rows() const { return rows() / blocks_here(); }
   int64_t chunk_rows() const { return sequences * chunk_tokens(); }
 
+  /// The same blocks on one rank. Its rows are those of all ranks, one rank after another.
+  SequenceCut of_one_rank() const { return {.blocks = blocks, .sequences = sequences, .seq_len = seq_len}; }
   /// Chunk `half` (0 or 1) of block `block` of those of rank `of`: which one it is of the sequence.
   int64_t chunk(int of, int block, int half) const {
     const int64_t at = int64_t(of) * blocks_here() + block;

@@ -475,7 +475,8 @@ LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t s
           .rows = rows,
           .local_rows = parallelism.sequence_parallel && tensor > 1 ? rows / tensor : rows,
           .cut = cut,
-          .expert_ranks = parallelism.expert};
+          .expert_ranks = parallelism.expert,
+          .exchanges_heads = parallelism.exchanges_heads()};
 }
 
 Widest widest_of(const ModelPlan& model, const LayerShape& shape) {

@@ -127,7 +127,7 @@ class Search {
       if ((kv_heads % t != 0 && t != p.tensor) || job_.model.num_heads % t != 0 ||
           job_.model.ffn_size % t != 0 || job_.model.moe.expert_ffn_size % t != 0)
         continue;
-      for (const int cp : context_widths())
+      for (const int cp : context_widths(t))
         for (int pp = 1; pp * t * cp <= ranks && int64_t(pp) * p.virtual_stages <= job_.model.num_layers;
              ++pp) {
           const bool usual = (pp & (pp - 1)) == 0 || pp == p.pipeline;
@@ -141,10 +141,13 @@ class Search {
 
   /// The job's, and where its sequences are cut into blocks those that keep the blocks, else those that leave a
   /// rank many tokens.
-  std::vector<int> context_widths() const {
+  std::vector<int> context_widths(int tensor) const {
     const ParallelSpec& p = job_.parallelism;
     std::vector<int> widths;
     for (int cp = 1; cp <= 64; cp *= 2) {
+      if (p.context_comm_type == parallel::ContextComm::a2a &&
+          !has_whole_heads(job_.model.num_kv_heads, tensor, cp))
+        break;
       const bool fits = p.context_blocks > 1 ? p.context_blocks % cp == 0
                                              : cp == 1 || job_.data.seq_len / cp >= kLeastContextTokens;
       if (fits || cp == p.context) widths.push_back(cp);

@@ -144,6 +144,27 @@ std::string shared_gradients_note(const JobSpec& job) {
       p.expert, adds && merges ? in_tree : at_once, hint);
 }
 
+/// What the other way of context ranks would send; "" where it is the way of none.
+std::string context_note(const PlanReport& r) {
+  using parallel::ContextComm;
+  JobSpec other = r.job;
+  ParallelSpec& p = other.parallelism;
+  if (p.context == 1) return "";
+  const ContextComm now = p.context_comm_type;
+  p.context_comm_type = now == ContextComm::a2a ? ContextComm::all_gather : ContextComm::a2a;
+  if (p.exchanges_heads() && !has_whole_heads(other.model.num_kv_heads, p.tensor, p.context))
+    return fmt::format(
+        "context ranks exchange keys and values: {} on {} context ranks leave no whole ones for a2a",
+        count_of(std::max<int64_t>(1, other.model.num_kv_heads / p.tensor), "KV head"), p.context);
+  const JobPlan plan = make_plan(other, r.device);
+  const double sends = r.plan.traffic.context, would = plan.traffic.context,
+               memory = double(plan.worst().total()) - double(r.plan.worst().total());
+  return fmt::format(
+      "context_comm_type = {} sends {} a rank and step{}; {} would send {}, with {} of memory {}",
+      word_of(now), memory_text(sends), sends < would ? ", the least" : "", word_of(p.context_comm_type),
+      memory_text(would), memory_text(std::abs(memory)), memory < 0 ? "less" : "more");
+}
+
 }  // namespace
 
 std::vector<std::string> plan_notes(const PlanReport& r) {
@@ -157,6 +178,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
         "which rank: it enqueues no kernels ahead of that");
   for (std::string& note : expert_notes(r)) notes.push_back(std::move(note));
   if (p.lanes % p.data != 0) notes.push_back(uneven_width_note(r.job));
+  if (std::string note = context_note(r); !note.empty()) notes.push_back(std::move(note));
   for (std::string& note : reduced_lanes_notes(r.job)) notes.push_back(std::move(note));
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
   if (shards_weights(r.job.parallelism)) notes.push_back(gathers_note(r));

@@ -131,9 +131,11 @@ class StepTimer {
     cost.tensor =
         predict::collective_seconds(cluster_, tensor, calls_in(traffic, TrafficGroup::tensor, p.tensor),
                                     traffic.sent(TrafficGroup::tensor));
-    cost.context =
-        predict::collective_seconds(cluster_, context, calls_in(traffic, TrafficGroup::context, p.context),
-                                    traffic.sent(TrafficGroup::context));
+    const double context_calls = calls_in(traffic, TrafficGroup::context, p.context),
+                 context_bytes = traffic.sent(TrafficGroup::context);
+    cost.context = p.exchanges_heads()
+                       ? predict::all_to_all_seconds(cluster_, context, context_calls, context_bytes)
+                       : predict::collective_seconds(cluster_, context, context_calls, context_bytes);
     cost.experts =
         predict::all_to_all_seconds(cluster_, experts, calls_in(traffic, TrafficGroup::experts, p.expert),
                                     traffic.sent(TrafficGroup::experts));

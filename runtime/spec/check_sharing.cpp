@@ -4,10 +4,28 @@
 #include <algorithm>
 #include <bit>
 
+#include "runtime/base/text.h"
 #include "runtime/spec/resolution.h"
 
 namespace trainctl::spec {
 namespace {
+
+void check_heads_of_context(Resolution& r) {
+  const ParallelSpec& p = r.job.parallelism;
+  if (!r.sound({"parallelism.context_comm_type", "parallelism.context", "parallelism.tensor",
+                "model.num_kv_heads"}) ||
+      !p.exchanges_heads())
+    return;
+  const int64_t heads = std::max<int64_t>(1, r.job.model.num_kv_heads / p.tensor);
+  if (has_whole_heads(r.job.model.num_kv_heads, p.tensor, p.context)) return;
+  const int64_t widest = heads & -heads;  // a power of two
+  r.report(
+      "E0319", "context ranks that exchange heads have whole KV heads each",
+      {"parallelism.context_comm_type", "parallelism.context", "parallelism.tensor", "model.num_kv_heads"},
+      {widest > 1 ? fmt::format("use context_comm_type = \"all_gather\", or context = {}", widest)
+                  : std::string("use context_comm_type = \"all_gather\"")},
+      fmt::format("{} of a tensor rank on {} context ranks", count_of(heads, "KV head"), p.context));
+}
 
 void check_context(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
@@ -90,6 +108,7 @@ void check_expert_ranks(Resolution& r) {
 
 void check_sharing(Resolution& r) {
   check_context(r);
+  check_heads_of_context(r);
   check_expert_ranks(r);
 }
 

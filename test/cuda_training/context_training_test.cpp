@@ -1,5 +1,5 @@
-// Goal: GPUs share sequences: the same bits on every number of context ranks with the same blocks, the losses
-// of the CPU, and the memory that the plan says. Method: tiny models that between them have every kind of
+// Goal: GPUs share sequences: the same bits on every number of context ranks with the same blocks, whether they
+// gather keys or exchange heads, the losses of the CPU, and the memory that the plan says. Method: tiny models that between them have every kind of
 // attention and of what adds over rows, ranks that share one GPU, meshes with pipelines and ZeRO, against one
 // rank with the same blocks; a model whose heads have the tensor cores' tiles.
 #include <catch2/catch.hpp>
@@ -50,6 +50,19 @@ void check_shared_meshes(const JobSpec& base, const std::string& dir, double tol
 
 void two_ranks(JobSpec& j) { j.parallelism.context = 2; }
 void four_ranks(JobSpec& j) { j.parallelism.context = 4; }
+void two_of_heads(JobSpec& j) {
+  two_ranks(j);
+  j.parallelism.context_comm_type = parallel::ContextComm::a2a;
+}
+void four_of_heads(JobSpec& j) {
+  four_ranks(j);
+  j.parallelism.context_comm_type = parallel::ContextComm::a2a;
+}
+void two_stages_of_heads(JobSpec& j) {
+  two_of_heads(j);
+  j.parallelism.pipeline = 2;
+  j.recompute = Recompute::full;
+}
 void two_stages(JobSpec& j) {
   j.parallelism.context = j.parallelism.pipeline = 2;
   j.parallelism.schedule = Schedule::zb_h1;
@@ -66,7 +79,8 @@ void two_lanes_of_two(JobSpec& j) {
 TEST_CASE("GPUs that share sequences have the bits of one: gpt2 f32", "[bits]") {
   const TemporaryFolder dir;
   check_shared_meshes(shared_job(Family::gpt2, DType::f32, 4, dir.path()), dir.path(),
-                      tolerance::kLossFewSteps, {two_ranks, four_ranks, two_stages, two_lanes_of_two});
+                      tolerance::kLossFewSteps,
+                      {two_ranks, four_ranks, two_stages, two_lanes_of_two, four_of_heads});
 }
 
 TEST_CASE("GPUs that share sequences have the bits of one: a layer with everything, bf16, documents",
@@ -75,7 +89,7 @@ TEST_CASE("GPUs that share sequences have the bits of one: a layer with everythi
   JobSpec job = shared_job(Family::llama, DType::bf16, 4, dir.path(), true);
   describe_everything(job.model);
   check_shared_meshes(job, dir.path(), tolerance::kLossBf16,
-                      {two_ranks, four_ranks, two_stages, two_lanes_of_two});
+                      {two_ranks, four_ranks, two_stages, two_lanes_of_two, two_stages_of_heads});
 }
 
 TEST_CASE("GPUs that share sequences have the bits of one: heads for tensor cores, latent attention, experts",
@@ -86,7 +100,7 @@ TEST_CASE("GPUs that share sequences have the bits of one: heads for tensor core
     JobSpec job = shared_job(Family::llama, DType::bf16, 2, dir.path());
     describe(job.model);
     CAPTURE(job.model.head_dim(), job.model.moe.num_experts);
-    check_shared_meshes(job, dir.path(), tolerance::kLossBf16, {two_ranks});
+    check_shared_meshes(job, dir.path(), tolerance::kLossBf16, {two_ranks, two_of_heads});
   }
 }
 
@@ -94,7 +108,8 @@ TEST_CASE("a rank that shares sequences takes the GPU memory that the plan says"
   const TemporaryFolder dir;
   JobSpec base = shared_job(Family::llama, DType::bf16, 4, dir.path(), true);
   base.checkpoint.on_exit = false;
-  for (void (*mesh)(JobSpec&) : {+[](JobSpec&) {}, two_ranks, four_ranks, two_stages, two_lanes_of_two}) {
+  for (void (*mesh)(JobSpec&) : {+[](JobSpec&) {}, two_ranks, four_ranks, two_stages, two_lanes_of_two,
+                                 two_of_heads, two_stages_of_heads}) {
     JobSpec job = base;
     mesh(job);
     CAPTURE(job.parallelism.context, job.parallelism.pipeline, job.parallelism.data);

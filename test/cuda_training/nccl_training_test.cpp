@@ -70,6 +70,10 @@ TEST_CASE("NCCL: context ranks have the bits of one rank, and take the memory th
     j.parallelism.context = j.parallelism.data = 2;
     j.parallelism.zero_stage = 3;
   });
+  check_mesh(base, dir.path(), "heads", [](JobSpec& j) {
+    j.parallelism.context = j.parallelism.pipeline = 2;
+    j.parallelism.context_comm_type = parallel::ContextComm::a2a;
+  });
   base.parallelism.context = base.parallelism.pipeline = 2;
   CHECK(taken_bytes(run_with_nccl(base, dir.path() + "/memory", 1, 1)) == planned_bytes(base));
 }

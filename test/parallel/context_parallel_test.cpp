@@ -1,5 +1,5 @@
 // Goal: keys and values of all ranks come together in the order of tokens, and their gradients are added over
-// blocks by the tree, whatever the number of ranks. Method: values by token and block on rank threads; sums
+// blocks by the tree, whatever the number of ranks; tokens go for heads and come back. Method: values by token and block on rank threads; sums
 // against the tree written down again, each node rounded to the dtype.
 #include "parallel/context_parallel.h"
 
@@ -76,7 +76,51 @@ void check_cut(Communicator& world, int blocks, DType dtype) {
                       "sum over blocks", i);
 }
 
+/// Two matrices of heads of two channels, of which each rank has two and one; a number of each row.
+void check_heads(Communicator& world) {
+  const auto backend = kernels::make_reference_backend();
+  const auto stream = backend->create_stream();
+  const int ranks = world.size();
+  const SequenceCut cut{
+      .blocks = 4, .ranks = ranks, .rank = world.rank(), .sequences = kCutSequences, .seq_len = 16};
+  const ContextParallel cp(cut, &world, *backend, *stream);
+  const int64_t all_rows = kCutSequences * cut.seq_len, wide = int64_t{4} * ranks,
+                narrow = int64_t{2} * ranks;
+  OwnMatrix a(*backend, DType::f32, cut.rows(), wide), b(*backend, DType::f32, cut.rows(), narrow),
+      heads(*backend, DType::f32, all_rows, 6), room(*backend, DType::f32, all_rows, 6);
+  const std::vector<int32_t> tokens = cut.tokens_of(cut.rank), in_order = cut.of_one_rank().tokens_of(0);
+  const auto value = [](int64_t token, int64_t col, int which) {
+    return float(token * 100 + col + which * 50);
+  };
+  for (int64_t i = 0; i < a.m.count(); ++i) a.set(i, value(tokens[size_t(i / wide)], i % wide, 0));
+  for (int64_t i = 0; i < b.m.count(); ++i) b.set(i, value(tokens[size_t(i / narrow)], i % narrow, 1));
+  std::vector<int32_t> numbers(static_cast<size_t>(all_rows));
+  const HeadExchange exchange{{a.m, b.m}, heads.m, room.m};
+  cp.to_heads(std::span(&exchange, 1), tokens.data(), numbers.data());
+  require(numbers == in_order, "the numbers of rows");
+  for (int64_t i = 0; i < heads.m.count(); ++i) {
+    const int64_t token = in_order[size_t(i / 6)], col = i % 6;
+    const float wanted =
+        col < 4 ? value(token, cut.rank * 4 + col, 0) : value(token, cut.rank * 2 + col - 4, 1);
+    require(heads.get(i) == wanted, "element {}: {}", i, heads.get(i));
+    heads.set(i, -wanted);
+  }
+  cp.to_rows(std::span(&exchange, 1));
+  stream->synchronize();
+  for (int64_t i = 0; i < a.m.count(); ++i)
+    require(a.get(i) == -value(tokens[size_t(i / wide)], i % wide, 0), "element {}: {}", i, a.get(i));
+  for (int64_t i = 0; i < b.m.count(); ++i)
+    require(b.get(i) == -value(tokens[size_t(i / narrow)], i % narrow, 1), "element {}: {}", i, b.get(i));
+}
+
 }  // namespace
+
+TEST_CASE("tokens of all heads go for all tokens of some heads, and come back", "[cut]") {
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    CHECK_NOTHROW(on_rank_threads(ranks, 60, check_heads));
+  }
+}
 
 TEST_CASE("keys come in the order of tokens, and their gradients as the tree over blocks", "[cut]") {
   for (const DType dtype : {DType::f32, DType::bf16})

@@ -16,11 +16,13 @@ struct TestMesh {
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
   Recompute recompute = Recompute::none;
   int virtual_stages = 0;  ///< 0: 2 where the schedule needs several, else 1
+  parallel::ContextComm comm = parallel::ContextComm::all_gather;
 };
 
 inline JobSpec on_mesh(JobSpec job, const TestMesh& m) {
   ParallelSpec& p = job.parallelism;
   if (m.tensor > 0) p.tensor = m.tensor;
+  p.context_comm_type = m.comm;
   p.expert = m.expert, p.context = m.context, p.data = m.data, p.pipeline = m.pipeline;
   p.zero_stage = m.zero;
   p.schedule = m.schedule;
@@ -33,8 +35,9 @@ inline JobSpec on_mesh(JobSpec job, const TestMesh& m) {
 
 /// For the message of a failure.
 inline std::string text_of(const TestMesh& m) {
-  return fmt::format("ep {} tp {} cp {} dp {} pp {} {} ZeRO-{} recompute {}", m.expert, m.tensor, m.context,
-                     m.data, m.pipeline, parallel::name_of(m.schedule), m.zero, int(m.recompute));
+  return fmt::format("ep {} tp {} cp {} {} dp {} pp {} {} ZeRO-{} recompute {}", m.expert, m.tensor,
+                     m.context, word_of(m.comm), m.data, m.pipeline, parallel::name_of(m.schedule), m.zero,
+                     int(m.recompute));
 }
 
 /// Everything that a run reports, and its checkpoint.

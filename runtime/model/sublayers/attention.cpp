@@ -31,12 +31,27 @@ enum AttentionNumber {
   kAllKeys,
   kKeysOfBlocks,
   kKeysOfChunk,  // CutAttention
+  kHeads,
+  kHeadsOut,
+  kHeadsLse,
+  kHeadsFirstKeys,
+  kHeadsGradient,
+  kHeadsOutGradient,
+  kHeadsRoom,
+  kHeadsLseRoom,  // HeadAttention
   kKv,
   kKvGradient,
   kKvSent,
   kKvReceived  // SharedHeads
 };
-constexpr CutAttention::Numbers kCutNumbers{kOwnKeys, kKeysOfRanks, kAllKeys, kKeysOfBlocks, kKeysOfChunk};
+constexpr CutAttention::Numbers kCutNumbers{kOwnKeys,
+                                            kKeysOfRanks,
+                                            kAllKeys,
+                                            kKeysOfBlocks,
+                                            kKeysOfChunk,
+                                            {kHeads, kHeadsOut, kHeadsLse, kHeadsFirstKeys, kHeadsGradient,
+                                             kHeadsOutGradient, kHeadsRoom, kHeadsLseRoom},
+                                            true};
 constexpr QkNorms::Numbers kQkNumbers{kQk, kQkSums, kQkDots, kQNormGradient, kKNormGradient};
 constexpr SharedHeads::Numbers kSharedNumbers{kKv, kKvGradient, kKvSent, kKvReceived};
 
@@ -258,17 +273,20 @@ kernels::AttentionShape AttentionPlan::shape(const LayerShape& s) const {
 std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const {
   const kernels::AttentionShape on_rank = shape(s);
   const int64_t a = attention_cols(on_rank), q = qkv_cols(*this, s);
-  std::vector<TensorDeclaration> list = {{kInput, Life::input, s.compute, s.local_rows, s.hidden},
-                                         {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
-                                         {kQkv, Life::activation, s.compute, s.rows, q},
-                                         {kAttention, Life::activation, s.compute, s.rows, a},
-                                         {kLse, Life::activation, DType::f32, s.rows, on_rank.heads},
-                                         {kQkvGradient, Life::gradient, s.compute, s.rows, q},
-                                         {kAttentionGradient, Life::scratch, s.compute, s.rows, a}};
+  // Backward reads its columns as heads, where these are kept apart.
+  const bool keeps_qkv = !s.exchanges_heads || gated || qk_norm != QkNorm::none;
+  std::vector<TensorDeclaration> list = {
+      {kInput, Life::input, s.compute, s.local_rows, s.hidden},
+      {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
+      {kQkv, keeps_qkv ? Life::activation : Life::scratch, s.compute, s.rows, q},
+      {kAttention, Life::activation, s.compute, s.rows, a},
+      {kLse, Life::activation, DType::f32, s.rows, on_rank.heads},
+      {kQkvGradient, Life::gradient, s.compute, s.rows, q},
+      {kAttentionGradient, Life::scratch, s.compute, s.rows, a}};
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   if (qk_norm != QkNorm::none) QkNorms::declare(list, s, qk_norm, qk_sizes(*this, s), kQkNumbers);
-  CutAttention::declare(list, s, kCutNumbers, on_rank.kv_heads * head_dim);
+  CutAttention::declare(list, s, kCutNumbers, on_rank);
   SharedHeads::declare(list, s, ranks_of_head(*this, s), head_dim, kSharedNumbers);
   if (gated) list.push_back({kGated, Life::cheap, s.compute, s.rows, a});
   if (declares(parameters, sinks)) declare_waiting(list, kSinksGradient, on_rank.heads);

@@ -1,5 +1,7 @@
 #include "runtime/model/sublayers/cut_attention.h"
 
+#include "runtime/model/sublayers/cut_chunks.h"
+
 namespace trainctl {
 namespace {
 
@@ -36,22 +38,24 @@ kernels::AttentionShape chunk_shape(kernels::AttentionShape of_sequences, const 
 }
 
 void CutAttention::declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
-                           int64_t key_cols) {
+                           const kernels::AttentionShape& on_rank) {
   if (!s.cut.exists()) return;
-  const int64_t tokens = s.micro_sequences * s.seq_len, cols = 2 * key_cols;
-  list.push_back({n.own, Life::scratch, s.compute, s.rows, cols});
-  list.push_back({n.of_ranks, Life::scratch, s.compute, tokens, cols});
+  const int64_t tokens = s.micro_sequences * s.seq_len, all_cols = 2 * on_rank.kv_heads * on_rank.head_dim;
+  const int64_t cols = s.exchanges_heads ? all_cols / s.cut.ranks : all_cols,
+                blocks = s.exchanges_heads ? s.cut.blocks : s.cut.blocks_here();
+  if (s.exchanges_heads) {
+    HeadAttention::declare(list, s, n.heads, on_rank, n.keeps_heads);
+  } else {
+    list.push_back({n.own, Life::scratch, s.compute, s.rows, cols});
+    list.push_back({n.of_ranks, Life::scratch, s.compute, tokens, cols});
+  }
   list.push_back({n.all, Life::scratch, s.compute, tokens, cols});
-  list.push_back({n.of_blocks, Life::scratch, s.compute, tokens * s.cut.blocks_here(), cols});
+  list.push_back({n.of_blocks, Life::scratch, s.compute, tokens * blocks, cols});
   list.push_back({n.of_chunk, Life::scratch, s.compute, tokens, cols});
 }
 
-void CutAttention::forward(const LayerContext& c, Tensors& t, const Numbers& n,
-                           const kernels::AttentionForward& op) {
-  if (!c.cp) return c.backend.run(c.stream, op);
-  const parallel::SequenceCut& cut = c.cp->cut();
-  gather(c, t, n, op.k, op.v);
-  const Matrix all = t[size_t(n.all)];
+void forward_chunks(const LayerContext& c, const parallel::SequenceCut& cut, const Matrix& all,
+                    const kernels::AttentionForward& op) {
   for (int block = 0; block < cut.blocks_here(); ++block)
     for (int half = 0; half < 2; ++half) {
       const Chunk chunk = chunk_of(cut, block, half, op.shape);
@@ -64,12 +68,8 @@ void CutAttention::forward(const LayerContext& c, Tensors& t, const Numbers& n,
     }
 }
 
-void CutAttention::backward(const LayerContext& c, Tensors& t, const Numbers& n,
-                            const kernels::AttentionBackward& op) {
-  if (!c.cp) return c.backend.run(c.stream, op);
-  const parallel::SequenceCut& cut = c.cp->cut();
-  gather(c, t, n, op.k, op.v);
-  const Matrix all = t[size_t(n.all)], of_blocks = t[size_t(n.of_blocks)], of_chunk = t[size_t(n.of_chunk)];
+void backward_chunks(const LayerContext& c, const parallel::SequenceCut& cut, const Matrix& all,
+                     const Matrix& of_blocks, const Matrix& of_chunk, const kernels::AttentionBackward& op) {
   for (int block = 0; block < cut.blocks_here(); ++block) {
     const Matrix of_block = of_blocks.row_range(block * all.rows, all.rows);
     for (int half = 0; half < 2; ++half) {
@@ -89,6 +89,32 @@ void CutAttention::backward(const LayerContext& c, Tensors& t, const Numbers& n,
     }
     c.backend.run(c.stream, kernels::Add{.src = of_chunk, .dst = of_block});
   }
+}
+
+namespace {
+
+HeadAttention::Ordered ordered(const Tensors& t, const CutAttention::Numbers& n) {
+  return {t[size_t(n.all)], t[size_t(n.of_blocks)], t[size_t(n.of_chunk)]};
+}
+
+}  // namespace
+
+void CutAttention::forward(const LayerContext& c, Tensors& t, const Numbers& n,
+                           const kernels::AttentionForward& op) {
+  if (!c.cp) return c.backend.run(c.stream, op);
+  if (c.shape.exchanges_heads) return HeadAttention::forward(c, t, n.heads, ordered(t, n), n.keeps_heads, op);
+  gather(c, t, n, op.k, op.v);
+  forward_chunks(c, c.cp->cut(), t[size_t(n.all)], op);
+}
+
+void CutAttention::backward(const LayerContext& c, Tensors& t, const Numbers& n,
+                            const kernels::AttentionBackward& op) {
+  if (!c.cp) return c.backend.run(c.stream, op);
+  if (c.shape.exchanges_heads)
+    return HeadAttention::backward(c, t, n.heads, ordered(t, n), n.keeps_heads, op);
+  gather(c, t, n, op.k, op.v);
+  const Matrix of_blocks = t[size_t(n.of_blocks)];
+  backward_chunks(c, c.cp->cut(), t[size_t(n.all)], of_blocks, t[size_t(n.of_chunk)], op);
   const Matrix own = t[size_t(n.own)];
   c.cp->add(of_blocks, t[size_t(n.of_ranks)], own);
   c.backend.run(c.stream, kernels::Copy{.src = own.columns(0, op.k.cols), .dst = op.dk});

@@ -1,8 +1,8 @@
 // Attention, also where sequences are cut over context ranks: then each chunk of queries against the keys and
 // values of whole sequences, which are gathered for it, forward and backward; their gradients go back to
-// their ranks.
+// their ranks. Or ranks exchange tokens for heads: head_attention.h.
 #pragma once
-#include "runtime/model/sublayers/sublayer.h"
+#include "runtime/model/sublayers/head_attention.h"
 
 namespace trainctl {
 
@@ -13,9 +13,12 @@ class CutAttention {
   /// K], and of a block's second chunk [N, 2 K].
   struct Numbers {
     int own, of_ranks, all, of_blocks, of_chunk;
+    HeadAttention::Numbers heads;
+    bool keeps_heads = false;  ///< where heads are exchanged: forward leaves them for backward
   };
+  /// on_rank: of a tensor rank.
   static void declare(std::vector<TensorDeclaration>& list, const LayerShape& s, const Numbers& n,
-                      int64_t key_cols);
+                      const kernels::AttentionShape& on_rank);
 
   /// op, of this rank's rows: q, k, v, out and lse, first_key of its mask; its shape is that of a chunk
   /// (chunk_shape).

@@ -41,9 +41,25 @@ enum LatentNumber {
   kHeadsOfRanks,
   kAllHeads,
   kHeadsOfBlocks,
-  kHeadsOfChunk  // CutAttention
+  kHeadsOfChunk,  // CutAttention
+  kHeadsHere,
+  kHeadsOutput,
+  kHeadsSums,
+  kHeadsKeys,
+  kHeadsHereGradient,
+  kHeadsOutputGradient,
+  kHeadsSent,
+  kHeadsSumsSent  // HeadAttention
 };
-constexpr CutAttention::Numbers kCutHeads{kOwnHeads, kHeadsOfRanks, kAllHeads, kHeadsOfBlocks, kHeadsOfChunk};
+constexpr CutAttention::Numbers kCutHeads{
+    kOwnHeads,
+    kHeadsOfRanks,
+    kAllHeads,
+    kHeadsOfBlocks,
+    kHeadsOfChunk,
+    {kHeadsHere, kHeadsOutput, kHeadsSums, kHeadsKeys, kHeadsHereGradient, kHeadsOutputGradient, kHeadsSent,
+     kHeadsSumsSent}};
+static_assert(kHeadsSumsSent < kMostTensors);
 
 struct LatentSizes {
   int64_t down = 0, queries = 0, key_values = 0, attended = 0;  ///< columns on a rank
@@ -343,7 +359,7 @@ std::vector<TensorDeclaration> LatentAttentionPlan::tensors(const LayerShape& s)
   std::vector<int> wide = {kKeys, kValues, kKeysGradient, kValuesGradient};
   if (value_dim < head_dim()) wide.insert(wide.end(), {kWide, kWideGradient});
   for (const int number : wide) list.push_back({number, Life::scratch, s.compute, s.rows, n.queries});
-  CutAttention::declare(list, s, kCutHeads, n.queries);
+  CutAttention::declare(list, s, kCutHeads, shape(s));
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   LatentNorm::declare(list, s, key_latent, kKeyLatent);

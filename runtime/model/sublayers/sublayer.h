@@ -50,6 +50,8 @@ struct LayerShape {
   int64_t rows = 0, local_rows = 0;  ///< M, Ml
   parallel::SequenceCut cut;         ///< of rank 0 of the context ranks
   int expert_ranks = 1;              ///< ranks that share experts
+  /// Whether context ranks exchange their tokens of all heads for all tokens of their heads.
+  bool exchanges_heads = false;
 };
 
 /// The largest sizes on a rank among its products and attentions; they size the scratch memory.

@@ -70,6 +70,16 @@ void declare_context(DeclareSection& parallel) {
       .left_out_as_default()
       .on_change(Change::branch)
       .example("4");
+  parallel
+      .choice("context_comm_type", words_of<parallel::ContextComm>(),
+              "What context ranks exchange for attention; the same bits either way. `all_gather`: keys and "
+              "values of all tokens. `a2a` (Ulysses): a rank's tokens for all tokens of some heads, so that "
+              "ranks have equally much attention whatever documents a sample has; `context` divides "
+              "num_kv_heads / tensor. `plan` counts the bytes of both.")
+      .to(IN_JOB(parallelism.context_comm_type))
+      .left_out_as_default()
+      .also({"cp_comm_type", "context_parallel_comm_type"})
+      .fallback(std::string("all_gather"));
 }
 
 void declare_experts(DeclareSection& parallel) {

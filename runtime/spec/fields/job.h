@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/tokenizer_choice.h"
+#include "parallel/context_comm.h"
 #include "parallel/exchange_choice.h"
 #include "parallel/lanes.h"
 #include "parallel/mesh.h"
@@ -96,10 +97,16 @@ struct NcclSpec {
   int traffic_class = -1;                      // -1: NCCL's own
 };
 
+/// Whether each of the context ranks has whole ones of the KV heads that a tensor rank has.
+inline bool has_whole_heads(int64_t kv_heads, int tensor, int context) {
+  return std::max<int64_t>(1, kv_heads / tensor) % context == 0;
+}
+
 struct ParallelSpec {
   int world_size = 1, tensor = 1, context = 1, pipeline = 1, data = 1;
   int expert = 1;              // ranks of the data-parallel group that share experts
   int64_t context_blocks = 1;  // parts of a sequence; fixed at birth
+  parallel::ContextComm context_comm_type = parallel::ContextComm::all_gather;
   int widest_tensor = 0;       // of the run, where it is more than the KV heads; else 0
   bool sequence_parallel = true;
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
@@ -124,6 +131,8 @@ struct ParallelSpec {
   bool reduces_each_lane() const {
     return (zero_stage >= 2 && ranks_of_parameters() > 1) || context_blocks > 1;
   }
+  /// Whether context ranks exchange their tokens of all heads for all tokens of their heads.
+  bool exchanges_heads() const { return context > 1 && context_comm_type == parallel::ContextComm::a2a; }
   /// Context blocks of a rank.
   int blocks_of_rank() const { return int(context_blocks / context); }
   parallel::VirtualStages stage_order() const {

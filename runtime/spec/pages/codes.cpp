@@ -270,9 +270,11 @@ const std::vector<CodePage> kParallelism = {
     {"E0319", "Sequences that cannot be cut over context ranks",
      "Context parallelism cuts each sequence into 2 * context_blocks chunks of equal length. The "
      "number of blocks is a power of two, fixed when a run is born, and every number of ranks that "
-     "divides it gives the same bits.",
+     "divides it gives the same bits. With context_comm_type \"a2a\" each context rank has whole KV heads "
+     "of those of its tensor rank.",
      R"("context": 3, "context_blocks": 4)",
-     "Use a context that divides context_blocks, and a seq_len that is a multiple of 2 * context_blocks."},
+     "Use a context that divides context_blocks (with \"a2a\" also num_kv_heads / tensor), and a seq_len "
+     "that is a multiple of 2 * context_blocks."},
     {"E0320", "Experts that cannot be shared out",
      "Expert parallelism gives each of `expert` neighbouring ranks of a data-parallel group equally many "
      "experts of each layer, and sends the rows of tokens to them. All of these ranks must come to each "

@@ -205,6 +205,8 @@ TEST_CASE("the tally of a context rank's step is what the rank computes and send
       CAPTURE(context, dp, pp, tp, zero);
       check(job);
       ++variant;
+      job.parallelism.context_comm_type = parallel::ContextComm::a2a;
+      if (context > 1 && has_whole_heads(job.model.num_kv_heads, tp, context)) check(job);
     }
 }
 

@@ -18,6 +18,7 @@
 
 using namespace trainctl;
 using namespace trainctl::test;
+using parallel::ContextComm;
 using parallel::Schedule;
 
 namespace {
@@ -95,6 +96,34 @@ const std::vector<TestMesh> kOneLane = {
     {.context = 4, .zero = 1},
     {.context = 1, .pipeline = 2, .zero = 1, .schedule = Schedule::zb_h1}};
 
+/// Of models whose four ranks have whole KV heads.
+const std::vector<TestMesh> kExchangedHeads = {
+    {.context = 1},
+    {.context = 2},
+    {.context = 2, .zero = 3, .comm = ContextComm::a2a},
+    {.context = 4, .zero = 0, .comm = ContextComm::a2a},
+    {.context = 2, .data = 2, .zero = 2, .recompute = Recompute::full, .comm = ContextComm::a2a},
+    {.context = 4, .data = 2, .zero = 3, .recompute = Recompute::selective, .comm = ContextComm::a2a},
+    {.context = 2, .pipeline = 2, .schedule = Schedule::zb_h1, .comm = ContextComm::a2a},
+    {.context = 4,
+     .pipeline = 2,
+     .zero = 2,
+     .schedule = Schedule::zb_h1,
+     .recompute = Recompute::selective,
+     .comm = ContextComm::a2a}};
+
+/// Everything, with two heads for each KV head.
+void describe_cut_heads(ModelSpec& m) {
+  describe_everything(m);
+  m.num_heads = 8, m.num_kv_heads = 4;
+}
+/// Nothing behind attention reads what went into it.
+void describe_plain_heads(ModelSpec& m) { m.num_kv_heads = 4; }
+void describe_expert_heads(ModelSpec& m) {
+  describe_balanced_experts(m);
+  m.num_kv_heads = 4;
+}
+
 /// Norms behind alone, of whole projections, sinks in short windows.
 void describe_cut_others(ModelSpec& m) {
   m.layer.norm_place = NormPlace::post;
@@ -164,6 +193,32 @@ TEST_CASE("context ranks: the same bits on every mesh of two tensor ranks", "[bi
   }
 }
 
+TEST_CASE("context ranks that exchange heads: the same bits as those that gather keys", "[bits][context]") {
+  for (const CutJob& of :
+       {CutJob{.describe = describe_cut_heads, .compute = DType::bf16, .documents = true},
+        CutJob{.describe = describe_plain_heads, .micro_sequences = 2},
+        CutJob{.describe = describe_more_latent, .compute = DType::bf16, .documents = true},
+        CutJob{.describe = describe_latent}, CutJob{.family = Family::gpt2, .compute = DType::bf16}}) {
+    const TemporaryFolder dir;
+    CAPTURE(name_of(of.compute), of.documents, of.micro_sequences);
+    check_cut_meshes(cut_job(of, dir), dir, kExchangedHeads);
+  }
+}
+
+TEST_CASE("context ranks that exchange heads: tensor ranks and experts", "[bits][context]") {
+  const TemporaryFolder dir;
+  for (const auto describe : {describe_cut_heads, describe_expert_heads}) {
+    JobSpec job =
+        cut_job({.describe = describe, .documents = true, .blocks = 2, .tensor = 2, .lanes = 2}, dir);
+    check_cut_meshes(
+        job, dir,
+        {{.context = 1},
+         {.context = 2, .zero = 0, .recompute = Recompute::selective, .comm = ContextComm::a2a},
+         {.context = 2, .data = 2, .zero = 3, .comm = ContextComm::a2a},
+         {.expert = describe == describe_expert_heads ? 2 : 1, .context = 2, .comm = ContextComm::a2a}});
+  }
+}
+
 TEST_CASE("context ranks: optimizers, averages, moments and what gradients are reduced in",
           "[bits][context]") {
   const TemporaryFolder dir;
@@ -210,6 +265,19 @@ TEST_CASE("context ranks: a run goes on with the same bits on another number of 
   CHECK(rest.root_hash == whole.root_hash);
 }
 
+TEST_CASE("context ranks: a run goes on with the same bits with exchanged heads", "[bits][context]") {
+  const TemporaryFolder dir;
+  const JobSpec base =
+      cut_job({.describe = describe_cut_heads, .compute = DType::bf16, .documents = true}, dir);
+  const ThreadRun whole = run_cut(base, dir);
+  const ThreadRun gathered = run_cut(on_mesh(base, {.context = 2, .data = 2, .zero = 2}), dir, 1);
+  const ThreadRun exchanged = run_cut(on_mesh(base, {.context = 4, .zero = 3, .comm = ContextComm::a2a}), dir,
+                                      3, gathered.checkpoint);
+  const ThreadRun rest = run_cut(on_mesh(base, {.context = 2, .pipeline = 2, .comm = ContextComm::a2a}), dir,
+                                 kCutSteps, exchanged.checkpoint);
+  CHECK(rest.root_hash == whole.root_hash);
+}
+
 TEST_CASE("context ranks: the loss is that of whole sequences", "[bits][context]") {
   for (const bool documents : {false, true})
     for (const auto describe : {describe_everything, describe_cut_others}) {
@@ -248,9 +316,13 @@ TEST_CASE("context ranks: a rank holds the memory that its plan says", "[context
   JobSpec whole = cut_job({.compute = DType::bf16, .documents = true, .blocks = 1}, dir);
   const int64_t of_whole = beyond_plan(whole).at(0);
   const JobSpec base = cut_job({.compute = DType::bf16, .documents = true, .lanes = 2}, dir);
-  for (const TestMesh& m : {TestMesh{}, TestMesh{.context = 2, .zero = 0}, TestMesh{.context = 4, .zero = 3},
-                            TestMesh{.context = 2, .data = 2, .zero = 2, .recompute = Recompute::full}}) {
-    CAPTURE(m.context, m.data, m.zero);
+  for (const TestMesh& m :
+       {TestMesh{}, TestMesh{.context = 2, .zero = 0}, TestMesh{.context = 4, .zero = 3},
+        TestMesh{.context = 2, .data = 2, .zero = 2, .recompute = Recompute::full},
+        TestMesh{.context = 2, .zero = 0, .comm = ContextComm::a2a},
+        TestMesh{
+            .context = 2, .data = 2, .zero = 2, .recompute = Recompute::full, .comm = ContextComm::a2a}}) {
+    CAPTURE(text_of(m));
     for (const int64_t beyond : beyond_plan(on_mesh(base, m))) CHECK(beyond == of_whole);
   }
 }

@@ -123,6 +123,9 @@ class Combination {
     } while (p.mesh().world_size() > 8 || p.context > p.context_blocks ||
              p.ranks_of_parameters() % p.expert != 0 ||
              ((p.context_blocks > 1 || p.expert > 1) && p.lanes % p.data != 0));
+    p.context_comm_type = parallel::ContextComm::all_gather;
+    if (p.context > 1 && has_whole_heads(job.model.num_kv_heads, p.tensor, p.context))
+      p.context_comm_type = parallel::ContextComm(draw(2));
     const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1};
     p.schedule = schedules[draw(3)];
     // The interleaved schedule goes in rounds of `pipeline` micro-batches, whatever lanes a rank has.
@@ -169,13 +172,13 @@ std::string text_of(const JobSpec& job) {
   std::string layers;
   for (const int64_t n : p.stage_layers) layers += " " + std::to_string(n);
   return fmt::format(
-      "tp {} cp {} dp {} ep {} pp {} x {} {}, ZeRO-{}{} in {} ({}), layers{}, recompute {} {}, buckets {} "
+      "tp {} cp {} {} dp {} ep {} pp {} x {} {}, ZeRO-{}{} in {} ({}), layers{}, recompute {} {}, buckets {} "
       "MiB, {} "
       "threads",
-      p.tensor, p.context, p.data, p.expert, p.pipeline, p.virtual_stages, parallel::name_of(p.schedule),
-      p.zero_stage, p.reshard_after_forward ? "" : " kept", name_of(p.reduction_dtype),
-      word_of(p.reduction_algorithm), layers.empty() ? " by cost" : layers, int(job.recompute),
-      job.recompute_layers, p.bucket_mib, p.threads_per_rank);
+      p.tensor, p.context, word_of(p.context_comm_type), p.data, p.expert, p.pipeline, p.virtual_stages,
+      parallel::name_of(p.schedule), p.zero_stage, p.reshard_after_forward ? "" : " kept",
+      name_of(p.reduction_dtype), word_of(p.reduction_algorithm), layers.empty() ? " by cost" : layers,
+      int(job.recompute), job.recompute_layers, p.bucket_mib, p.threads_per_rank);
 }
 
 void check_combinations(uint64_t count) {
