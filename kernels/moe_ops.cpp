@@ -69,6 +69,16 @@ void AddCounts::check() const {
   check_dtype(sums, 1, counts.cols, DType::f32);
 }
 
+void CountMargins::check() const {
+  check_dtype(logits, logits.rows, logits.cols, DType::f32);
+  check_dtype(bias, 1, logits.cols, DType::f32);
+  check_dtype(ids, logits.rows, ids.cols, DType::i32);
+  check_dtype(sums, logits.cols, kMarginBins, DType::i32);
+  check_dtype(range, 1, 2, DType::f32);
+  ENSURE(router.score != RouterScore::sqrt_softplus && router.groups == 1 && ids.cols < logits.cols,
+         "margins of {} of {} experts, in {} groups", ids.cols, logits.cols, router.groups);
+}
+
 void RouteBackward::check() const {
   check_router(logits, ids, counts, seq_len);
   check_dtype(dweights, ids.rows, ids.cols, DType::f32);
@@ -80,8 +90,11 @@ void SortByExpert::check() const {
   ENSURE(offsets.cols > 1, "offsets of {} experts", offsets.cols - 1);
   check_dtype(offsets, 1, offsets.cols, DType::i32);
   ENSURE(capacity >= 0, "a capacity of {}", capacity);
-  const int64_t most = capacity > 0 ? std::min(ids.count(), experts() * capacity) : ids.count();
-  check_dtype(slots, 1, most, DType::i32);
+  const int64_t most = capacity > 0 ? std::min(ids.count(), experts() * groups * capacity) : ids.count();
+  ENSURE(slots.cols >= most && slots.cols <= ids.count(), "{} rows of {} to {}", slots.cols, most,
+         ids.count());
+  ENSURE(groups >= 1 && ids.rows % groups == 0, "{} tokens in {} groups", ids.rows, groups);
+  check_dtype(slots, 1, slots.cols, DType::i32);
   check_dtype(rows, 1, ids.count(), DType::i32);
   if (weights) check_dtype(weights, ids.rows, ids.cols, DType::f32);
 }

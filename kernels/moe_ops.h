@@ -54,10 +54,40 @@ struct AddCounts {
   void arguments(auto&& each) { each(counts), each(sums); }
 };
 
+/// Bins of the margins of an expert.
+constexpr int64_t kMarginBins = 1000;
+
+/// Counts by how much the bias of each expert e would have to exceed 0 for a token to choose it:
+///   margin[m, e] = (the (k + 1)-th largest of the token's s + bias) - s_e
+/// A margin lies between low = (the least bias) - 1 and high = (the largest bias) + 1, because scores lie
+/// between 0 and 1: no sqrt_softplus, and no groups. bin = floor((margin - low) / (high - low) * kMarginBins),
+/// kMarginBins - 1 at most.
+///   sums[e, bin] += 1 of each token that has experts, in integers, so in any order
+///   range = the least and the largest bias
+/// The fraction k / E of a column's margins is its expert's next bias. Source: quantile balancing, Kimi K3's
+/// report, section 2.3.3 and appendix D; first https://kexue.fm/archives/11619.
+/// logits f32 [M, E], bias f32 [1, E], ids i32 [M, k] of Route -> sums i32 [E, kMarginBins], range f32 [1, 2]
+struct CountMargins {
+  static constexpr const char* kName = "count_margins";
+  Router router;
+  Matrix logits, bias, ids, sums, range;
+  OpShape cost_shape() const { return elements(kName, logits); }
+  double bytes() const { return 2 * bytes_of({logits}) + bytes_of({bias, ids, range}); }
+  void check() const;
+  void arguments(auto&& each) { each(logits), each(bias), each(ids), each(sums), each(range); }
+};
+
+/// The bin of a margin, of which `bins_per_unit` = kMarginBins / (high - low).
+constexpr int64_t margin_bin(double margin, double low, double bins_per_unit) {
+  const double at = (margin - low) * bins_per_unit;
+  return !(at >= 1) ? 0 : at >= double(kMarginBins) ? kMarginBins - 1 : int64_t(at);
+}
+
 /// The gradient of Route's logits, and that of two losses of the router itself:
 ///   aux * E / (k T) * sum over sequences and experts e of counts[b, e] * sum over the sequence's tokens of p_e
 ///   z * sum over tokens of lse^2
-/// where p is s, of scores of each expert s / (sum of s); lse is that of the token's logits, counts are constants. The
+/// where p is s, of scores of each expert s / (sum of s); lse is that of the token's logits, counts are
+/// constants, of what was chosen, before a capacity drops any (as in both sources, and in Megatron-LM). The
 /// first one is aux * T * (E / (k T^2)) * sum_e counts_e sum_t p_te of each sequence: of its tokens each has
 /// a part, so that it is the same however sequences are grouped. Source: arXiv:2101.03961, section 2.2; of
 /// sequences arXiv:2412.19437.
@@ -83,13 +113,15 @@ struct RouteBackward {
 /// The order of rows by expert.
 /// ids i32 [M, k] -> offsets i32 [1, E + 1]: expert e has the rows from offsets[e] to offsets[e + 1];
 /// slots i32 [1, R]: the slot of each row; rows i32 [1, M k]: the row of each slot
-/// With a capacity an expert has at most so many rows: of its slots those with the largest weights, of equal
-/// ones the lower slots, or without weights its first slots. R is then min(M k, E capacity); the row of a
-/// slot without one is -1, and so is the slot of the rows behind those of all experts.
+/// With a capacity an expert has at most so many rows of each group of neighbouring tokens: of its slots there
+/// those with the largest weights, of equal ones the lower slots, or without weights its first slots. R is
+/// then at least min(M k, E groups capacity); the row of a slot without one is -1, and so is the slot of the
+/// rows behind those of all experts.
 struct SortByExpert {
   static constexpr const char* kName = "sort_by_expert";
   Matrix ids, offsets, slots, rows;
   int64_t capacity = 0;  ///< 0: without
+  int64_t groups = 1;    ///< equal parts of the tokens
   Matrix weights = {};   ///< f32 [M, k] of Route, or empty
   int64_t experts() const { return offsets.cols - 1; }
   OpShape cost_shape() const { return elements(kName, ids); }

@@ -3,10 +3,12 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "kernels/moe_ops.h"
@@ -38,6 +40,15 @@ class RouterRow {
     }
     const double sum = router_.renormalize ? chosen(k, ids) : 1;
     for (int64_t j = 0; j < k; ++j) weights[j] = float(double(router_.scale) * s_[size_t(ids[j])] / sum);
+  }
+
+  /// Of logits [E] and the bias [E]: what CountMargins counts of the token. k: below E.
+  const std::vector<double>& margins(const float* logits, const float* bias, int64_t k) {
+    score(logits);
+    for (size_t e = 0; e < s_.size(); ++e) values_[e] = s_[e] + double(bias[e]);
+    std::nth_element(values_.begin(), values_.begin() + std::ptrdiff_t(k), values_.end(), std::greater<>());
+    for (size_t e = 0; e < s_.size(); ++e) ds_[e] = values_[size_t(k)] - s_[e];
+    return ds_;
   }
 
   /// counts [E] of the token's sequence; dweights [k] -> dlogits [E]. aux: of a slot.
@@ -137,6 +148,30 @@ inline void add_counts(const AddCounts& op) {
   }
 }
 
+/// Rows from `first` on of a CountMargins, also on a device that is the machine; any threads at once.
+inline void count_margins(const CountMargins& op, int64_t first, int64_t rows) {
+  const int64_t experts = op.logits.cols, k = op.ids.cols;
+  const auto* bias = op.bias.as<float>();
+  const auto [least, most] = std::minmax_element(bias, bias + experts);
+  const double low = double(*least) - 1, scale = double(kMarginBins) / (double(*most) + 1 - low);
+  RouterRow row(op.router, experts);
+  for (int64_t m = first; m < first + rows; ++m) {
+    if (op.ids.as<int32_t>()[m * k] < 0) continue;
+    const std::vector<double>& margins = row.margins(op.logits.as<float>() + m * experts, bias, k);
+    for (int64_t e = 0; e < experts; ++e) {
+      int32_t& bin = op.sums.as<int32_t>()[e * kMarginBins + margin_bin(margins[size_t(e)], low, scale)];
+      std::atomic_ref(bin).fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+/// Its other result.
+inline void find_bias_range(const CountMargins& op) {
+  const auto* bias = op.bias.as<float>();
+  const auto [least, most] = std::minmax_element(bias, bias + op.bias.cols);
+  op.range.as<float>()[0] = *least;
+  op.range.as<float>()[1] = *most;
+}
+
 /// Larger for a larger weight, whatever bits it has.
 inline uint32_t order_of_weight(float weight) {
   uint32_t bits = 0;
@@ -149,8 +184,10 @@ inline std::vector<char> slots_without_row(const SortByExpert& op) {
   std::vector<char> without(size_t(op.ids.count()), 0);
   if (op.capacity == 0) return without;
   const auto* weights = op.weights.as<float>();
-  std::vector<std::vector<int32_t>> slots(size_t(op.experts()));
-  for (int64_t i = 0; i < op.ids.count(); ++i) slots[size_t(op.ids.as<int32_t>()[i])].push_back(int32_t(i));
+  std::vector<std::vector<int32_t>> slots(size_t(op.groups * op.experts()));
+  const int64_t of_group = std::max<int64_t>(1, op.ids.count() / op.groups);
+  for (int64_t i = 0; i < op.ids.count(); ++i)
+    slots[size_t(i / of_group * op.experts() + op.ids.as<int32_t>()[i])].push_back(int32_t(i));
   for (std::vector<int32_t>& of_expert : slots) {
     if (int64_t(of_expert.size()) <= op.capacity) continue;
     if (weights)

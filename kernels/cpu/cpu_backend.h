@@ -83,6 +83,7 @@ class CpuBackend final : public HostDevice {
   void compute(const Route& op);
   void compute(const RouteBackward& op);
   void compute(const AddCounts& op);
+  void compute(const CountMargins& op);
   void compute(const SortByExpert& op);
   void compute(const TokensOfRanks& op);
   void compute(const GatherRows& op);

@@ -106,6 +106,10 @@ void CpuBackend::compute(const RouteBackward& op) {
 }
 
 void CpuBackend::compute(const AddCounts& op) { add_counts(op); }
+void CpuBackend::compute(const CountMargins& op) {
+  over_rows(op.logits.rows, kRouterRows, [&](int64_t first, int64_t n) { count_margins(op, first, n); });
+  find_bias_range(op);
+}
 void CpuBackend::compute(const SortByExpert& op) { sort_by_expert(op); }
 
 /// Goes over the rows once, where the reference goes over all tokens for each rank.

@@ -7,6 +7,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/moe_order.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/router.cuh"
 
 namespace trainctl::kernels::cuda {
 
@@ -14,108 +15,6 @@ namespace {
 
 // ---- router: a warp for each token, in double
 // -------------------------------------------------------------------------------------------
-
-constexpr int kRouterWarps = 4;
-
-struct Scores {
-  const float* logits;
-  int experts, lane;
-  RouterScore score;
-  double top, sum, lse;
-
-  __device__ Scores(const float* row, int n, RouterScore score_, int lane_)
-      : logits(row), experts(n), lane(lane_), score(score_) {
-    float most = -INFINITY;
-    for (int e = lane; e < experts; e += kWarpSize) most = fmaxf(most, logits[e]);
-    top = double(warp_max(most));
-    double part = 0;
-    for (int e = lane; e < experts; e += kWarpSize) part += exp(double(logits[e]) - top);
-    sum = warp_sum(part);
-    lse = top + log(sum);
-  }
-  __device__ double softmax(int e) const { return exp(double(logits[e]) - top) / sum; }
-  __device__ double operator()(int e) const {
-    const double logit = double(logits[e]);
-    if (score == RouterScore::sigmoid) return 1 / (1 + exp(-logit));
-    if (score == RouterScore::sqrt_softplus) return sqrt(fmax(logit, 0.0) + log1p(exp(-fabs(logit))));
-    return softmax(e);
-  }
-  /// The gradient of a logit through its score s. through: sum s' p.
-  __device__ double backward(int e, double ds, double s, double through) const {
-    if (score == RouterScore::sigmoid) return ds * s * (1 - s);
-    if (score == RouterScore::sqrt_softplus)
-      return s > 0 ? ds / ((1 + exp(-double(logits[e]))) * 2 * s) : 0.0;
-    return s * (ds - through);
-  }
-};
-
-/// By what experts are chosen: the logits, or with a bias or groups s + bias, where groups that are left out
-/// have nothing.
-struct Values {
-  const Scores& s;
-  const float* bias;
-  int groups, per_group;
-  uint64_t kept;
-
-  __device__ Values(const Scores& scores, const float* bias_, int groups_, int top_groups)
-      : s(scores), bias(bias_), groups(groups_), per_group(scores.experts / groups_), kept(~uint64_t(0)) {
-    if (groups > 1) kept = best_groups(top_groups);
-  }
-  __device__ double biased(int e) const { return bias ? s(e) + double(bias[e]) : s(e); }
-  __device__ double operator()(int e) const {
-    if (!bias && groups == 1) return double(s.logits[e]);
-    return groups > 1 && (kept >> (e / per_group) & 1) == 0 ? -INFINITY : biased(e);
-  }
-
- private:
-  /// The sum of a group's two largest values.
-  __device__ double value_of_group(int group) const {
-    double first = -INFINITY, second = -INFINITY;
-    for (int e = group * per_group; group < groups && e < (group + 1) * per_group; ++e) {
-      const double value = biased(e);
-      if (value > first)
-        second = first, first = value;
-      else if (value > second)
-        second = value;
-    }
-    return per_group > 1 ? first + second : first;
-  }
-  /// A bit for each group; lane l has groups l and l + kWarpSize.
-  __device__ uint64_t best_groups(int top_groups) const {
-    const double own[2] = {value_of_group(s.lane), value_of_group(s.lane + kWarpSize)};
-    uint64_t bits = 0;
-    for (int half = 0; half < 2; ++half) {
-      const int mine = s.lane + half * kWarpSize;
-      int better = 0;
-      for (int g = 0; g < groups; ++g) {
-        const double other = __shfl_sync(kFullWarp, g < kWarpSize ? own[0] : own[1], g % kWarpSize);
-        better += other > own[half] || (other == own[half] && g < mine);
-      }
-      bits |= uint64_t(__ballot_sync(kFullWarp, mine < groups && better < top_groups)) << (half * kWarpSize);
-    }
-    return bits;
-  }
-};
-static_assert(kMostRouterGroups == 2 * kWarpSize);
-
-/// The best expert that comes behind (value, index) in descending order, of equal values the lower index
-/// first.
-__device__ inline int next_best(const Values& values, double value, int index) {
-  double best = -INFINITY;
-  int at = INT_MAX;
-  for (int e = values.s.lane; e < values.s.experts; e += kWarpSize) {
-    const double v = values(e);
-    const bool behind = index < 0 || v < value || (v == value && e > index);
-    if (behind && (at == INT_MAX || v > best)) best = v, at = e;
-  }
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    const double other = __shfl_xor_sync(kFullWarp, best, offset);
-    const int other_at = __shfl_xor_sync(kFullWarp, at, offset);
-    if (other_at != INT_MAX && (at == INT_MAX || other > best || (other == best && other_at < at)))
-      best = other, at = other_at;
-  }
-  return at == INT_MAX ? 0 : at;  // none is left where logits are NaN
-}
 
 struct RouterShape {
   int64_t tokens;
@@ -190,21 +89,38 @@ __global__ void __launch_bounds__(kRouterWarps* kWarpSize)
   }
 }
 
-/// counts[group, e] of `per_group` ids each: a block for each expert and group.
-__global__ void __launch_bounds__(kMoeThreads)
-    count_kernel(const int32_t* ids, int64_t per_group, int experts, int32_t* counts) {
-  __shared__ int shared[kMoeThreads];
-  const int expert = int(blockIdx.x);
-  const int32_t* const own = ids + int64_t(blockIdx.y) * per_group;
+/// How many of n ids are `expert`, by a block; thread 0 has the result.
+__device__ inline int count_of(const int32_t* ids, int64_t n, int expert, int* shared) {
   int count = 0;
-  for (int64_t i = threadIdx.x; i < per_group; i += kMoeThreads) count += own[i] == expert;
+  for (int64_t i = threadIdx.x; i < n; i += kMoeThreads) count += ids[i] == expert;
   shared[threadIdx.x] = count;
   __syncthreads();
   for (int width = kMoeThreads / 2; width > 0; width /= 2) {
     if (int(threadIdx.x) < width) shared[threadIdx.x] += shared[threadIdx.x + width];
     __syncthreads();
   }
-  if (threadIdx.x == 0) counts[int64_t(blockIdx.y) * experts + expert] = shared[0];
+  return shared[0];
+}
+
+/// counts[group, e] of `per_group` ids each: a block for each expert and group.
+__global__ void __launch_bounds__(kMoeThreads)
+    count_kernel(const int32_t* ids, int64_t per_group, int experts, int32_t* counts) {
+  __shared__ int shared[kMoeThreads];
+  const int expert = int(blockIdx.x);
+  const int count = count_of(ids + int64_t(blockIdx.y) * per_group, per_group, expert, shared);
+  if (threadIdx.x == 0) counts[int64_t(blockIdx.y) * experts + expert] = count;
+}
+
+/// The rows of each expert where it has `capacity` of each group at most: a block for each expert.
+__global__ void __launch_bounds__(kMoeThreads)
+    count_capped_kernel(const int32_t* ids, int64_t per_group, int groups, int capacity, int32_t* counts) {
+  __shared__ int shared[kMoeThreads];
+  int sum = 0;
+  for (int g = 0; g < groups; ++g) {
+    sum += min(count_of(ids + g * per_group, per_group, int(blockIdx.x), shared), capacity);
+    __syncthreads();  // before the next one overwrites what it is read from
+  }
+  if (threadIdx.x == 0) counts[blockIdx.x] = sum;
 }
 
 /// A thread for each expert.
@@ -282,26 +198,29 @@ __device__ inline Cut cut_of(const int32_t* ids, const float* weights, int64_t n
   return cut;
 }
 
-/// place_kernel where an expert has `capacity` rows at most. all_rows: as many as `slots` has room for.
+/// place_kernel where an expert has `capacity` rows of each group at most. all_rows: as many as `slots` has
+/// room for.
 __global__ void __launch_bounds__(kMoeThreads)
-    place_capped_kernel(const int32_t* ids, const float* weights, int64_t n, int capacity,
+    place_capped_kernel(const int32_t* ids, const float* weights, int64_t n, int64_t per_group, int capacity,
                         const int32_t* offsets, int64_t all_rows, int32_t* slots, int32_t* rows) {
   __shared__ int sums[2][kMoeThreads];
   const int expert = int(blockIdx.x), experts = int(gridDim.x);
-  Cut cut = cut_of(ids, weights, n, expert, capacity);
   int next = offsets[expert];
-  for (int64_t first = 0; first < n; first += kMoeThreads) {
-    const int64_t i = first + threadIdx.x;
-    const bool is_own = i < n && ids[i] == expert;
-    const uint32_t order = is_own ? order_of_weight(weights, i) : 0;
-    const bool is_equal = is_own && order == cut.least;
-    const PlaceAmong among_equal = place_among(is_equal, sums);
-    const bool has_row = is_own && (is_equal ? among_equal.before < cut.equal : order > cut.least);
-    const PlaceAmong place = place_among(has_row, sums);
-    if (is_own) rows[i] = has_row ? next + place.before : -1;
-    if (has_row) slots[next + place.before] = int32_t(i);
-    next += place.all;
-    cut.equal -= among_equal.all;
+  for (int64_t begin = 0; begin < n; begin += per_group) {
+    Cut cut = cut_of(ids + begin, weights ? weights + begin : nullptr, per_group, expert, capacity);
+    for (int64_t first = begin; first < begin + per_group; first += kMoeThreads) {
+      const int64_t i = first + threadIdx.x;
+      const bool is_own = i < begin + per_group && ids[i] == expert;
+      const uint32_t order = is_own ? order_of_weight(weights, i) : 0;
+      const bool is_equal = is_own && order == cut.least;
+      const PlaceAmong among_equal = place_among(is_equal, sums);
+      const bool has_row = is_own && (is_equal ? among_equal.before < cut.equal : order > cut.least);
+      const PlaceAmong place = place_among(has_row, sums);
+      if (is_own) rows[i] = has_row ? next + place.before : -1;
+      if (has_row) slots[next + place.before] = int32_t(i);
+      next += place.all;
+      cut.equal -= among_equal.all;
+    }
   }
   if (expert == experts - 1)
     for (int64_t r = offsets[experts] + threadIdx.x; r < all_rows; r += kMoeThreads) slots[r] = -1;
@@ -429,13 +348,18 @@ void enqueue(const Queue& queue, const AddCounts& op) {
 
 void enqueue(const Queue& queue, const SortByExpert& op) {
   auto* const offsets = op.offsets.as<int32_t>();
-  count(queue, SortByExpert::kName, op.ids, 1, op.experts(), offsets + 1);
-  const int most = op.capacity > 0 ? int(std::min<int64_t>(op.capacity, INT_MAX)) : INT_MAX;
-  launch(queue, SortByExpert::kName, offsets_kernel, 1, 1, 0, int(op.experts()), most, offsets);
-  if (op.capacity > 0)
+  const int capacity = int(std::min<int64_t>(op.capacity, INT_MAX));
+  const int64_t per_group = std::max<int64_t>(1, op.ids.count() / op.groups);
+  if (capacity > 0)
+    launch(queue, SortByExpert::kName, count_capped_kernel, unsigned(op.experts()), kMoeThreads, 0,
+           op.ids.as<int32_t>(), op.ids.count() / op.groups, int(op.groups), capacity, offsets + 1);
+  else
+    count(queue, SortByExpert::kName, op.ids, 1, op.experts(), offsets + 1);
+  launch(queue, SortByExpert::kName, offsets_kernel, 1, 1, 0, int(op.experts()), offsets);
+  if (capacity > 0)
     return launch(queue, SortByExpert::kName, place_capped_kernel, unsigned(op.experts()), kMoeThreads, 0,
-                  op.ids.as<int32_t>(), op.weights.as<float>(), op.ids.count(), most, offsets, op.slots.cols,
-                  op.slots.as<int32_t>(), op.rows.as<int32_t>());
+                  op.ids.as<int32_t>(), op.weights.as<float>(), op.ids.count(), per_group, capacity, offsets,
+                  op.slots.cols, op.slots.as<int32_t>(), op.rows.as<int32_t>());
   launch(queue, SortByExpert::kName, place_kernel, unsigned(op.experts()), kMoeThreads, 0,
          op.ids.as<int32_t>(), op.ids.count(), offsets, op.slots.as<int32_t>(), op.rows.as<int32_t>());
 }

@@ -6,10 +6,10 @@ namespace trainctl::kernels::cuda {
 
 constexpr int kMoeThreads = 256;
 
-/// Counts at offsets[1..] become the ends of the experts' rows, of which each has `most` at most.
-static __global__ void offsets_kernel(int experts, int most, int32_t* offsets) {
+/// Counts at offsets[1..] become the ends of each one's rows.
+static __global__ void offsets_kernel(int count, int32_t* offsets) {
   offsets[0] = 0;
-  for (int e = 0; e < experts; ++e) offsets[e + 1] = offsets[e] + min(offsets[e + 1], most);
+  for (int i = 0; i < count; ++i) offsets[i + 1] += offsets[i];
 }
 
 /// Of a block's threads, of which `yes` is true: how many there are, and how many of them are before this

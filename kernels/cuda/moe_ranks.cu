@@ -72,7 +72,7 @@ void enqueue(const Queue& queue, const TokensOfRanks& op) {
   auto* const firsts = op.firsts.as<int32_t>();
   launch(queue, TokensOfRanks::kName, count_tokens_kernel, unsigned(op.ranks()), kMoeThreads, 0, rows, tokens, k,
          offsets, here, firsts + 1);
-  launch(queue, TokensOfRanks::kName, offsets_kernel, 1, 1, 0, int(op.ranks()), INT_MAX, firsts);
+  launch(queue, TokensOfRanks::kName, offsets_kernel, 1, 1, 0, int(op.ranks()), firsts);
   launch(queue, TokensOfRanks::kName, place_tokens_kernel, unsigned(op.ranks()), kMoeThreads, 0, rows, tokens, k,
          offsets, here, static_cast<const int32_t*>(firsts), op.tokens.cols, op.places.cols,
          op.tokens.as<int32_t>(), op.places.as<int32_t>());

@@ -77,6 +77,8 @@ void enqueue(const Queue&, const AddCounts&);
 void enqueue(const Queue&, const SortByExpert&);
 // moe_ranks.cu
 void enqueue(const Queue&, const TokensOfRanks&);
+// margins.cu
+void enqueue(const Queue&, const CountMargins&);
 // moe_rows.cu
 void enqueue(const Queue&, const GatherRows&);
 void enqueue(const Queue&, const CombineRows&);

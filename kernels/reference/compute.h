@@ -75,6 +75,7 @@ void compute(const Sum& op);
 void compute(const Route& op);
 void compute(const RouteBackward& op);
 void compute(const AddCounts& op);
+void compute(const CountMargins& op);
 void compute(const SortByExpert& op);
 void compute(const TokensOfRanks& op);
 void compute(const GatherRows& op);

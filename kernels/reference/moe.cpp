@@ -56,6 +56,11 @@ void compute(const RouteBackward& op) {
 
 void compute(const AddCounts& op) { add_counts(op); }
 
+void compute(const CountMargins& op) {
+  count_margins(op, 0, op.logits.rows);
+  find_bias_range(op);
+}
+
 void compute(const SortByExpert& op) { sort_by_expert(op); }
 
 void compute(const TokensOfRanks& op) {

@@ -276,6 +276,7 @@ std::string unsaid_field(const ModelSpec& model, const OrderedJson& config) {
   read.init = model.init;
   read.moe.z_loss_coefficient = model.moe.z_loss_coefficient;
   read.moe.aux_loss_coefficient = model.moe.aux_loss_coefficient;
+  read.moe.bias_update = model.moe.bias_update;
   read.moe.bias_update_rate = model.moe.bias_update_rate;
   read.mtp = model.mtp;
   read.moe.capacity_factor = model.moe.capacity_factor;
@@ -328,6 +329,7 @@ std::vector<ModelDifference> model_differences(const ModelSpec& here, ModelSpec 
   there.init = here.init;
   there.moe.z_loss_coefficient = here.moe.z_loss_coefficient;
   there.moe.aux_loss_coefficient = here.moe.aux_loss_coefficient;
+  there.moe.bias_update = here.moe.bias_update;
   there.moe.bias_update_rate = here.moe.bias_update_rate;
   there.mtp = here.mtp;
   there.moe.capacity_factor = here.moe.capacity_factor;

@@ -318,6 +318,7 @@ class PlanBuilder {
     plan.capacity_factor = spec.capacity_factor;
     plan.drops_by_weight = spec.drop_policy == DropPolicy::weight;
     plan.latent = spec.latent_size;
+    plan.counts_margins = spec.bias_update == BiasUpdate::quantile;
     plan.aux_loss = float(spec.aux_loss_coefficient);
     plan.z_loss = float(spec.z_loss_coefficient);
     ParamList list;

@@ -229,6 +229,11 @@ class PlacementBackend final : public kernels::Backend {
     for (const Matrix& out : {op.ids, op.weights, op.counts}) p_.set(out, in);
   }
   void place(const kernels::AddCounts& op) { accumulate(op.sums, row_sum(p_.of(op.counts)), op.accumulate); }
+  // What it counts is added over ranks in integers, outside of the step's program.
+  void place(const kernels::CountMargins& op) const {
+    whole_rows("a router's margins", op.logits);
+    alike("margins and the experts of their tokens", p_.of(op.logits), p_.of(op.ids));
+  }
   void place(const kernels::SortByExpert& op) {
     if (op.weights) alike("the experts of tokens and their weights", p_.of(op.ids), p_.of(op.weights));
     for (const Matrix& out : {op.offsets, op.slots, op.rows}) p_.set(out, p_.of(op.ids));

@@ -27,7 +27,7 @@ struct StageModel::Impl {
   kernels::Backend& backend;
   kernels::Stream& stream;
   std::unique_ptr<parallel::ContextParallel> cp;
-  std::unique_ptr<kernels::Buffer> memory_buffer, host_buffer, tp_scratch, rotary_buffer;
+  std::unique_ptr<kernels::Buffer> memory_buffer, host_buffer, tp_scratch, rotary_buffer, margins_buffer;
   Memory memory;
   LayerContext context;
   std::vector<std::vector<Layer>> layers;  // [virtual_stage][layer]
@@ -38,6 +38,7 @@ struct StageModel::Impl {
   Matrix d, embedding_gradient;            // backward under way
   std::unique_ptr<kernels::PackedWeight> head;
   int32_t* watched_experts = nullptr;  // see watch_experts
+  std::vector<Margins> margins;
 
   Impl(StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t, kernels::Backend& b,
        kernels::Stream& s, StagePeers peers)
@@ -79,6 +80,11 @@ struct StageModel::Impl {
     tp_scratch = backend.allocate(bytes.tensor_sums);
     tp.set_scratch(tp_scratch->data());
     if (bytes.positions > 0) take_rotary_tables(bytes.positions);
+    if (bytes.margins > 0) {
+      margins_buffer = backend.allocate(bytes.margins);
+      Arena of_margins(margins_buffer->data());
+      context.margins = margins = stage_memory::take_margins(of_margins, uses);
+    }
     for (const VirtualStageUses& virtual_stage : uses.virtual_stages) {
       const std::vector<stage_memory::LayerRecord>& of_layers = memory.of_layers[layers.size()];
       layers.emplace_back();
@@ -162,19 +168,22 @@ struct StageModel::Impl {
     const VirtualStageUses& virtual_stage = uses_of(c);
     Slot& s = slot(c, index);
     see_documents(mb);
+    context.trains = train;
     for_parts(c, only, false, [&](const StagePart& part) {
       switch (part.kind) {
         case StagePart::embedding: embed(virtual_stage, s, mb.ids(BatchField::tokens)); break;
         case StagePart::layer:
           layer_forward(c, size_t(part.index), s,
-                        train ? counts_of(c, size_t(part.index), mb.index) : nullptr);
+                        train ? counts_of(c, virtual_stage.layers[size_t(part.index)], mb.index) : nullptr);
           break;
         case StagePart::final_norm: final_norm(virtual_stage, s, train); break;
         case StagePart::mtp_embedding:
           if (train) embed_ahead(virtual_stage, s, mb);
           break;
         case StagePart::mtp_module:
-          if (train) module_forward(virtual_stage, s, size_t(part.index));
+          if (train)
+            module_forward(virtual_stage, s, size_t(part.index),
+                           counts_of(c, virtual_stage.mtp[size_t(part.index)].layer, mb.index));
           break;
         case StagePart::head: heads_forward(virtual_stage, s, mb, train, loss); break;
       }
@@ -206,14 +215,17 @@ struct StageModel::Impl {
     return context.positions ? context.positions + row : nullptr;
   }
 
-  /// Where the counts of experts of a layer go; null: nowhere.
-  int32_t* counts_of(int c, size_t l, int micro_batch) const {
-    if (!watched_experts || !experts_of(*uses_of(c).layers[l].plan)) return nullptr;
+  /// Where the counts of experts of a layer go, or of a module of multi-token prediction; null: nowhere.
+  int32_t* counts_of(int c, const LayerUses& layer, int micro_batch) const {
+    if (!watched_experts || !experts_of(*layer.plan)) return nullptr;
     const ExpertCounts all = expert_counts(uses);
     int64_t before = 0;
+    bool is_before = true;
     for (int other = 0; other <= c; ++other)
-      for (size_t i = 0; i < (other < c ? uses_of(other).layers.size() : l); ++i)
-        before += experts_of(*uses_of(other).layers[i].plan) != nullptr;
+      for_each_layer(uses_of(other), [&](const LayerUses& one) {
+        is_before &= &one != &layer;
+        before += is_before && experts_of(*one.plan) != nullptr;
+      });
     return watched_experts + micro_batch * all.of_micro_batch() + before * all.sequences * all.experts;
   }
 
@@ -281,7 +293,8 @@ struct StageModel::Impl {
   int loss_sums() const { return shape.cut.blocks_here() * (1 + int(mtp_layers.size())); }
   void pack_module(const MtpUses& module, size_t i);
   void embed_ahead(const VirtualStageUses& virtual_stage, Slot& s, const MicroBatch& mb);
-  void module_forward(const VirtualStageUses& virtual_stage, Slot& s, size_t i);
+  /// counts: as of counts_of.
+  void module_forward(const VirtualStageUses& virtual_stage, Slot& s, size_t i, int32_t* counts);
   HeadPass module_pass(Slot& s, const MicroBatch& mb, size_t i, double* loss);
   /// Both halves of backward at once: splits_backward is false with modules.
   void module_backward(const VirtualStageUses& virtual_stage, Slot& s, size_t i, const MicroBatch& mb);

@@ -177,6 +177,19 @@ int64_t vocab_rows(const StageUses& uses, const VirtualStageUses& virtual_stage,
   return shard.rows;
 }
 
+std::vector<Margins> take_margins(Arena& arena, const StageUses& uses) {
+  std::vector<Margins> list;
+  const auto add = [&](const LayerUses& layer) {
+    for (size_t i = 0; i < layer.plan->sublayers.size(); ++i)
+      if (const auto* moe = std::get_if<MoePlan>(&layer.plan->sublayers[i]); moe && moe->counts_margins)
+        list.push_back({.use = layer.sublayers[i].use(MoePlan::selection_bias),
+                        .sums = arena.take(DType::i32, moe->experts, kernels::kMarginBins),
+                        .range = arena.take(DType::f32, 1, 2)});
+  };
+  for (const VirtualStageUses& virtual_stage : uses.virtual_stages) for_each_layer(virtual_stage, add);
+  return list;
+}
+
 void take_all(Arena& arena, Arena& host, const StageUses& uses, const StageModel::Options& options,
               Memory& m) {
   const Layout layout(uses, options.split_backward);
@@ -258,6 +271,9 @@ StageBytes StageModel::plan(const StageUses& uses, const Options& options) {
   };
   bytes.tensor_sums = std::max(sums(s.compute, s.hidden), sums(DType::f32, 2));  // of activations; of QkNorms
   bytes.context = parallel::context_index_bytes(s.cut);
+  Arena margins;
+  take_margins(margins, uses);
+  bytes.margins = margins.used();
   for (const Rotary& rotary : uses.rotaries) bytes.positions += rotary_bytes(rotary, s);
   return bytes;
 }

@@ -74,6 +74,9 @@ inline size_t rotary_bytes(const Rotary& rotary, const LayerShape& s) {
 /// of the tensor axis.
 Memory first_rows(Memory m, const StageUses& uses, int64_t count);
 
+/// The histograms of the layers whose biases follow from them; see StageModel::margins.
+std::vector<Margins> take_margins(Arena& arena, const StageUses& uses);
+
 /// Lays out all activation memory.
 ///   host   of Life::host
 void take_all(Arena& arena, Arena& host, const StageUses& uses, const StageModel::Options& options,

@@ -48,15 +48,23 @@ void StageModel::release_weights(int virtual_stage, int part) {
 StageModel::ExpertCounts StageModel::expert_counts(const StageUses& uses) {
   ExpertCounts counts{.sequences = uses.shape.rows / route_tokens(uses.shape)};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
-    for (const LayerUses& layer : virtual_stage.layers)
-      if (const MoePlan* moe = experts_of(*layer.plan)) {
-        ++counts.layers, counts.experts = moe->experts;
-        counts.of_source = counts.sequences / uses.shape.cut.blocks_here();
-        counts.capacity = moe->dispatch(uses.shape).capacity;
-      }
+    for_each_layer(virtual_stage, [&](const LayerUses& layer) {
+      const MoePlan* const moe = experts_of(*layer.plan);
+      if (!moe) return;
+      ++counts.layers, counts.experts = moe->experts;
+      counts.of_source = counts.sequences / uses.shape.cut.blocks_here();
+      counts.capacity = moe->dispatch(uses.shape).capacity;
+    });
   return counts;
 }
 void StageModel::watch_experts(int32_t* host) { impl_->watched_experts = host; }
+std::span<const Margins> StageModel::margins() const { return impl_->margins; }
+void StageModel::clear_margins() {
+  for (const Margins& margins : impl_->margins)
+    impl_->backend.run(
+        impl_->stream,
+        kernels::FillZero{.data = margins.sums.data, .size = size_t(margins.sums.count()) * sizeof(int32_t)});
+}
 
 void StageModel::forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                          int part) {

@@ -22,8 +22,9 @@ struct StageBytes {
   size_t tensor_sums = 0;   ///< TensorParallel::scratch_bytes
   size_t positions = 0;     ///< the rotary table
   size_t context = 0;       ///< parallel::context_index_bytes
+  size_t margins = 0;       ///< StageModel::margins
   size_t host = 0;          ///< Life::host: of the host's memory
-  size_t scratch() const { return shared + tensor_sums + positions + context; }
+  size_t scratch() const { return shared + tensor_sums + positions + context + margins; }
 };
 
 /// The largest shapes of the ops of a rank. optimizer_*: of the chunks whose state the rank holds.
@@ -57,8 +58,8 @@ class StageModel {
   /// Call it when the compute copies change: every part must then call take_weights again.
   void weights_changed();
 
-  /// Of each layer with experts, in the order of the local virtual stages: how many there are, and of a
-  /// micro-batch's sequences.
+  /// Of each layer with experts, in the order of the local virtual stages, and behind those of the last one of
+  /// each module of multi-token prediction: how many there are, and of a micro-batch's sequences.
   struct ExpertCounts {
     int64_t layers = 0, sequences = 0, experts = 0;
     /// How many neighbouring sequences are a source, of which an expert takes `capacity` slots at most; 0: all.
@@ -70,6 +71,10 @@ class StageModel {
   /// sequences, experts] of host memory (allocate_host) that outlives the model, once the stream has come
   /// that far.
   void watch_experts(int32_t* host);
+
+  /// Of each layer whose experts' biases follow from them, what training has counted since they were cleared.
+  std::span<const Margins> margins() const;
+  void clear_margins();
 
   /// How many sums of the head's losses forward gives of a micro-batch: one of each context block here.
   int losses() const;

@@ -26,7 +26,8 @@ void StageModel::Impl::embed_ahead(const VirtualStageUses& virtual_stage, Slot& 
             s.mtp[i].embedded);
 }
 
-void StageModel::Impl::module_forward(const VirtualStageUses& virtual_stage, Slot& s, size_t i) {
+void StageModel::Impl::module_forward(const VirtualStageUses& virtual_stage, Slot& s, size_t i,
+                                      int32_t* counts) {
   stage_memory::MtpRecord& r = s.mtp[i];
   const SublayerUses& own = virtual_stage.mtp[i].own;
   const auto norm = [&](const Matrix& x, const Matrix& delta, int weight, int bias, const Matrix& sum,
@@ -48,7 +49,9 @@ void StageModel::Impl::module_forward(const VirtualStageUses& virtual_stage, Slo
        r.hidden_stats);
   backend.run(stream,
               kernels::LinearForward{.x = r.pair, .w = mtp_joins[i].get(), .y = r.layer.front()[kInput]});
+  context.expert_counts = counts;
   const Matrix delta = mtp_layers[i].forward(context, r.layer, {}, {});
+  context.expert_counts = nullptr;
   norm(r.layer.back()[kInput], delta, M::out_weight, M::out_bias, r.sum, r.out, r.stats);
 }
 

@@ -48,6 +48,13 @@ struct VirtualStageUses {
   parallel::VirtualStageParts part_count() const { return {int(parts.size()), last}; }
 };
 
+/// Calls each(LayerUses) for the layers of a virtual stage, then for those of its modules.
+template <typename Each>
+void for_each_layer(const VirtualStageUses& virtual_stage, Each each) {
+  for (const LayerUses& layer : virtual_stage.layers) each(layer);
+  for (const MtpUses& module : virtual_stage.mtp) each(module.layer);
+}
+
 /// The chunk grids of all parameters.
 struct ChunkGrids {
   std::vector<std::vector<parallel::Box>> grids;

@@ -165,12 +165,39 @@ std::string context_note(const PlanReport& r) {
       memory_text(would), memory_text(std::abs(memory)), memory < 0 ? "less" : "more");
 }
 
+/// Whether losses of balance are of whole sequences.
+std::string chunk_losses_note(const JobSpec& job) {
+  const int64_t tokens = job.data.seq_len / (2 * job.parallelism.context_blocks);
+  return fmt::format(
+      "the auxiliary loss of experts evens out each chunk of {} tokens, and not each sequence of {}, "
+      "because sequences are cut (parallelism.context_blocks = {}): {} slots for each expert",
+      tokens, job.data.seq_len, job.parallelism.context_blocks,
+      fmt::format("{:.3g}", job.model.moe.mean_count(tokens)));
+}
+
+/// What quantile balancing counts, and sends.
+std::string quantile_note(const JobSpec& job) {
+  const int64_t bytes = job.model.moe.num_experts * kernels::kMarginBins * int64_t(sizeof(int32_t));
+  const int ranks = job.parallelism.ranks_of_parameters();
+  return fmt::format("quantile balancing: a histogram of {} for each layer with experts on a rank{}",
+                     size_text(uint64_t(bytes)),
+                     ranks > 1
+                         ? fmt::format(", which {} ranks add at the end of a step, in {} messages a layer, "
+                                       "before they update parameters",
+                                       ranks, std::bit_width(unsigned(ranks) - 1))
+                         : "");
+}
+
 }  // namespace
 
 std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
   const ParallelSpec& p = r.job.parallelism;
   if (p.expert > 1) notes.push_back(shared_gradients_note(r.job));
+  if (r.job.model.moe.num_experts > 0 && r.job.model.moe.aux_loss_coefficient > 0 && p.context_blocks > 1)
+    notes.push_back(chunk_losses_note(r.job));
+  if (r.job.model.moe.num_experts > 0 && r.job.model.moe.bias_update == BiasUpdate::quantile)
+    notes.push_back(quantile_note(r.job));
   if (p.expert > 1 && r.device.kind == DeviceKind::cuda)
     notes.push_back(
         "the host waits for its GPU in each forward pass of a layer with experts, to learn how many rows go "

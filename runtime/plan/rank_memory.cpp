@@ -50,6 +50,8 @@ RankMemory memory_of_stage(const PlanBasis& basis, const StageBytes& stage, cons
     return m;
   }
   m.stage.activations += std::exchange(m.stage.host, 0);  // one memory
+  if (m.stage.margins > 0)  // with those of one layer, own and another rank's, as they are exchanged
+    m.stage.margins += 2 * size_t(job.model.moe.num_experts * kernels::kMarginBins) * sizeof(int32_t);
   m.trace = SpanRecorder::bytes(trace_spans(job));
   if (!batch.empty())
     m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) *

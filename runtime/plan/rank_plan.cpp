@@ -121,6 +121,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("sums of tensor parallelism", m.stage.tensor_sums);
   add("rotary table", m.stage.positions);
   add("order of context parallelism", m.stage.context);
+  add("histograms of quantile balancing", m.stage.margins);
   add("tokens", m.data);
   add("workspace of products and kernels", m.workspace);
   add("NCCL (estimate)", m.nccl);

@@ -92,26 +92,60 @@ void check_groups(Resolution& r) {
              {fmt::format("use a top_groups of at least {}", (moe.top_k + size - 1) / size)});
 }
 
-/// Counts of tokens are sums in f32, which are exact as far as 2^24.
-void check_balance(Resolution& r) {
+/// Whether margins can be counted: each lies between two bounds and has a bin, and an expert may stay out.
+void check_quantile(Resolution& r) {
   MoeSpec& moe = r.job.model.moe;
-  const char *rate = "model.moe.bias_update_rate", *bias = "model.moe.selection_bias";
-  if (!r.sound({rate, bias})) return;
-  if (moe.bias_update_rate > 0 && !moe.selection_bias) {
-    if (r.given_by_user(bias))
-      r.report("E0224", fmt::format("`{}` has no effect here", rate), {rate, bias},
-               {"remove one of them: a bias that is not there does not change"});
-    moe.selection_bias = true;
-  }
-  if (!moe.selection_bias) return;
+  const char *rate = "model.moe.bias_update_rate", *update = "model.moe.bias_update",
+             *router = "model.moe.router", *groups = "model.moe.groups", *top_k = "model.moe.top_k",
+             *experts = "model.moe.num_experts";
+  if (moe.bias_update_rate > 0 && r.given_by_user(rate))
+    r.report("E0224", fmt::format("`{}` has no effect here", rate), {rate, update},
+             {"remove it: a quantile has no rate"});
+  moe.bias_update_rate = 0;  // a preset's
+  if (r.sound({router}) && moe.router == RouterKind::sqrt_softplus)
+    r.report("E0259", "scores of sqrt_softplus have no largest value", {router, update},
+             {"use a router of sigmoid or softmax"});
+  if (r.sound({groups}) && moe.groups > 1)
+    r.report("E0259", "experts in groups have no quantile of their own", {groups, update},
+             {"use 1 group, or a bias_update of sign"});
+  if (r.sound({top_k, experts}) && moe.top_k == moe.num_experts)
+    r.report("E0224", fmt::format("`{}` has no effect here", update), {update, top_k},
+             {"each token goes to all experts"});
+  if (r.sound({"batch.global_sequences", "data.seq_len"}) && r.job.tokens_per_step() >= int64_t{1} << 31)
+    r.report("E0259", "a step has 2^31 tokens or more, which cannot be counted in 32 bits",
+             {"batch.global_sequences", "data.seq_len", update}, {"use a smaller batch"});
+}
+
+/// Counts of tokens are sums in f32, which are exact as far as 2^24.
+void check_counts(Resolution& r) {
+  const char* bias = "model.moe.selection_bias";
   if (r.sound("parallelism.reduction_dtype") && r.job.parallelism.reduction_dtype != DType::f32)
     r.report("E0256", "biases of experts follow from counts, which bf16 would round",
              {"parallelism.reduction_dtype", bias}, {"use a reduction_dtype of f32"});
   if (!r.sound({"batch.global_sequences", "data.seq_len", "model.moe.top_k", "model.moe.num_experts"}))
     return;
-  if (moe.mean_count(r.job.tokens_per_step()) >= double(1 << 24))
+  if (r.job.model.moe.mean_count(r.job.tokens_per_step()) >= double(1 << 24))
     r.report("E0256", "an expert has 2^24 tokens of a step or more, which cannot be counted in f32",
              {"batch.global_sequences", "data.seq_len", bias}, {"use a smaller batch"});
+}
+
+void check_balance(Resolution& r) {
+  MoeSpec& moe = r.job.model.moe;
+  const char *rate = "model.moe.bias_update_rate", *bias = "model.moe.selection_bias",
+             *update = "model.moe.bias_update";
+  if (!r.sound({rate, bias, update})) return;
+  const bool by_quantile = moe.bias_update == BiasUpdate::quantile;
+  if ((by_quantile || moe.bias_update_rate > 0) && !moe.selection_bias) {
+    const char* field = by_quantile ? update : rate;
+    if (r.given_by_user(bias))
+      r.report("E0224", fmt::format("`{}` has no effect here", field), {field, bias},
+               {"remove one of them: a bias that is not there does not change"});
+    moe.selection_bias = true;
+  }
+  if (by_quantile)
+    check_quantile(r);
+  else if (moe.selection_bias)
+    check_counts(r);
 }
 
 /// Whether a capacity drops something, and not nearly all: at least a row of a source is an expert's by the

@@ -9,13 +9,19 @@
 
 namespace trainctl {
 
+namespace {
+
+/// Modules of multi-token prediction come behind the layers.
+int watched_layer(const Param& p) { return p.layer + std::max(0, p.mtp - 1); }
+
+}  // namespace
+
 ExpertWatch::ExpertWatch(RankResources& rank)
     : rank_(rank), micro_batches_(rank.plan.counted_micro_batches) {
   for (const Param& p : rank.tables.params.params) {
-    if (p.mtp > 0) continue;  // modules of multi-token prediction are not counted
     // A layer may have a gate of a shared expert in addition.
-    if (p.role == ParamRole::router && (all_.layers.empty() || all_.layers.back() != p.layer))
-      all_.layers.push_back(p.layer);
+    if (p.role == ParamRole::router && (all_.layers.empty() || all_.layers.back() != watched_layer(p)))
+      all_.layers.push_back(watched_layer(p));
     has_biases_ |= p.role == ParamRole::selection_bias;
   }
   ENSURE(std::is_sorted(all_.layers.begin(), all_.layers.end()), "a parameter table in another order");
@@ -25,12 +31,14 @@ ExpertWatch::ExpertWatch(RankResources& rank)
   all_.quiet = own_;
   if (rank.job.model.moe.capacity_factor > 0) own_dropped_.assign(all_.layers.size(), 0);
   // In the order in which the model writes its counts.
-  for (const VirtualStageUses& part : rank.plan.uses.virtual_stages)
-    for (size_t l = 0; l < part.layers.size(); ++l) {
-      const int layer = int(part.first_layer + int64_t(l));
-      const auto at = std::lower_bound(all_.layers.begin(), all_.layers.end(), layer);
-      if (at != all_.layers.end() && *at == layer) own_layers_.push_back(size_t(at - all_.layers.begin()));
-    }
+  const auto own = [&](int64_t layer) {
+    const auto at = std::lower_bound(all_.layers.begin(), all_.layers.end(), layer);
+    if (at != all_.layers.end() && *at == layer) own_layers_.push_back(size_t(at - all_.layers.begin()));
+  };
+  for (const VirtualStageUses& part : rank.plan.uses.virtual_stages) {
+    for (size_t l = 0; l < part.layers.size(); ++l) own(part.first_layer + int64_t(l));
+    for (size_t i = 0; i < part.mtp.size(); ++i) own(rank.job.model.num_layers + int64_t(i));
+  }
   const StageModel::ExpertCounts counts = StageModel::expert_counts(rank.plan.uses);
   ENSURE(int64_t(own_layers_.size()) == counts.layers, "{} layers with experts, and counts of {}",
          own_layers_.size(), counts.layers);
@@ -56,8 +64,8 @@ void ExpertWatch::add_biases(std::vector<int64_t>& numbers) const {
   std::vector<std::pair<float, size_t>> values;  // and the place of each
   for (const parallel::ShardedParams::StateChunk& chunk : rank_.params->state_chunks()) {
     const Param& p = rank_.tables.params.params[size_t(chunk.param)];
-    if (!chunk.saved_here || p.role != ParamRole::selection_bias || p.mtp > 0) continue;
-    const auto at = std::lower_bound(all_.layers.begin(), all_.layers.end(), p.layer);
+    if (!chunk.saved_here || p.role != ParamRole::selection_bias) continue;
+    const auto at = std::lower_bound(all_.layers.begin(), all_.layers.end(), watched_layer(p));
     const size_t first =
         size_t(at - all_.layers.begin()) * size_t(all_.experts) + size_t(chunk.box.row_begin);
     std::vector<float> own(size_t(chunk.box.count()));

@@ -81,6 +81,7 @@ StepEnd::StepEnd(RankResources& rank, Control& control, Saver& saver)
       skip_bad_steps_(rank.job.fault_tolerance.skip_bad_steps),
       may_drop_(rank.job.model.moe.num_experts > 0 && rank.job.model.moe.capacity_factor > 0),
       balance_(balance_step(rank.job)),
+      quantiles_(rank.job, rank),
       optimizer_(rank.job.optimizer),
       schedule_(rank.job.schedule) {}
 
@@ -150,6 +151,12 @@ StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets
 }
 
 StepFate StepEnd::apply_or_skip(const StepScalars& scalars, TrainingState& state) {
+  const StepFate fate = decide(scalars, state);
+  quantiles_.clear();
+  return fate;
+}
+
+StepFate StepEnd::decide(const StepScalars& scalars, TrainingState& state) {
   const StepLine& line = scalars.line;
   BadSteps& bad_steps = state.bad_steps;
   const int64_t step = state.step;
@@ -165,6 +172,7 @@ StepFate StepEnd::apply_or_skip(const StepScalars& scalars, TrainingState& state
     parallel::UpdateStep update =
         update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm, scalars.of_tokens);
     update.balance = balance_;
+    quantiles_.update();
     rank_.params->step(update);
     bad_steps = after_step(bad_steps, fate);
     state.last_loss = line.loss;

@@ -7,6 +7,7 @@
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/control/control.h"
 #include "runtime/train/control/step_tracer.h"
+#include "runtime/train/quantile_balance.h"
 #include "runtime/train/rank_resources.h"
 #include "runtime/train/save/save_calendar.h"
 #include "runtime/train/save/saver.h"
@@ -105,6 +106,7 @@ class StepEnd {
   StepFate apply_or_skip(const StepScalars& scalars, TrainingState& state);
 
  private:
+  StepFate decide(const StepScalars& scalars, TrainingState& state);
   /// Collective, where there are modules.
   std::vector<double> mtp_losses(const TargetCounts& targets) const;
   void report_skip(const BadSteps& bad_steps, int64_t step, int64_t targets, const std::string& why);
@@ -115,6 +117,7 @@ class StepEnd {
   const int64_t tokens_per_step_, skip_bad_steps_;
   const bool may_drop_;
   const kernels::BalanceStep balance_;
+  QuantileBalance quantiles_;
   const OptimizerSpec optimizer_;
   const ScheduleSpec schedule_;
 };

@@ -115,6 +115,57 @@ TEST_CASE("an expert takes the largest weights up to its capacity, or the first 
       }
 }
 
+TEST_CASE("a capacity of each group of tokens is that of the group alone") {
+  for (const Crowd& c : crowds())
+    for (const int64_t capacity : {1, 2, 20})
+      for (const int64_t groups : {1, 2, 3, 13}) {
+        if (c.tokens() % groups != 0) continue;
+        INFO(c.name << ", capacity " << capacity << " of " << groups << " groups");
+        const Storage weights = weights_of(c, false);
+        const int64_t tokens = c.tokens() / groups,
+                      rows = std::min(c.slots(), c.experts * groups * capacity + 1);
+        std::vector<char> kept(c.ids.size());  // each group by itself
+        for (int64_t g = 0; g < groups; ++g) {
+          Crowd part{c.name, c.experts, c.k, {}};
+          part.ids.assign(c.ids.begin() + g * tokens * c.k, c.ids.begin() + (g + 1) * tokens * c.k);
+          const Matrix own = Matrix(weights).row_range(g * tokens, tokens);
+          Storage own_weights(DType::f32, tokens, c.k, 0);
+          for (int64_t m = 0; m < tokens; ++m)
+            for (int64_t j = 0; j < c.k; ++j) own_weights.set(m, j, own.as<float>()[m * own.stride + j]);
+          const Order order = expected_order(part, capacity, &own_weights);
+          for (size_t i = 0; i < part.ids.size(); ++i)
+            kept[size_t(g * tokens * c.k) + i] = order.rows[i] >= 0;
+        }
+        const auto check = [&](Backend& b) {
+          Order got{std::vector<int32_t>(size_t(c.experts) + 1), std::vector<int32_t>(size_t(rows)),
+                    std::vector<int32_t>(c.ids.size())};
+          b.run(*b.create_stream(), SortByExpert{.ids = numbers(c.ids, c.tokens(), c.k),
+                                                 .offsets = numbers(got.offsets, 1, c.experts + 1),
+                                                 .slots = numbers(got.slots, 1, rows),
+                                                 .rows = numbers(got.rows, 1, c.slots()),
+                                                 .capacity = capacity,
+                                                 .groups = groups,
+                                                 .weights = weights});
+          int32_t row = 0;
+          for (int32_t e = 0; e < c.experts; ++e) {
+            CHECK(got.offsets[size_t(e)] == row);
+            for (int32_t i = 0; i < c.slots(); ++i) {
+              if (c.ids[size_t(i)] != e) continue;
+              CHECK(got.rows[size_t(i)] == (kept[size_t(i)] ? row : -1));
+              if (kept[size_t(i)]) CHECK(got.slots[size_t(row++)] == i);
+            }
+          }
+          CHECK(got.offsets.back() == row);
+          for (; row < rows; ++row) CHECK(got.slots[size_t(row)] == -1);
+        };
+        check(reference());
+        for (const Candidate& candidate : candidates()) {
+          INFO(candidate.name);
+          check(*candidate.backend);
+        }
+      }
+}
+
 TEST_CASE("rows without a slot are zero, and slots without a row add nothing") {
   Random random(212);
   for (const Crowd& c : crowds())

@@ -88,6 +88,14 @@ inline void describe_grouped_experts(ModelSpec& m) {
            .top_groups = 2};
 }
 
+/// Experts whose biases are quantiles (Kimi K3).
+inline void describe_quantile_experts(ModelSpec& m) {
+  describe_grouped_experts(m);
+  m.moe.groups = m.moe.top_groups = 1;
+  m.moe.bias_update = BiasUpdate::quantile;
+  m.moe.bias_update_rate = 0;
+}
+
 /// As in gpt-oss: biases of the router and of experts.
 inline void describe_biased_products(ModelSpec& m) {
   describe_experts(m);
@@ -223,6 +231,7 @@ inline const std::vector<DescribedModel>& described_layers() {
 inline std::vector<DescribedModel> described_models() {
   std::vector<DescribedModel> all = {{"two modules of multi-token prediction", describe_mtp},
                                      {"a module of latent attention and experts", describe_latent_mtp},
+                                     {"experts balanced by quantiles", describe_quantile_experts},
                                      {"everything and a module",
                                       [](ModelSpec& m) {
                                         describe_everything(m);

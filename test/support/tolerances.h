@@ -75,6 +75,8 @@ inline constexpr double kBlockLogits = 1e-5;
 /// Logits of one token behind a cache of keys against those of the whole window: products of one row are
 /// summed in another order.
 inline constexpr double kCachedLogits = 1e-5;
+/// A validation loss in f32 where micro-batches have other sizes: products are summed in another order.
+inline constexpr double kLossOfSizes = 2e-6;
 /// Losses of six steps on two tensor ranks against one, relative: a product's sum is cut.
 inline constexpr double kLossOfWidths = 1e-5;
 /// The parameters after 20 steps of AdamW: where a gradient is near zero, its sign decides the update.
@@ -85,6 +87,8 @@ inline constexpr double kFinalParameter = 5e-3;
 inline constexpr double kFormula = 1e-12;
 /// The learning rate of the golden curves, computed by Python with the same formula: the last bits of cos().
 inline constexpr double kLearningRate = 1e-14;
+/// A bias of an expert: a float of a number of about 1, less a mean.
+inline constexpr double kQuantileBias = 1e-6;
 /// One product: its last bit.
 inline constexpr double kProduct = 1e-15;
 

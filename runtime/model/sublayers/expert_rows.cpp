@@ -86,7 +86,8 @@ void ExpertRows::order(const LayerContext& c, const Tensors& t, Matrix weights) 
                              .offsets = of_experts,
                              .slots = t[size_t(n_.slots)].columns(block * rows, rows),
                              .rows = row_of_slot,
-                             .capacity = dispatch_.capacity};
+                             .capacity = c.trains ? dispatch_.capacity : dispatch_.sequence_capacity,
+                             .groups = c.trains ? 1 : dispatch_.sequences};
     if (dispatch_.capacity > 0 && dispatch_.by_weight) op.weights = weights.row_range(block * tokens, tokens);
     c.backend.run(c.stream, op);
     if (!sends_tokens()) continue;

@@ -177,6 +177,16 @@ class Moe : public Sublayer {
                                        .accumulate = !at.first});
   }
 
+  /// Once for each micro-batch, and here, where the bias is at hand.
+  void count_margins(const LayerContext& c, const Tensors& t, const Margins& margins) const {
+    c.backend.run(c.stream, kernels::CountMargins{.router = plan_.router,
+                                                  .logits = t[kLogits],
+                                                  .bias = vector_weight(c.params, selection_bias_),
+                                                  .ids = t[kIds],
+                                                  .sums = margins.sums,
+                                                  .range = margins.range});
+  }
+
   /// As far as the input of the last product; of a shared expert, where the output is made, its product, too.
   /// again: see ExpertRows::arrange.
   void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta, bool again,
@@ -194,6 +204,8 @@ class Moe : public Sublayer {
     if (c.expert_counts)
       c.backend.copy_to_host(c.stream, c.expert_counts, t[kCounts].data,
                              size_t(t[kCounts].count()) * sizeof(int32_t));
+    for (const Margins& margins : c.margins)
+      if (margins.use == selection_bias_ && c.trains && !again) count_margins(c, t, margins);
     if (latent_) latent_->enter(c, t, t[kNorm]);
     rows_.arrange(c, t, t[kWeights], again);
     rows_.send_weights(c, t, t[kWeights]);
@@ -300,9 +312,16 @@ Dispatch MoePlan::dispatch(const LayerShape& s) const {
                     .groups = router.groups,
                     .top_groups = router.top_groups,
                     .by_weight = drops_by_weight};
-  const double mean = double(ExpertRows::tokens_of_source(s) * top_k) / double(experts);
-  // What the product of a decimal fraction has too much by rounding is no row.
-  if (capacity_factor > 0) dispatch.capacity = int64_t(std::ceil(capacity_factor * mean * (1 - 1e-12)));
+  const auto capacity_of = [&](int64_t tokens) {
+    const double mean = double(tokens * top_k) / double(experts);
+    // What the product of a decimal fraction has too much by rounding is no row.
+    return int64_t(std::ceil(capacity_factor * mean * (1 - 1e-12)));
+  };
+  if (capacity_factor == 0) return dispatch;
+  const int64_t tokens = ExpertRows::tokens_of_source(s);
+  dispatch.capacity = capacity_of(tokens);
+  dispatch.sequences = tokens / route_tokens(s);
+  dispatch.sequence_capacity = capacity_of(route_tokens(s));
   return dispatch;
 }
 

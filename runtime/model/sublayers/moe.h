@@ -50,6 +50,7 @@ struct MoePlan {
   double capacity_factor = 0;      ///< rows that an expert takes over the mean of all; 0: it takes all
   bool drops_by_weight = true;
   int64_t latent = 0;  ///< L; 0: C
+  bool counts_margins = false;  ///< the selection bias follows from them (Margins)
   std::optional<NormPlan> norm, norm_after;
   std::vector<ParamDeclaration> parameters;  ///< each declares its place
 
@@ -57,7 +58,7 @@ struct MoePlan {
   bool operator==(const MoePlan&) const = default;
   int64_t width_of_rows(const LayerShape& s) const { return latent > 0 ? latent : s.hidden; }
   /// An expert's capacity is capacity_factor * tokens of a source * k / E, rounded up: it does not depend on
-  /// how many ranks there are.
+  /// how many ranks there are. Without training that of a sequence is capacity_factor * its tokens * k / E.
   Dispatch dispatch(const LayerShape&) const;
   std::vector<TensorDeclaration> tensors(const LayerShape&) const;
   void widen(Widest&, const LayerShape&) const;

@@ -114,6 +114,12 @@ struct LayerScratch {
   void take(Arena& arena, const LayerShape& s);
 };
 
+/// What quantile balancing counts of the experts of a layer in a step; see kernels::CountMargins.
+struct Margins {
+  int use = -1;  ///< of the bias
+  kernels::Matrix sums, range;
+};
+
 /// The context of a sublayer's passes, in addition to its own parameters.
 struct LayerContext {
   const LayerShape& shape;
@@ -126,6 +132,8 @@ struct LayerContext {
   float loss_scale = 1;              ///< 1 / targets of a step: of losses that a layer has of its own
   /// Host memory for the counts of experts of the layer under way, i32 [sequences, E]; null: nobody asks.
   int32_t* expert_counts = nullptr;
+  bool trains = true;                     ///< the pass is of training
+  std::span<const Margins> margins = {};  ///< of the rank's layers that count them
   /// Of the micro-batch under way, i32 [M] each; null where documents are ignored: the first token that a
   /// token sees, and its position.
   const int32_t* first_key = nullptr;

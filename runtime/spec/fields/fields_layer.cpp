@@ -175,7 +175,9 @@ void declare_router(DeclareSection& moe) {
          "How much the loss of unevenly used experts counts in training, of each token and layer: E / (k "
          "T^2) * sum over experts of a sequence's tokens that have it * the sum of its scores there. It is "
          "of each sequence, so that no mesh changes it, and of all tokens, while the loss is divided by the "
-         "targets that count. Layers add up, as in Megatron-LM; transformers take their mean and do not "
+         "targets that count. Where sequences are cut it is of each chunk of a sequence that a rank may have "
+         "by itself (parallelism.context_blocks; `plan` says how long they are). What a capacity drops "
+         "counts, too. Layers add up, as in Megatron-LM; transformers take their mean and do not "
          "divide by k: their router_aux_loss_coef is this times layers / k. The reported loss is without "
          "it.")
       .to(IN_JOB(model.moe.aux_loss_coefficient))
@@ -200,13 +202,27 @@ void declare_router(DeclareSection& moe) {
 }
 
 void declare_choice(DeclareSection& moe) {
-  moe.boolean("selection_bias",
-              "A bias of each expert is added to its score for the choice of a token's experts, and not to "
-              "their weights (DeepSeek-V3, GLM-4.5). True where bias_update_rate is above 0.")
+  moe.boolean(
+         "selection_bias",
+         "A bias of each expert is added to its score for the choice of a token's experts, and not to "
+         "their weights (DeepSeek-V3, GLM-4.5). True where bias_update_rate is above 0, or bias_update is "
+         "`quantile`.")
       .to(IN_JOB(model.moe.selection_bias))
       .fallback(false)
       .left_out_as_default()
       .also({"moe_router_enable_expert_bias"});
+  moe.choice(
+         "bias_update", words_of<BiasUpdate>(),
+         "How a step changes the selection bias: `sign` by bias_update_rate, or `quantile` (quantile "
+         "balancing, Kimi K3), which has no rate: the bias becomes what would have given each expert its "
+         "share of the step's tokens, by a histogram of 1,000 bins for each expert, less the mean of all. "
+         "Histograms are integers, summed over all ranks at the end of the step, so that no mesh changes "
+         "them. For softmax and sigmoid scores without groups; usually with an aux_loss_coefficient of 0.")
+      .to(IN_JOB(model.moe.bias_update))
+      .on_change(Change::branch)
+      .fallback(std::string("sign"))
+      .left_out_as_default()
+      .also({"moe_router_load_balancing_type"});
   moe.number("bias_update_rate",
              "Balances experts without a loss: after each step the bias of an expert that got fewer tokens "
              "of the whole batch than the mean grows by this, of one that got more it shrinks by this. "
@@ -266,14 +282,16 @@ void declare_beside_experts(DeclareSection& moe) {
 }
 
 void declare_capacity(DeclareSection& moe) {
-  moe.number("capacity_factor",
-             "An expert takes at most this times the mean of all experts, rounded up, of the tokens of a "
-             "micro-batch (where sequences are cut, of each of parallelism.context_blocks); so "
-             "batch.micro_sequences has a part in what is dropped. To a token that is over the expert adds "
-             "nothing, and the weights of its other experts stay as they are. Memory is planned for so many "
-             "rows. The losses of balance and bias_update_rate follow from what the router chose, with what "
-             "is dropped. Evaluations drop, too; what is generated drops over the capacity of a micro-batch. "
-             "0: nothing is dropped.")
+  moe.number(
+         "capacity_factor",
+         "An expert takes at most this times the mean of all experts, rounded up, of the tokens of a "
+         "micro-batch (where sequences are cut, of each of parallelism.context_blocks); so "
+         "batch.micro_sequences has a part in what is dropped. To a token that is over the expert adds "
+         "nothing, and the weights of its other experts stay as they are. Memory is planned for so many "
+         "rows. The losses of balance and bias_update_rate follow from what the router chose, with what "
+         "is dropped. Evaluations drop, too, over this times the mean of each sequence by itself, so that "
+         "those of a run score as `trainctl eval` (where sequences are cut, of each of their chunks: "
+         "`trainctl eval` does not cut). 0: nothing is dropped.")
       .to(IN_JOB(model.moe.capacity_factor))
       .on_change(Change::branch)
       .from(0)

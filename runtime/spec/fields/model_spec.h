@@ -129,6 +129,13 @@ template <>
 struct Words<DropPolicy> {
   static constexpr std::string_view list[] = {"weight", "position"};
 };
+/// How the biases of the choice of experts follow from a step: by the sign of what an expert has too few, or
+/// as the quantile of what they would have had to be (kernels::CountMargins).
+enum class BiasUpdate { sign, quantile };
+template <>
+struct Words<BiasUpdate> {
+  static constexpr std::string_view list[] = {"sign", "quantile"};
+};
 /// Mixture of experts in place of the feed-forward part of some layers. Formulas: kernels/moe_ops.h.
 struct MoeSpec {
   int64_t num_experts = 0;  // 0: none
@@ -140,7 +147,8 @@ struct MoeSpec {
   int64_t layer_step = 1;          // of the layers from 1 on, each so many-th has experts
   double aux_loss_coefficient = 0.01, z_loss_coefficient = 0;
   bool selection_bias = false;
-  double bias_update_rate = 0;
+  BiasUpdate bias_update = BiasUpdate::sign;
+  double bias_update_rate = 0;  // of `sign`
   int64_t groups = 1, top_groups = 1;
   int64_t shared_ffn_size = 0;  // 0: no expert that every token meets
   bool shared_gate = false, router_bias = false;

@@ -131,7 +131,8 @@ const std::vector<CodePage> kValues = {
      R"("moe": {"bias_update_rate": 0.001}, "parallelism": {"reduction_dtype": "bf16"})",
      R"(Set reduction_dtype to "f32".)"},
     {"E0257", "Sequences are too short for the modules",
-     "Module d of multi-token prediction predicts the token d + 1 places ahead, so data.seq_len must be larger "
+     "Module d of multi-token prediction predicts the token d + 1 places ahead, so data.seq_len must be "
+     "larger "
      "than model.mtp.num_layers.",
      R"("seq_len": 2, "mtp": {"num_layers": 2})", "Use longer sequences, or fewer modules."},
     {"E0258", "Experts take less than a token",
@@ -139,6 +140,11 @@ const std::vector<CodePage> kValues = {
      "context blocks: in a block). Below one token nearly all would be dropped.",
      R"("moe": {"num_experts": 256, "top_k": 1, "capacity_factor": 0.1}, "data": {"seq_len": 1024})",
      "Use a capacity_factor of 1 to 2."},
+    {"E0259", "Quantile balancing cannot count that",
+     "Each token adds to a histogram of what the bias of each expert would have had to be for the token to "
+     "choose it. It needs scores between two bounds, experts that compete with all others, and counts below "
+     "2^31.",
+     R"("moe": {"bias_update": "quantile", "router": "sqrt_softplus"})", R"(Write "router": "sigmoid".)"},
     {"E0230", "Sequences are too long for the model",
      "data.seq_len may not exceed model.max_seq_len, for which positions exist.",
      R"("data": {"seq_len": 4096} with the preset gpt2-124m)",

@@ -28,11 +28,12 @@ int64_t dropped_slots(std::span<const int32_t> counts, int64_t experts, int64_t 
 struct ExpertSlots {
   int64_t steps = 0;  ///< over so many
   int64_t experts = 0, top_k = 0;
-  std::vector<int> layers;     ///< the layers of the model that have experts, ascending
+  /// Those that have experts, ascending; modules of multi-token prediction count on behind the layers.
+  std::vector<int> layers;
   std::vector<int64_t> slots;  ///< [layers, experts]
   std::vector<int64_t> quiet;  ///< [layers, experts]: steps since the last slot; 0: it has some
   std::vector<double> bias;    ///< [layers, experts] of their choice (rule `balance`); empty: there are none
-  std::vector<int64_t> dropped;  ///< [layers]: slots that no expert took; empty: every slot is taken
+  std::vector<int64_t> dropped;  ///< [layers]: slots over their expert's capacity; empty: it has none
   std::span<const int64_t> of_layer(size_t layer) const {
     return std::span(slots).subspan(layer * size_t(experts), size_t(experts));
   }

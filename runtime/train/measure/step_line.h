@@ -97,7 +97,7 @@ struct ExpertSummary {
   int64_t idle = 0;                       ///< experts without a token, of all layers
   int64_t idle_steps = 0;                 ///< how long the one has had none that has had none for longest
   int idle_layer = -1, idle_expert = -1;  ///< that one; -1: all have tokens
-  std::optional<int64_t> dropped;         ///< tokens' slots that no expert took; nullopt: every slot is taken
+  std::optional<int64_t> dropped;         ///< slots over their expert's capacity; nullopt: it has none
   static void fields(auto& f, auto& r) {
     f("step", r.step);
     f("steps", r.steps);
@@ -167,8 +167,8 @@ struct StepLine {
   /// the mean one; the share of experts that no token has.
   double expert_load = kAbsent, idle_experts = kAbsent;
   std::vector<double> mtp_losses;  ///< of the modules of multi-token prediction; `loss` is without them
-  /// Where experts have a capacity: the (token, expert) pairs of the step over it, of all layers; their share
-  /// of all.
+  /// Where experts have a capacity: the slots of the step over it, of all layers; their share of all. A slot
+  /// is a token and one of its experts.
   std::optional<int64_t> dropped_slots;
   double dropped_share = kAbsent;
   std::optional<ExpertSummary> experts;  ///< of some steps

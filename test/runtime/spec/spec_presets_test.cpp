@@ -27,6 +27,24 @@ TEST_CASE("a default that is given against a preset stays when the resolved spec
   }
 }
 
+TEST_CASE("quantile balancing takes the place of a preset's rate", "[spec]") {
+  const ParsedJob job =
+      parse_job({.text = R"({"version": 1, "data": {"train": [{"path": "t.idx"}]}, "schedule":
+                                              {"total_steps": 5}})",
+                 .file = "job.json",
+                 .overrides = {"model.preset=glm-4.5-air", "model.moe.bias_update=quantile"},
+                 .environment = {}});
+  REQUIRE(job.ok());
+  CHECK(job.job.model.moe.bias_update == BiasUpdate::quantile);
+  CHECK(job.job.model.moe.bias_update_rate == 0);
+  CHECK(job.job.model.moe.selection_bias);
+  const ParsedJob again =
+      parse_job({.text = job.resolved_json, .file = "job.json", .overrides = {}, .environment = {}});
+  REQUIRE(again.ok());
+  CHECK(again.job.model.moe == job.job.model.moe);
+  CHECK(again.hash == job.hash);
+}
+
 TEST_CASE("of a model with experts a token meets the published number of parameters", "[spec]") {
   // DeepSeek-V3's report, arXiv:2412.19437, says 37B of 671B, Kimi K2's 32B of 1T, V2 Lite's 2.4B of 15.7B
   // (without the embedding, of 0.2B).

@@ -17,6 +17,7 @@
 #include "test/support/temporary_folder.h"
 #include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -163,6 +164,30 @@ TEST_CASE("tasks are scored with tensor and context ranks, experts, modules for 
     CHECK(run_on_threads(without, {.dir = dir.path() + "/plain" + std::to_string(number)}).root_hash ==
           run.root_hash);
   }
+}
+
+TEST_CASE("experts with a capacity: an evaluation drops of each sequence by itself", "[evaluation]") {
+  const TemporaryFolder dir;
+  JobSpec job = scored_job(Family::llama, dir.path());
+  describe_balanced_experts(job.model);
+  job.model.moe.capacity_factor = 0.7;
+  job.batch.micro_sequences = 3;
+  const ThreadRun run = run_on_threads(job, {.dir = dir.path() + "/run"});
+  CHECK(shown(scores_of(run).back()) == shown(scored_alone(job, run.checkpoint)));
+  const JobSpec shared = on_mesh(job, {.expert = 2, .data = 2, .pipeline = 2, .zero = 1});
+  check_equal_runs(run_on_threads(shared, {.dir = dir.path() + "/shared"}), run);
+  // Weights that stay as they begin: how many sequences are together changes no number of an evaluation.
+  job.schedule.lr = job.schedule.min_lr = 0;
+  const auto loss_of = [&](int64_t together, double factor) {
+    JobSpec still = job;
+    still.batch.micro_sequences = together;
+    still.model.moe.capacity_factor = factor;
+    still.checkpoint.on_exit = false;
+    return run_on_threads(still, {.max_steps = 2}).val_losses.at(0);
+  };
+  const double three = loss_of(3, 0.2);
+  CHECK(std::abs(three - loss_of(1, 0.2)) < tolerance::kLossOfSizes);
+  CHECK(std::abs(three - loss_of(1, 0)) > 100 * tolerance::kLossOfSizes);  // it drops
 }
 
 TEST_CASE("a run that goes on scores tasks as one that was never stopped", "[evaluation][resume]") {

@@ -107,18 +107,26 @@ TEST_CASE("experts: every token is counted once on every mesh, and the biases ar
   CHECK_FALSE(alone_phases.contains("context_s"));
 }
 
-TEST_CASE("experts: modules of multi-token prediction are no layers of the map", "[experts]") {
+TEST_CASE("experts: modules of multi-token prediction are the last layers of the map", "[experts]") {
   const TemporaryFolder dir;
   JobSpec job = watched_job(dir);
   job.model.mtp = {.num_layers = 2};
   const Watched with = watched(job, dir / "with");
   const Json last = parse_json(with.lines.back());
-  CHECK(last["layers"] == Json({1, 2, 3}));
-  CHECK(last["load"].size() == 3);
-  CHECK(parse_json(with.run.lines.back())["experts"]["entropy_layer"].get<int>() <= 3);
+  CHECK(last["layers"] == Json({1, 2, 3, 4, 5}));
+  REQUIRE(last["load"].size() == 5);
+  for (const Json& of_layer : last["load"]) {
+    const auto loads = of_layer.get<std::vector<double>>();
+    CHECK(std::accumulate(loads.begin(), loads.end(), 0.0) / 8 == Approx(1).margin(0.01));
+  }
+  CHECK(last["bias"].size() == 5);
+  CHECK(last["bias"][4] != Json(std::vector<double>(8)));
   job.parallelism.data = job.parallelism.expert = 4;
   job.parallelism.zero_stage = 2;
   CHECK(watched(job, dir / "shared").lines == with.lines);
+  job.parallelism.data = job.parallelism.expert = 2;
+  job.parallelism.pipeline = 2;
+  CHECK(watched(job, dir / "stages").lines == with.lines);
 }
 
 TEST_CASE("experts: ranks of a tensor group count a token once", "[experts]") {
