@@ -146,7 +146,7 @@ void forecast(PlanReport& report, const std::vector<ClusterNode>& nodes,
   // A node may stay empty.
   report.memory_copies = forecast_memory_copies(report, int(ranks.size()));
   report.second_copies = forecast_second_copies(report, int(ranks.size()));
-  report.copies = most_copies(copies_of_nodes(report.job, report.plan, ranks));
+  report.copies = most_copies(copies_of_nodes(report.job.checkpoint, report.job.mesh(), report.plan, ranks));
 }
 
 /// The result as JSON: the plan, and where the ranks would run.

@@ -23,8 +23,10 @@ const char* bytes_at(const void* address) { return static_cast<const char*>(addr
 Placement Placements::at(const void* address) const {
   unread_.erase(address);
   auto region = regions_.upper_bound(bytes_at(address));
-  // Views of columns of one matrix overlap: the nearest begin is the one that was set for this view.
-  while (region != regions_.begin()) {
+  // Views of columns of one matrix overlap: the nearest begin is the one that was set for this view. Where
+  // nothing was set, there would be no end of going back.
+  constexpr int kMostViews = 64;
+  for (int i = 0; i < kMostViews && region != regions_.begin(); ++i) {
     --region;
     if (region->second.end > bytes_at(address)) return region->second.placement;
   }

@@ -12,9 +12,8 @@ bool has_second_copies(const CheckpointSpec& checkpoint) {
   return checkpoint.memory != MemoryCopies::off && checkpoint.partner != PartnerCopies::off;
 }
 
-std::vector<NodeCopies> copies_of_nodes(const JobSpec& job, const JobPlan& plan,
-                                        const std::vector<int>& ranks_of_node) {
-  const parallel::MeshShape mesh = job.mesh();
+std::vector<NodeCopies> copies_of_nodes(const CheckpointSpec& checkpoint, const parallel::MeshShape& mesh,
+                                        const JobPlan& plan, const std::vector<int>& ranks_of_node) {
   ENSURE(std::accumulate(ranks_of_node.begin(), ranks_of_node.end(), 0) == mesh.world_size(),
          "places for another number of ranks than {}", mesh.world_size());
   std::vector<NodeCopies> nodes(ranks_of_node.size());
@@ -27,7 +26,7 @@ std::vector<NodeCopies> copies_of_nodes(const JobSpec& job, const JobPlan& plan,
       node_of_rank.push_back(int(node));
     }
   }
-  if (!has_second_copies(job.checkpoint)) return nodes;
+  if (!has_second_copies(checkpoint)) return nodes;
   for (const auto& [node, partner] : ckpt::place_partners(mesh, node_of_rank).partner) {
     nodes[size_t(partner)].second_ranks = nodes[size_t(node)].own_ranks;
     nodes[size_t(partner)].second = nodes[size_t(node)].own;

@@ -26,8 +26,8 @@ bool has_second_copies(const CheckpointSpec& checkpoint);
 
 /// What each node holds. Each rank counts as the worst of its stage.
 ///   ranks_of_node   the number of ranks of each node, in the order of ranks; their sum is the world size
-std::vector<NodeCopies> copies_of_nodes(const JobSpec& job, const JobPlan& plan,
-                                        const std::vector<int>& ranks_of_node);
+std::vector<NodeCopies> copies_of_nodes(const CheckpointSpec& checkpoint, const parallel::MeshShape& mesh,
+                                        const JobPlan& plan, const std::vector<int>& ranks_of_node);
 
 /// What the node holds that holds most.
 NodeCopies most_copies(const std::vector<NodeCopies>& nodes);

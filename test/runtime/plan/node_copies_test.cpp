@@ -34,7 +34,7 @@ struct Planned {
 
 TEST_CASE("a node holds its own copies and those of one other node") {
   Planned p(2, 2);  // ranks 0-3 of the first stage, 4-7 of the second
-  const auto nodes = copies_of_nodes(p.job, p.plan, {4, 4});
+  const auto nodes = copies_of_nodes(p.job.checkpoint, p.job.mesh(), p.plan, {4, 4});
   REQUIRE(nodes.size() == 2);
   CHECK((nodes[0].own == 40 * kMib && nodes[0].second == 24 * kMib));
   CHECK((nodes[1].own == 24 * kMib && nodes[1].second == 40 * kMib));
@@ -47,7 +47,7 @@ TEST_CASE("all second copies are somewhere, on nodes of any size") {
   for (const std::vector<int>& sizes : {std::vector{8}, {4, 4}, {2, 4, 2}, {6, 2}, {2, 2, 2, 2}, {4, 2, 2}}) {
     CAPTURE(sizes);
     Planned p(2, 2);
-    const auto nodes = copies_of_nodes(p.job, p.plan, sizes);
+    const auto nodes = copies_of_nodes(p.job.checkpoint, p.job.mesh(), p.plan, sizes);
     uint64_t own = 0, second = 0;
     int second_ranks = 0;
     for (const NodeCopies& node : nodes) {
@@ -65,11 +65,11 @@ TEST_CASE("all second copies are somewhere, on nodes of any size") {
 TEST_CASE("without second copies a node holds its own alone") {
   Planned p(2, 2);
   p.job.checkpoint.partner = PartnerCopies::off;
-  CHECK(most_copies(copies_of_nodes(p.job, p.plan, {4, 4})).total() == 40 * kMib);
+  CHECK(most_copies(copies_of_nodes(p.job.checkpoint, p.job.mesh(), p.plan, {4, 4})).total() == 40 * kMib);
   p.job.checkpoint.partner = PartnerCopies::automatic;
   p.job.checkpoint.memory = MemoryCopies::off;
   for (RankMemory& stage : p.plan.stages) stage.copies = 0;
-  CHECK(most_copies(copies_of_nodes(p.job, p.plan, {4, 4})).total() == 0);
+  CHECK(most_copies(copies_of_nodes(p.job.checkpoint, p.job.mesh(), p.plan, {4, 4})).total() == 0);
 }
 
 TEST_CASE("the report says in one line what a node holds for another one") {
@@ -87,7 +87,7 @@ TEST_CASE("the report says in one line what a node holds for another one") {
       make_report(input, parsed.job, device_named("h100", parsed.job, DeviceKind::cuda), std::nullopt);
   CHECK_THAT(render_plan(report), !Catch::Contains("second copies"));
   CHECK_FALSE(parse_json(plan_json(report)).contains("node_copies"));
-  report.copies = most_copies(copies_of_nodes(report.job, report.plan, {4, 4}));
+  report.copies = most_copies(copies_of_nodes(report.job.checkpoint, report.job.mesh(), report.plan, {4, 4}));
   const size_t rank = report.plan.worst().copies;
   CHECK(report.copies->second == 4 * rank);
   const std::string size = memory_text(double(rank));
@@ -101,7 +101,7 @@ TEST_CASE("the report says in one line what a node holds for another one") {
   CHECK(json["second_bytes"] == 4 * rank);
   CHECK(json["bytes"] == 8 * rank);
   // One node alone: no second copies.
-  report.copies = most_copies(copies_of_nodes(report.job, report.plan, {8}));
+  report.copies = most_copies(copies_of_nodes(report.job.checkpoint, report.job.mesh(), report.plan, {8}));
   CHECK_THAT(render_plan(report), !Catch::Contains("second copies"));
   CHECK(parse_json(plan_json(report))["node_copies"]["second_bytes"] == 0);
 }
