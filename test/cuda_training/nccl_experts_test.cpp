@@ -82,18 +82,6 @@ TEST_CASE("NCCL: experts in pipelines, with stages in their middle", "[nccl_expe
                    {.expert = 2, .data = 2, .pipeline = 2, .zero = 3, .schedule = Schedule::interleaved}});
 }
 
-TEST_CASE("NCCL: stages in the middle that pass to four others, with experts and cut sequences",
-          "[nccl_experts]") {
-  const TemporaryFolder dir;
-  JobSpec base = with_experts(dir.path(), describe_shared_expert, DType::f32);
-  base.model.num_layers = 8;
-  base.parallelism.context_blocks = 2;
-  base.parallelism.sequence_parallel = false;
-  base.parallelism.lanes = 2;
-  check_with_nccl(base, dir.path(),
-                  {{.expert = 2, .context = 2, .pipeline = 4, .schedule = Schedule::interleaved}});
-}
-
 TEST_CASE("NCCL: experts with biases and documents, tensor ranks too", "[nccl_experts]") {
   const TemporaryFolder dir;
   JobSpec base = with_experts(dir.path(), describe_biased_products, DType::bf16);
