@@ -12,10 +12,11 @@
 #                 on 8 data-parallel ranks. They take turns, too
 #   context       sequences of 8192 tokens, 4 M parameters: tokens/s of as many context ranks as cores over one rank with all
 #                 cores, and of one rank with as many context blocks over the same rank with whole sequences. They take turns
-#   features      one rank with all cores. Sequences of 4096 tokens, 4 M parameters: tokens/s of packed documents of 512, and of
-#                 windows of 512, over full attention. Of 256 tokens, 30 M parameters: tokens/s of a Llama whose queries and keys
-#                 are normed, as Qwen3's, over one without. They take turns; of each the fastest step counts. Muon's step over its
-#                 products, and AdamW's with moments in bf16 and 8 bits over that with f32: see scripts/bench/optimizer.cpp
+#   features      one rank with one thread; tokens per second of CPU time, so that other programs count little: eight steps less one,
+#                 the least of all turns. Sequences of 4096 tokens, 4 M parameters: packed documents of 512, and windows of 512, over
+#                 full attention. Of 256 tokens, hidden size 512: a Llama whose queries and keys are normed, as Qwen3's, over one
+#                 without. Muon's step over its products, and AdamW's with moments in bf16 and 8 bits over that with f32: see
+#                 scripts/bench/optimizer.cpp
 #   experts       a sublayer of experts on one core: its rate over that of a dense one with the products of a token's experts, at
 #                 16, 64, 128 and 256 rows an expert (scripts/bench/experts.cpp). 8 ranks of one thread, 16 experts: tokens/s where
 #                 4 ranks share them over those where each rank has all. Sequences of 16,384 tokens, 2 layers: tokens/s of 4 context
@@ -158,33 +159,38 @@ bench_context() {
   add context "{\"ranks\":$count,\"whole_tokens_per_s\":$whole,\"blocks_over_whole\":$(ratio "$blocks" "$whole"),\"ranks_over_whole\":$(ratio "$ranks" "$whole")}"
 }
 
-# The fastest step after the second
-fastest() { tail -n +3 runs/bench-*/metrics.jsonl | grep -o '"tokens_per_s":[0-9.eE+]*' | cut -d: -f2 | sort -g | tail -n 1; }
+# CPU seconds of a run of one rank
+cpu_seconds() {
+  local spent
+  spent=$({ TIMEFORMAT=%U; time launch "$@"; } 2>&1) || { echo "$spent" >&2; exit 1; }
+  echo "$spent"
+}
+least() { awk -v a="$1" -v b="$2" 'BEGIN{print (a==0 || b<a ? b : a)}'; }
 bench_features() {
-  local full=0 packed=0 window=0 plain=0 normed=0 turn
+  local case turn steps spent
+  local -A least_s=() cost=() flags=()
   # Each file is a document: with its end 512 tokens.
   mkdir -p documents && (cd documents && find -L /usr/include/c++ -type f -size +20k | LC_ALL=C sort | sed -n 1,12p | xargs cat | { head -c 300000; cat >/dev/null; } | split -b 511 -a 4 -)
   find documents -type f | LC_ALL=C sort | xargs "$trainctl" data tokenize --tokenizer bytes --out documents >/dev/null 2>&1
-  local long="-s model.max_seq_len=4096 -s device=cpu -s parallelism.threads_per_rank=$cores"
-  local all="-s parallelism.threads_per_rank=$cores"
+  local long="-s data.train=[{\"path\":\"documents.idx\"}] -s data.seq_len=4096 -s model.max_seq_len=4096"
+  local short="-s batch.global_sequences=8 -s batch.micro_sequences=8 -s model.hidden_size=512 -s model.num_heads=8 -s model.num_kv_heads=8 -s model.ffn_size=1376"
+  flags[full]="$long -s data.documents=ignore"
+  flags[packed]="$long -s data.documents=mask -s data.packing=best_fit"
+  flags[window]="$long -s data.documents=ignore -s model.layer.window=512 -s model.layers=window"
+  flags[plain]="$short"
+  flags[normed]="$short -s model.layer.qk_norm=head"
+  spec llama-4m 256 1 1 8 >job.json
   for turn in $(seq "$turns"); do
-    spec llama-4m 4096 1 1 5 | sed 's/tokens.idx/documents.idx/' >job.json
-    launch $long -s data.documents=ignore
-    full=$(best "$full" "$(fastest)")
-    launch $long -s data.documents=mask -s data.packing=best_fit
-    packed=$(best "$packed" "$(fastest)")
-    launch $long -s data.documents=ignore -s model.layer.window=512 -s model.layers=window
-    window=$(best "$window" "$(fastest)")
-    spec gpt2-30m 256 4 4 6 >job.json
-    local llama="-s model.preset=llama-4m -s model.hidden_size=512 -s model.num_layers=8 -s model.num_heads=8 -s model.num_kv_heads=8 -s model.ffn_size=1376 -s model.vocab_size=8192"
-    launch $all $llama
-    plain=$(best "$plain" "$(fastest)")
-    launch $all $llama -s model.layer.qk_norm=head
-    normed=$(best "$normed" "$(fastest)")
-    say "features, turn $turn: best so far: 4096 tokens $full tokens/s, documents $packed, windows $window; 256 tokens $plain, with norms of queries and keys $normed"
+    for case in full packed window plain normed; do
+      for steps in 1 8; do
+        spent=$(cpu_seconds ${flags[$case]} -s parallelism.threads_per_rank=1 -s device=cpu --max-steps $steps)
+        least_s[$case$steps]=$(least "${least_s[$case$steps]:-0}" "$spent")
+      done
+      cost[$case]=$(awk -v a="${least_s[${case}8]}" -v b="${least_s[${case}1]}" 'BEGIN{print (a-b)/7}')
+      say "features, turn $turn: a step $case: least so far ${cost[$case]} s of CPU time"
+    done
   done
-  say "4096 tokens: documents of 512 $(ratio "$packed" "$full") of full attention's tokens/s, windows of 512 $(ratio "$window" "$full"); norms of queries and keys $(ratio "$normed" "$plain")"
-  add features "{\"documents_over_full\":$(ratio "$packed" "$full"),\"window_over_full\":$(ratio "$window" "$full"),\"qk_norm_over_plain\":$(ratio "$normed" "$plain"),
+  add features "{\"documents_over_full\":$(ratio "${cost[full]}" "${cost[packed]}"),\"window_over_full\":$(ratio "${cost[full]}" "${cost[window]}"),\"qk_norm_over_plain\":$(ratio "${cost[plain]}" "${cost[normed]}"),
   \"optimizer\":$("$build/bench_optimizer" "$cores" $((4 * turns)))}"
 }
 

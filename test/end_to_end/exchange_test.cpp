@@ -179,6 +179,10 @@ TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exc
   CHECK(measured["sources"][0]["loss"].get<double>() < 7);
   CHECK_THAT(run_trainctl(dir.path(), {"eval", "start"}).err,
              Contains("the run has no validation data; give --tasks FILE"));
+  done(dir, {"data", "tokenize", "corpus.txt", "--out", "b"});
+  const Outcome strange = run_trainctl(dir.path(), {"eval", "start", "--data", "b.idx"});
+  CHECK(strange.status == 6);
+  CHECK_THAT(strange.err, Contains("was tokenized with bytes, not with"));
   // Several prompts give the texts of each, and so do lines.
   const std::string second = done(dir, {"sample", "start", "-p", "line 4", "-n", "5", "-t", "0"}).out;
   CHECK(done(dir, {"sample", "start", "-p", "line 3", "-p", "line 4", "-n", "5", "-t", "0"}).out ==

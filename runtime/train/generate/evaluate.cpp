@@ -105,6 +105,15 @@ std::vector<SourceResult> evaluate_sources(FileSystem& fs, Generator& generator,
   return results;
 }
 
+/// Error(kData): one of the token sets was made with another tokenizer, so that its loss would mean nothing.
+void refuse_other_tokenizer(FileSystem& fs, const std::vector<std::string>& sets,
+                            const data::TokenizerChoice& choice) {
+  for (const std::string& path : sets)
+    if (const auto sidecar = data::read_sidecar(path))
+      if (const Problem problem = data::other_tokenizer(fs, *sidecar, path, choice); problem.exists())
+        throw Error(ErrorCode::kData, problem.text());
+}
+
 /// Error(kCheckpoint).
 void require_finite(const TaskFile& file, std::span<const Likelihood> of_endings) {
   for (size_t i = 0; i < file.examples.size(); ++i) {
@@ -160,9 +169,11 @@ EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
   if (request.tasks.empty() && request.data.empty() && job.data.val.empty())
     throw Error(ErrorCode::kData, "the run has no validation data; give --tasks FILE or --data PATH");
   // All files, before the model is loaded.
-  const TaskFiles tasks = read_task_files(
-      fs, request.tasks, request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data),
-      job.model.vocab_size, request.most_examples);
+  const data::TokenizerChoice tokenizer =
+      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
+  refuse_other_tokenizer(fs, request.data, tokenizer);
+  const TaskFiles tasks =
+      read_task_files(fs, request.tasks, tokenizer, job.model.vocab_size, request.most_examples);
   const auto backend = one_device(job, request.threads);
   Generator generator(job, *checkpoint, *backend);
   EvaluateResult result{.step = checkpoint->state().step, .tasks = {}, .sources = {}};

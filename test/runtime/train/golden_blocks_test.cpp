@@ -258,7 +258,7 @@ TEST_CASE("each family's curve and gradients on TP2 PP2 DP2", "[golden]") {
 }
 
 // Of scripts/bench/results/families-transformers.md: test_train "the table of families"
-TEST_CASE("the table of families", "[.][table]") {
+TEST_CASE("the table of families", "[.][soak][table]") {
   std::cout << "| model | logits | loss | gradient norm | gradients | loss on TP2 PP2 DP2 | gradient norm "
                "| gradients |\n|---|---|---|---|---|---|---|---|\n";
   for (const std::string& name : blocks()) {
