@@ -179,6 +179,7 @@ inline BatchRows task_rows(BatchRows rows) {
 struct MicroBatch {
   int index = 0, lane = 0;
   bool first_of_lane = true, last_of_lane = true;
+  bool counts = true;  ///< it is of the step (JobSpec::counted_micro_batches_of)
   /// Device [M], of the rows that the rank reads; unchanged until backward is done.
   PerField<const void*> arrays = {};
   /// Of the loss of each module's target in its gradients; see TargetCounts.

@@ -169,6 +169,7 @@ struct StageModel::Impl {
     Slot& s = slot(c, index);
     see_documents(mb);
     context.trains = train;
+    context.counts = train && mb.counts;
     for_parts(c, only, false, [&](const StagePart& part) {
       switch (part.kind) {
         case StagePart::embedding: embed(virtual_stage, s, mb.ids(BatchField::tokens)); break;

@@ -11,7 +11,8 @@ std::vector<MicroBatch> micro_batches(const JobSpec& job, int dp_rank) {
   std::vector<MicroBatch> result(size_t(job.micro_batches_of(dp_rank)));
   const int parts = job.parallelism.blocks_of_rank();
   for (int i = 0; i < int(result.size()); ++i)
-    result[size_t(i)] = {i, i / per_lane * parts, i % per_lane == 0, i % per_lane == per_lane - 1};
+    result[size_t(i)] = {i, i / per_lane * parts, i % per_lane == 0, i % per_lane == per_lane - 1,
+                         i < job.counted_micro_batches_of(dp_rank)};
   return result;
 }
 

@@ -205,7 +205,7 @@ class Moe : public Sublayer {
       c.backend.copy_to_host(c.stream, c.expert_counts, t[kCounts].data,
                              size_t(t[kCounts].count()) * sizeof(int32_t));
     for (const Margins& margins : c.margins)
-      if (margins.use == selection_bias_ && c.trains && !again) count_margins(c, t, margins);
+      if (margins.use == selection_bias_ && c.counts && !again) count_margins(c, t, margins);
     if (latent_) latent_->enter(c, t, t[kNorm]);
     rows_.arrange(c, t, t[kWeights], again);
     rows_.send_weights(c, t, t[kWeights]);

@@ -133,6 +133,7 @@ struct LayerContext {
   /// Host memory for the counts of experts of the layer under way, i32 [sequences, E]; null: nobody asks.
   int32_t* expert_counts = nullptr;
   bool trains = true;                     ///< the pass is of training
+  bool counts = true;                     ///< and of a micro-batch that counts (MicroBatch::counts)
   std::span<const Margins> margins = {};  ///< of the rank's layers that count them
   /// Of the micro-batch under way, i32 [M] each; null where documents are ignored: the first token that a
   /// token sees, and its position.

@@ -175,6 +175,7 @@ TEST_CASE("quantiles: the same bits on every mesh", "[bits]") {
     for (const TestMesh& mesh : {TestMesh{.expert = 2, .data = 2, .zero = 0},
                                  {.expert = 4, .data = 4, .zero = 1, .recompute = Recompute::full},
                                  {.data = 3, .zero = 1},
+                                 {.data = 3, .zero = 3},
                                  {.expert = 2, .data = 4, .zero = 3, .recompute = Recompute::selective},
                                  {.data = 2, .pipeline = 2, .zero = 2, .schedule = Schedule::zb_h1},
                                  {.expert = 2, .data = 2, .pipeline = 2, .schedule = Schedule::zb_v}}) {
