@@ -57,11 +57,11 @@ struct AddCounts {
 /// Bins of the margins of an expert.
 constexpr int64_t kMarginBins = 1000;
 
-/// Counts by how much the bias of each expert e would have to exceed 0 for a token to choose it:
+/// Counts the bias with which each expert e would come level with the best of those that a token leaves:
 ///   margin[m, e] = (the (k + 1)-th largest of the token's s + bias) - s_e
 /// A margin lies between low = (the least bias) - 1 and high = (the largest bias) + 1, because scores lie
-/// between 0 and 1: no sqrt_softplus, and no groups. bin = floor((margin - low) / (high - low) * kMarginBins),
-/// kMarginBins - 1 at most.
+/// between 0 and 1: no sqrt_softplus, and no groups. bin = floor((margin - low) / (high - low) *
+/// kMarginBins), kMarginBins - 1 at most.
 ///   sums[e, bin] += 1 of each token that has experts, in integers, so in any order
 ///   range = the least and the largest bias
 /// The fraction k / E of a column's margins is its expert's next bias. Source: quantile balancing, Kimi K3's
@@ -110,13 +110,12 @@ struct RouteBackward {
   void arguments(auto&& each) { each(logits), each(ids), each(counts), each(dweights), each(dlogits); }
 };
 
-/// The order of rows by expert.
-/// ids i32 [M, k] -> offsets i32 [1, E + 1]: expert e has the rows from offsets[e] to offsets[e + 1];
-/// slots i32 [1, R]: the slot of each row; rows i32 [1, M k]: the row of each slot
-/// With a capacity an expert has at most so many rows of each group of neighbouring tokens: of its slots there
-/// those with the largest weights, of equal ones the lower slots, or without weights its first slots. R is
-/// then at least min(M k, E groups capacity); the row of a slot without one is -1, and so is the slot of the
-/// rows behind those of all experts.
+/// The order of rows by expert. ids i32 [M, k] -> offsets i32 [1, E + 1]: expert e has the rows from
+/// offsets[e] to offsets[e + 1]; slots i32 [1, R]: the slot of each row; rows i32 [1, M k]: the row of each
+/// slot With a capacity an expert has at most so many rows of each group of neighbouring tokens: of its slots
+/// there those with the largest weights, of equal ones the lower slots, or without weights its first slots. R
+/// is then at least min(M k, E groups capacity); the row of a slot without one is -1, and so is the slot of
+/// the rows behind those of all experts.
 struct SortByExpert {
   static constexpr const char* kName = "sort_by_expert";
   Matrix ids, offsets, slots, rows;
@@ -131,12 +130,10 @@ struct SortByExpert {
 };
 
 /// The tokens that go to each of D ranks that share the experts in order, each once, however many of a rank's
-/// experts it has. rows i32 [1, M k] and offsets i32 [1, E + 1] of SortByExpert ->
-/// firsts i32 [1, D + 1]: to rank d go the tokens from firsts[d] to firsts[d + 1];
-/// tokens i32 [1, S], S = M min(k, D) or R if it is less: in ascending order for each rank, behind all of them
-/// -1;
-/// places i32 [1, R]: of each row of an expert, where its token is among those of the expert's rank; behind
-/// the rows of all experts -1
+/// experts it has. rows i32 [1, M k] and offsets i32 [1, E + 1] of SortByExpert -> firsts i32 [1, D + 1]: to
+/// rank d go the tokens from firsts[d] to firsts[d + 1]; tokens i32 [1, S], S = M min(k, D) or R if it is
+/// less: in ascending order for each rank, behind all of them -1; places i32 [1, R]: of each row of an
+/// expert, where its token is among those of the expert's rank; behind the rows of all experts -1
 struct TokensOfRanks {
   static constexpr const char* kName = "tokens_of_ranks";
   Matrix rows, offsets, firsts, tokens, places;

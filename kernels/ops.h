@@ -357,9 +357,9 @@ using Op =
                  ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
                  Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
                  CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, Balance,
-                 ScaledAdd, Route, RouteBackward, AddCounts, CountMargins, SortByExpert, TokensOfRanks, GatherRows,
-                 CombineRows, ScaleRows, ScaleRowsBackward, GateRows, GateRowsBackward, AddExpertBias,
-                 ExpertBiasBackward, ExpertBiasWeights, GroupedForward, GroupedBackwardInput,
+                 ScaledAdd, Route, RouteBackward, AddCounts, CountMargins, SortByExpert, TokensOfRanks,
+                 GatherRows, CombineRows, ScaleRows, ScaleRowsBackward, GateRows, GateRowsBackward,
+                 AddExpertBias, ExpertBiasBackward, ExpertBiasWeights, GroupedForward, GroupedBackwardInput,
                  GroupedBackwardWeight, ExpandKeys, ExpandKeysBackward>;
 
 }  // namespace trainctl::kernels

@@ -53,7 +53,7 @@ class TensorParallel {
   }
   /// Each of `lists` is the same on all ranks, and contiguous; every rank has its own part_of it. Fills the
   /// rest.
-  void complete(std::span<const kernels::Matrix> lists);
+  virtual void complete(std::span<const kernels::Matrix> lists);
   /// Among `ranks` neighbours, which divide the size: ranks 0 to ranks - 1 of the group are the first ones.
   /// `all` and `parts` are contiguous and hold `ranks` equal parts of rows, one for each neighbour in order.
   /// Fills all parts with the neighbours' own; this rank's is there.

@@ -242,16 +242,20 @@ void execute(const ProductArguments& p, Panel& panel, int64_t row, int64_t col, 
 void ProductEngine::multiply(std::span<const ProductArguments> products) {
   std::lock_guard lock(state_->mutex);
   state_->cuts.clear();
+  bool all_added = false;
   try {
     for (const ProductArguments& p : products) state_->add(p);
+    all_added = true;
     state_->multiply();
   } catch (const dnnl::error& e) {
     const auto sizes = [](const CutProduct& c) {
       return fmt::format("[{}, {}] by [{}, {}] in {}", c.m, c.k, c.k, c.n, name_of(c.of.left.dtype));
     };
-    throw Error(ErrorCode::kHardware,
-                fmt::format("oneDNN failed to multiply {}{}: {} (status {})", sizes(state_->cuts.front()),
-                            state_->cuts.size() > 1 ? " and others" : "", e.message, int(e.status)));
+    throw Error(
+        ErrorCode::kHardware,
+        fmt::format("oneDNN failed to multiply {}{}: {} (status {})",
+                    sizes(all_added ? state_->cuts.front() : state_->cuts.back()),
+                    all_added && state_->cuts.size() > 1 ? " and others" : "", e.message, int(e.status)));
   }
 }
 

@@ -13,17 +13,22 @@ __global__ void __launch_bounds__(kRouterWarps* kWarpSize)
   const int64_t m = int64_t(blockIdx.x) * kRouterWarps + threadIdx.x / kWarpSize;
   if (m >= tokens) return;
   const int lane = int(threadIdx.x) % kWarpSize;
+  const Scores s(logits + m * experts, experts, score, lane);
+  const bool has_experts = ids[m * k] >= 0;
+  double cutoff = 0;
+  if (has_experts) {
+    const Values values(s, bias, 1, 1);
+    int last = -1;
+    for (int j = 0; j <= k; ++j) last = next_best(values, last < 0 ? 0.0 : values(last), last);
+    cutoff = values(last);
+  }
+  // Only now, so that fewer values live through the search.
   float least = INFINITY, most = -INFINITY;
   for (int e = lane; e < experts; e += kWarpSize) least = fminf(least, bias[e]), most = fmaxf(most, bias[e]);
   least = -warp_max(-least), most = warp_max(most);
   if (m == 0 && lane == 0) range[0] = least, range[1] = most;
-  if (ids[m * k] < 0) return;
-  const Scores s(logits + m * experts, experts, score, lane);
-  const Values values(s, bias, 1, 1);
-  int last = -1;
-  for (int j = 0; j <= k; ++j) last = next_best(values, last < 0 ? 0.0 : values(last), last);
-  const double cutoff = values(last), low = double(least) - 1,
-               scale = double(kMarginBins) / (double(most) + 1 - low);
+  if (!has_experts) return;
+  const double low = double(least) - 1, scale = double(kMarginBins) / (double(most) + 1 - low);
   for (int e = lane; e < experts; e += kWarpSize)
     atomicAdd(sums + e * kMarginBins + margin_bin(cutoff - s(e), low, scale), 1);
 }

@@ -1,5 +1,4 @@
 // Which tokens go to the ranks that share experts.
-#include <climits>
 
 #include "kernels/cuda/moe_order.cuh"
 #include "kernels/cuda/ops.h"

@@ -165,11 +165,15 @@ StoredModel::StoredModel(const ParamTable& table, ckpt::TensorFolder& folder, st
 
 namespace {
 
-/// Experts of the layer of tensor `name`, joined or named otherwise than it; "" without.
+/// Experts of the layer of tensor `name`, joined or named otherwise than it; "" without, and where only this
+/// one is missing.
 std::string experts_instead(const std::string& name, const ckpt::TensorFolder& folder) {
   const std::string experts = ".experts", layers = "layers.";
-  const size_t at = name.find(layers);
-  if (name.find(experts) == std::string::npos || at == std::string::npos) return "";
+  const size_t at = name.find(layers), of_experts = name.find(experts);
+  if (of_experts == std::string::npos || at == std::string::npos) return "";
+  if (const size_t number = of_experts + experts.size() + 1, end = name.find('.', number);
+      end != std::string::npos && folder.has(name.substr(0, number) + "0" + name.substr(end)))
+    return "";
   const std::string layer = name.substr(0, name.find('.', at + layers.size()) + 1);
   for (const std::string& other : folder.names())
     if (other.starts_with(layer) && other.find(experts) != std::string::npos)

@@ -326,6 +326,7 @@ Problem placement_problem(const ModelTables& tables, const JobSpec& job, const p
   if (p.context == 1) return Problem::none();
   apart = job;
   apart.parallelism.context_blocks = p.context, apart.parallelism.expert = 1;
+  apart.parallelism.context_comm_type = parallel::ContextComm::all_gather;
   return stage_problem(model_tables(apart, tables.model), apart, at.pp);
 }
 

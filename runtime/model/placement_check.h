@@ -26,7 +26,7 @@ using MakeTensorTwin = std::function<std::unique_ptr<parallel::TensorParallel>(
     bool sequence_parallel)>;
 
 /// What is wrong along one axis with the gradients of a stage of `job`, as one sentence, or nothing. The job
-/// has one context block a rank.
+/// has one context block a rank. Context ranks that exchange heads are followed as if they gathered keys.
 Problem placement_problem(const StageUses& uses, const JobSpec& job, const PlacementAxis& along,
                           const MakeTensorTwin& make_tensor_twin = {},
                           const MakeExchangeTwin& make_exchange_twin = {});

@@ -76,6 +76,18 @@ void PlacementTensorParallel::add_near(Matrix parts, Matrix, int ranks) {
   placements_.set(own_part(parts, ranks), is_tensor_axis_ ? cut_cols : in);
 }
 
+void PlacementTensorParallel::complete(std::span<const Matrix> lists) {
+  Placement in = none;
+  for (const Matrix& list : lists)
+    if (const Part own = part_of(list.rows, rank()); own.rows > 0)
+      in =
+          alike("parts of lists that are completed", in, placements_.of(list.row_range(own.first, own.rows)));
+  if (is_tensor_axis_ && size() > 1 && in != none && in != replicated)
+    throw Misplaced{fmt::format("the tensor group completes lists that are {}", word_of(in))};
+  for (const Matrix& list : lists)
+    if (list.rows > 0) placements_.set(list, in);
+}
+
 void PlacementTensorParallel::add(Matrix sums) {
   const Placement in = placements_.of(sums);
   if (!is_tensor_axis_ || size() == 1) return;

@@ -66,6 +66,7 @@ class PlacementTensorParallel : public parallel::TensorParallel {
   void gather(kernels::Matrix own, kernels::Matrix all) override;
   void gather_near(kernels::Matrix all, int ranks) override;
   void add_near(kernels::Matrix parts, kernels::Matrix received, int ranks) override;
+  void complete(std::span<const kernels::Matrix> lists) override;
 
  private:
   /// This rank's part of what neighbours exchange.

@@ -58,11 +58,12 @@ class StageModel {
   /// Call it when the compute copies change: every part must then call take_weights again.
   void weights_changed();
 
-  /// Of each layer with experts, in the order of the local virtual stages, and behind those of the last one of
-  /// each module of multi-token prediction: how many there are, and of a micro-batch's sequences.
+  /// Of each layer with experts, in the order of the local virtual stages, and behind those of the last one
+  /// of each module of multi-token prediction: how many there are, and of a micro-batch's sequences.
   struct ExpertCounts {
     int64_t layers = 0, sequences = 0, experts = 0;
-    /// How many neighbouring sequences are a source, of which an expert takes `capacity` slots at most; 0: all.
+    /// How many neighbouring sequences are a source, of which an expert takes `capacity` slots at most; 0:
+    /// all.
     int64_t of_source = 1, capacity = 0;
     int64_t of_micro_batch() const { return layers * sequences * experts; }
   };
@@ -115,8 +116,8 @@ class StageModel {
   void release_weights(int virtual_stage, int part);
 
   /// train = false: no loss gradient is taken. On the last virtual stage `*loss` (host memory, from
-  /// allocate_host or the call waits) gets the sums of the micro-batch's token losses (losses(), with `train` loss_sums()) once the
-  /// stream has come that far. The head's gradients are made here.
+  /// allocate_host or the call waits) gets the sums of the micro-batch's token losses (losses(), with `train`
+  /// loss_sums()) once the stream has come that far. The head's gradients are made here.
   void forward(int virtual_stage, int slot, const MicroBatch& mb, bool train, double* loss,
                int part = parallel::kAllParts);
   /// Copies the losses of the targets of the micro-batch whose forward was the newest of the last virtual

@@ -40,29 +40,36 @@ std::string way_home_note(const JobSpec& job) {
   const double row = double(moe.width(job.model.hidden_size)) * double(size_of(job.compute)),
                away = double(ranks - 1) / double(ranks);
   return fmt::format(
-      "rows of experts come home one by one, {} for a token and layer: {} away from the rank, each way. Sums "
+      "rows of experts come home one by one, {} for a token and layer: {} away from the rank, in each pass. "
+      "Sums "
       "of each rank's experts would be {}, {:.1f} times less where routers choose evenly, and round up to {} "
       "times more often",
       moe.top_k, memory_text(double(moe.top_k) * away * row), memory_text(met * away * row), ratio,
       moe.top_k - 1);
 }
 
-/// Few rows of an expert in a micro-batch: its gradients, read and written in f32, take longer than products.
+/// Few rows of an expert in a micro-batch: its gradients in f32, which are written, and read where a lane has
+/// several micro-batches, take longer than products.
 std::string few_rows_note(const PlanReport& r) {
-  constexpr double kEnough = 512, kBytesOfWeight = 8;
+  const bool adds = r.job.micro_batches_per_lane() > 1;
+  const double bytes_of_weight = adds ? 8 : 4;
+  double enough = 512, memory = 0;
+  if (r.device.cluster && r.device.cluster->device.memory_bytes_per_s > 0) {
+    const predict::DeviceSpeed& d = r.device.cluster->device;
+    memory = d.memory_bytes_per_s * d.memory_share;
+    enough = bytes_of_weight / 2 * d.peak_bf16_flops_per_s * d.product_share * d.grouped_share / memory;
+  }
   const int64_t tokens = r.job.batch.micro_sequences * r.job.data.seq_len / r.job.parallelism.context_blocks;
   const double rows = r.job.model.moe.mean_count(tokens);
-  if (rows >= kEnough) return "";
-  std::string limit;
-  if (r.device.cluster && r.device.cluster->device.memory_bytes_per_s > 0)
-    limit =
-        fmt::format(", so that the memory of {} limits them to {}FLOP/s", r.device.name,
-                    short_number(2 * rows / kBytesOfWeight * r.device.cluster->device.memory_bytes_per_s));
+  if (rows >= enough) return "";
+  const std::string limit =
+      memory > 0 ? fmt::format(", so that the memory of {} limits them to {}FLOP/s", r.device.name,
+                               short_number(2 * rows / bytes_of_weight * memory))
+                 : "";
   return fmt::format(
-      "an expert has {:.3g} rows of a micro-batch on average, and its weights' gradients are read and "
-      "written "
-      "for them{}: with {:.0f} rows or more, of larger micro-batches, they cost less than their products",
-      rows, limit, kEnough);
+      "an expert has {:.3g} rows of a micro-batch on average, and its weights' gradients are {}written for "
+      "them{}: with {:.3g} rows or more, of larger micro-batches, they cost less than their products",
+      rows, adds ? "read and " : "", limit, enough);
 }
 
 }  // namespace

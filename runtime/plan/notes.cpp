@@ -131,12 +131,17 @@ std::string shared_gradients_note(const JobSpec& job) {
   const int at_once = p.expert * p.blocks_of_rank(), in_tree = std::bit_width(unsigned(at_once));
   const bool adds = job.parallelism.reduces_each_lane(), merges = job.micro_batches_per_lane() == 1;
   std::string hint;
+  const int64_t micro_batches = job.batch.global_sequences / job.batch.micro_sequences;
+  const bool may_be_lanes = std::has_single_bit(uint64_t(micro_batches));
   if (in_tree < at_once && !(adds && merges))
     hint = fmt::format("; with{}{}{} it would be {}", adds ? "" : " zero_stage = 2",
                        adds || merges ? "" : " and",
-                       merges ? ""
-                              : fmt::format(" one micro-batch a lane (a run of parallelism.lanes = {})",
-                                            job.batch.global_sequences / job.batch.micro_sequences),
+                       merges         ? ""
+                       : may_be_lanes ? fmt::format(" one micro-batch a lane (a run of parallelism.lanes = {})",
+                                                    micro_batches)
+                                      : fmt::format(" one micro-batch a lane (lanes are a power of two, the "
+                                                    "micro-batches are {})",
+                                                    micro_batches),
                        in_tree);
   return fmt::format(
       "{} ranks share experts: each holds the gradients of its experts {} times, for the lanes of all "

@@ -180,7 +180,7 @@ ClusterModel parse_cluster(std::string_view text, const std::string& file) {
   if (!json.is_object()) refuse(file, "is not a cluster: an object with \"device\", \"node\" and \"fabric\"");
   const Reader reader(json, file);
   reader.known(json, "", {"version", "name", "device", "node", "fabric"});
-  if (reader.number(json, "cluster", "version", 0, 1e9) != 1) reader.wrong("version is not 1");
+  reader.number(json, "cluster", "version", 1, 1);
   ClusterModel cluster;
   cluster.name = reader.text(json, "cluster", "name");
   for (const char* name : {"device", "node", "fabric"}) {

@@ -16,8 +16,7 @@ int watched_layer(const Param& p) { return p.layer + std::max(0, p.mtp - 1); }
 
 }  // namespace
 
-ExpertWatch::ExpertWatch(RankResources& rank)
-    : rank_(rank), micro_batches_(rank.plan.counted_micro_batches) {
+ExpertWatch::ExpertWatch(RankResources& rank) : rank_(rank), micro_batches_(rank.plan.counted_micro_batches) {
   for (const Param& p : rank.tables.params.params) {
     // A layer may have a gate of a shared expert in addition.
     if (p.role == ParamRole::router && (all_.layers.empty() || all_.layers.back() != watched_layer(p)))

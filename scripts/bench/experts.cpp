@@ -1,7 +1,8 @@
-// Times a feed-forward sublayer of experts against a dense one whose tokens have as many products, forward and
-// backward, in turn, on one core, and prints one JSON line for each number of rows an expert. Rates count the
-// FLOPs of those products alone, so that the router, the order of rows and their way cost the experts rate.
-// Times are those of the thread, of which the best turn counts: other programs of the machine take none.
+// Times a feed-forward sublayer of experts against a dense one whose tokens have as many products, forward
+// and backward, in turn, on one core, and prints one JSON line for each number of rows an expert. Rates count
+// the FLOPs of those products alone, so that the router, the order of rows and their way cost the experts
+// rate. Times are those of the thread, of which the best turn counts: other programs of the machine take
+// none.
 //
 //   bench_experts [turns]
 #include <fmt/format.h>

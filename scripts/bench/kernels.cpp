@@ -1,11 +1,11 @@
-// Times every op of a GPT-2 124M training step on the CPU backend and prints one JSON line per op: milliseconds per call,
-// calls per step, GFLOP/s or GB/s, and the ratio to the unit (the f32 1024^3 product rate of the same run). The last line
-// of each configuration adds the step up: model FLOP/s over the unit.
+// Times every op of a GPT-2 124M training step on the CPU backend and prints one JSON line per op:
+// milliseconds per call, calls per step, GFLOP/s or GB/s, and the ratio to the unit (the f32 1024^3 product
+// rate of the same run). The last line of each configuration adds the step up: model FLOP/s over the unit.
 //
 //   bench_kernels [threads [masks]]
 //
-// masks: only attention of one sequence of 4096 tokens by its mask, each in turns with the causal one, over whose time its
-// own is the ratio; the best of all turns counts.
+// masks: only attention of one sequence of 4096 tokens by its mask, each in turns with the causal one, over
+// whose time its own is the ratio; the best of all turns counts.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Measures a step of the optimizers on the CPU, on the matrices of a few layers. Prints one JSON object for each
-// width.
+// Measures a step of the optimizers on the CPU, on the matrices of a few layers. Prints one JSON object for
+// each width.
 //
 //   bench_optimizer [THREADS [TURNS]]
 //

@@ -1,7 +1,8 @@
-// Goal: GPUs share sequences: the same bits on every number of context ranks with the same blocks, whether they
-// gather keys or exchange heads, the losses of the CPU, and the memory that the plan says. Method: tiny models that between them have every kind of
-// attention and of what adds over rows, ranks that share one GPU, meshes with pipelines and ZeRO, against one
-// rank with the same blocks; a model whose heads have the tensor cores' tiles.
+// Goal: GPUs share sequences: the same bits on every number of context ranks with the same blocks, whether
+// they gather keys or exchange heads, the losses of the CPU, and the memory that the plan says. Method: tiny
+// models that between them have every kind of attention and of what adds over rows, ranks that share one GPU,
+// meshes with pipelines and ZeRO, against one rank with the same blocks; a model whose heads have the tensor
+// cores' tiles.
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -1,6 +1,6 @@
-// Goal: what quantile balancing counts is the histogram of each token's cutoff less an expert's score, the same
-// on every backend and in any pieces of a batch. Method: random logits and biases; counts made here by sorting
-// in double; two calls against one; tokens without experts.
+// Goal: what quantile balancing counts is the histogram of each token's cutoff less an expert's score, the
+// same on every backend and in any pieces of a batch. Method: random logits and biases; counts made here by
+// sorting in double; two calls against one; tokens without experts.
 #include "support.h"
 
 #include <algorithm>

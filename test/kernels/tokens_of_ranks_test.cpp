@@ -1,7 +1,8 @@
 // Goal: a token goes once to each rank that has some of its experts, and each row finds its token there.
 // Method: routings by hand (ragged, experts and ranks without tokens, all experts for each token) with and
-// without a capacity, over every number of ranks that divides the experts: pairs of a token and a rank counted
-// one by one; rows made from the tokens sent are those that were gathered by slots. Slots that lead out of x.
+// without a capacity, over every number of ranks that divides the experts: pairs of a token and a rank
+// counted one by one; rows made from the tokens sent are those that were gathered by slots. Slots that lead
+// out of x.
 #include "support.h"
 
 #include <climits>

@@ -1,7 +1,6 @@
 // Goal: lists of rows of which each tensor rank has its part are complete on all, and no rank sends more than
-// its part to each other.
-// Method: 1 to 8 rank threads with lists of no rows, of fewer than ranks and of uneven parts; every row is its
-// own number, and what a rank does not have begins as another.
+// its part to each other. Method: 1 to 8 rank threads with lists of no rows, of fewer than ranks and of
+// uneven parts; every row is its own number, and what a rank does not have begins as another.
 #include <catch2/catch.hpp>
 #include <numeric>
 

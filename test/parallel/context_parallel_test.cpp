@@ -1,6 +1,6 @@
 // Goal: keys and values of all ranks come together in the order of tokens, and their gradients are added over
-// blocks by the tree, whatever the number of ranks; tokens go for heads and come back. Method: values by token and block on rank threads; sums
-// against the tree written down again, each node rounded to the dtype.
+// blocks by the tree, whatever the number of ranks; tokens go for heads and come back. Method: values by
+// token and block on rank threads; sums against the tree written down again, each node rounded to the dtype.
 #include "parallel/context_parallel.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,5 @@
-// Moments in fewer bits (kernels/moments.h): the bits of MomentBlock::read and write, sixteen values at a time.
+// Moments in fewer bits (kernels/moments.h): the bits of MomentBlock::read and write, sixteen values at a
+// time.
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/vec.h"
 

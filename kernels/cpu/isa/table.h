@@ -57,7 +57,8 @@ struct KernelTable {
   void (*adamw)(const UpdateBox& box, const AdamWStep& step);
   void (*lion)(const UpdateBox& box, const LionStep& step);
   void (*sgd)(const UpdateBox& box, const SgdStep& step);
-  // A block of moments in bf16 or int8, to and from kMomentBlock floats; those from block.n on have no meaning.
+  // A block of moments in bf16 or int8, to and from kMomentBlock floats; those from block.n on have no
+  // meaning.
   void (*read_moments)(const MomentBlock& block, float* out);
   void (*write_moments)(const MomentBlock& block, float* values, uint32_t update);
   double (*sum_squares)(const Matrix& x);

@@ -228,7 +228,8 @@ void ExpertRows::gather(const LayerContext& c, const Tensors& t, Matrix of_token
                                                 .top_k = slots_of_block(t) / tokens});
 }
 
-/// Tensor ranks have the same tokens: each has got its part of those of other ranks, and gives it to the others.
+/// Tensor ranks have the same tokens: each has got its part of those of other ranks, and gives it to the
+/// others.
 void ExpertRows::complete_tokens(const LayerContext& c, const Tensors& t) const {
   std::vector<Matrix> lists;
   int64_t first = 0;

@@ -5,9 +5,9 @@
 // to be added at home. So nothing depends on how many ranks share the experts.
 //
 // A token of which several experts are on one rank is sent to it once, and its rows are made there: with the
-// weights of rows come the places of their tokens. What experts make of a token comes back row by row, because
-// its rows are added at home, in the order of its experts. Tensor ranks, which have the same tokens, send a part
-// of them each, and complete them where they arrive, most often within a node.
+// weights of rows come the places of their tokens. What experts make of a token comes back row by row,
+// because its rows are added at home, in the order of its experts. Tensor ranks, which have the same tokens,
+// send a part of them each, and complete them where they arrive, most often within a node.
 //
 // With a capacity an expert takes at most so many rows of each source; what is over has no row, and adds
 // nothing to its token.
@@ -41,9 +41,9 @@ class ExpertRows {
   /// Numbers of its tensors. ids [M, k] is the router's; the order of own rows: offsets [blocks, E + 1],
   /// slots [R] and rows [M k]; that of all sources [sources, E + 1] as it arrives, and of their rows here
   /// [sources, E here + 1]; both as the host reads and makes them. In the order of own rows, and of rows
-  /// here: weights and their gradients in f32. Where tokens are sent, behind the offsets of each block or source
-  /// those of the tokens of each rank; the tokens sent [1, S], the places of rows, own and here, and the tokens
-  /// as they arrive [T, C].
+  /// here: weights and their gradients in f32. Where tokens are sent, behind the offsets of each block or
+  /// source those of the tokens of each rank; the tokens sent [1, S], the places of rows, own and here, and
+  /// the tokens as they arrive [T, C].
   struct Numbers {
     int ids, offsets, slots, rows, offsets_of_sources, offsets_here, on_host, here_on_host;
     int row_weights, weights_here, weight_gradients_here;

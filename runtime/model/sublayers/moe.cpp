@@ -160,8 +160,8 @@ class Moe : public Sublayer {
   }
 
  private:
-  /// Of the experts' last products, from the gradient of their rows here: made with the gradient of the input,
-  /// for which these rows have come, or where the weight half runs apart, when they have come again.
+  /// Of the experts' last products, from the gradient of their rows here: made with the gradient of the
+  /// input, for which these rows have come, or where the weight half runs apart, when they have come again.
   void down_gradients(const LayerContext& c, Tensors& t, Matrix dout, LanePlace at) const {
     rows_.weight_gradient(c, t, dout, here(t, kExpertAct), down_, at);
     if (down_bias_ >= 0) rows_.bias_gradient(c, t, dout, down_bias_, t[kWeights], at);

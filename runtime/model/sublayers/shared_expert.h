@@ -34,8 +34,8 @@ class SharedExpert {
                bool has_two_inputs, Weights weights);
 
   void pack(const LayerContext& c);
-  // Its products read nothing of the other experts: they may run while tokens are on their way to those. Their
-  // result waits in scratch, and is added where the others' is.
+  // Its products read nothing of the other experts: they may run while tokens are on their way to those.
+  // Their result waits in scratch, and is added where the others' is.
 
   /// x [M, C], and the same in f32. makes_output: else only the tensors of Life::activation and Life::cheap.
   void forward(const LayerContext& c, Tensors& t, kernels::Matrix x, kernels::Matrix x_f32,

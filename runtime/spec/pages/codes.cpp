@@ -141,9 +141,9 @@ const std::vector<CodePage> kValues = {
      R"("moe": {"num_experts": 256, "top_k": 1, "capacity_factor": 0.1}, "data": {"seq_len": 1024})",
      "Use a capacity_factor of 1 to 2."},
     {"E0259", "Quantile balancing cannot count that",
-     "Each token adds to a histogram of what the bias of each expert would have had to be for the token to "
-     "choose it. It needs scores between two bounds, experts that compete with all others, and counts below "
-     "2^31.",
+     "Each token adds to a histogram of each expert: of the bias with which the expert would come level with "
+     "the best of those that the token leaves. It needs scores between two bounds, experts that compete with "
+     "all others, and counts below 2^31.",
      R"("moe": {"bias_update": "quantile", "router": "sqrt_softplus"})", R"(Write "router": "sigmoid".)"},
     {"E0230", "Sequences are too long for the model",
      "data.seq_len may not exceed model.max_seq_len, for which positions exist.",

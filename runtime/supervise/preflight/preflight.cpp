@@ -88,7 +88,8 @@ std::string smaller_by(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
   const bool shares = p.ranks_of_parameters() > 1;
   if (shares && p.zero_stage == 0) ways.push_back("parallelism.zero_stage = 1");
-  const bool reduces_lanes = p.lanes % p.data == 0 || (p.context_blocks == 1 && p.expert == 1);
+  const bool reduces_lanes =
+      p.lanes % p.data == 0 || (p.context_blocks == 1 && p.expert == 1 && p.reduction != GradientSums::fast);
   if (shares && p.zero_stage < 2 && reduces_lanes && job.micro_batches_per_lane() == 1)
     ways.push_back("parallelism.zero_stage = 2");
   else if (shares && p.zero_stage < 3 && reduces_lanes)

@@ -108,10 +108,11 @@ std::vector<SourceResult> evaluate_sources(FileSystem& fs, Generator& generator,
 /// Error(kData): one of the token sets was made with another tokenizer, so that its loss would mean nothing.
 void refuse_other_tokenizer(FileSystem& fs, const std::vector<std::string>& sets,
                             const data::TokenizerChoice& choice) {
-  for (const std::string& path : sets)
-    if (const auto sidecar = data::read_sidecar(path))
-      if (const Problem problem = data::other_tokenizer(fs, *sidecar, path, choice); problem.exists())
-        throw Error(ErrorCode::kData, problem.text());
+  for (const std::string& set : sets)
+    for (const std::string& path : data::resolve({.path = set}).paths)
+      if (const auto sidecar = data::read_sidecar(path))
+        if (const Problem problem = data::other_tokenizer(fs, *sidecar, path, choice); problem.exists())
+          throw Error(ErrorCode::kData, problem.text());
 }
 
 /// Error(kCheckpoint).

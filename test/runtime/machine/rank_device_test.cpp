@@ -72,8 +72,8 @@ TEST_CASE("a GPU too small for the plan is refused with its three largest terms"
   CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-80GB", 79 * kGiB).is_none());
   CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-40GB", 39 * kGiB).text() ==
         "a rank would need 59.0 GiB of GPU memory and NVIDIA A100-SXM4-40GB has 39.0 GiB free (most of it: activations 40.0 GiB, "
-        "optimizer state 12.0 GiB, gradients 4.0 GiB); memory.activation_recompute = full, a smaller "
-        "parallelism.data or a smaller model would help, and `trainctl plan` shows what each rank takes");
+        "optimizer state 12.0 GiB, gradients 4.0 GiB); memory.activation_recompute = full, "
+        "parallelism.zero_stage = 3, a smaller parallelism.data or a smaller model would help, and `trainctl plan` shows what each rank takes");
   const MemoryNeed shared = gpu_memory_need(job_of(4, 4), plan);
   CHECK(shared.total == 4 * 59 * kGiB);
 }

@@ -1,6 +1,6 @@
 // Goal: a plan expects as many tokens on the way to experts as there are where every choice of experts is as
-// likely as any other. Method: all choices of a token's experts one by one, with and without groups, over every
-// number of ranks; drops by hand.
+// likely as any other. Method: all choices of a token's experts one by one, with and without groups, over
+// every number of ranks; drops by hand.
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Goal: the checker of placements follows the ranks that share sequences and those that share experts,
-// accepts the steps of all described models, and refuses an exchange that is left out and a sum over the wrong
-// ranks.
-// Method: described models over context and expert widths; then mutants, each a group that leaves out one of
-// its exchanges, or one change of what the plan says of a parameter, with the sentence that refuses it.
+// accepts the steps of all described models, and refuses an exchange that is left out and a sum over the
+// wrong ranks. Method: described models over context and expert widths; then mutants, each a group that
+// leaves out one of its exchanges, or one change of what the plan says of a parameter, with the sentence that
+// refuses it.
 #include <catch2/catch.hpp>
 
 #include "runtime/model/placement_check.h"

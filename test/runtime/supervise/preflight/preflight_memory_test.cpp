@@ -52,7 +52,7 @@ TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of
   CHECK(memory_refusal(job, need, need.total - 1).text() ==
         "8 ranks would need 664 MiB of memory and 664 MiB are available here (most of it: activations 400 MiB, "
         "optimizer state 120 MiB, gradients 80 MiB); precision.compute = bf16, memory.activation_recompute = full, "
-        "a smaller parallelism.data or a smaller model would help, and "
+        "parallelism.zero_stage = 3, a smaller parallelism.data or a smaller model would help, and "
         "`trainctl plan` shows what each rank takes");
   // What the job does already is not advised.
   job.compute = DType::bf16;
