@@ -7,7 +7,6 @@
 
 #include "ckpt/folders.h"
 #include "ckpt/view.h"
-#include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -33,14 +32,6 @@ void check_space(FileSystem& fs, const ExportRequest& request, const std::string
                                           "another --out{}",
                                           size_text(bytes), request.out, size_text(*free),
                                           request.dtype == DType::f32 ? ", or use --dtype bf16" : ""));
-}
-
-/// The weights know the ids of the tokenizer that made the data; where those are gone nothing is compared.
-void refuse_other_tokenizer(FileSystem& fs, const JobSpec& job, const data::TokenizerChoice& choice) {
-  for (const DataSource& source : job.data.train)
-    if (const auto sidecar = data::read_sidecar(source.path))
-      if (const Problem problem = data::other_tokenizer(fs, *sidecar, source.path, choice); problem.exists())
-        throw Error(ErrorCode::kData, problem.text() + "; give that one with --tokenizer FILE");
 }
 
 }  // namespace
@@ -94,9 +85,7 @@ ExportReport export_checkpoint(FileSystem& fs, const ExportRequest& request) {
   const int64_t modules = has_place ? 0 : std::exchange(job.model.mtp.num_layers, 0);
   const ParamTable table = parameter_table(job.model, job.optimizer);
   const std::vector<ExportFile> files = export_files(table, request.dtype, request.shard_bytes);
-  const data::TokenizerChoice choice =
-      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
-  refuse_other_tokenizer(fs, job, choice);
+  const data::TokenizerChoice choice = tokenizer_for(fs, job.data, request.tokenizer);
   const TokenizerFiles tokenizer = tokenizer_files(fs, choice, job.model.vocab_size, job.model.max_seq_len);
   std::map<std::string, std::string> texts = tokenizer.texts;
   if (files.size() > 1) texts["model.safetensors.index.json"] = export_index_json(files);

@@ -159,17 +159,22 @@ TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exc
   CHECK(Json::parse(read_file(dir / "out/tokenizer_config.json"))["tokenizer_class"] == kind.config);
   CHECK(Json::parse(read_file(dir / "out/config.json"))["eos_token_id"] ==
         Json::parse(read_file(dir / "t.json"))["end_of_text"]);
-  const Outcome other =
-      run_trainctl(dir.path(), {"export", "words", "--out", "bytes", "--tokenizer", "bytes"});
-  CHECK(other.status == 6);
-  CHECK_THAT(other.err, Contains("was tokenized with") && Contains("not with bytes"));
+  write_file(dir / "tasks.jsonl",
+             R"({"context": "line 37 says", "endings": ["that 1", "xq zzz 9 k"], "label": 0})");
+  for (std::vector<std::string> command : {std::vector<std::string>{"export", "words", "--out", "bytes"},
+                                           {"eval", "words", "--tasks", "tasks.jsonl"},
+                                           {"sample", "words", "-p", "line 3"}}) {
+    command.insert(command.end(), {"--tokenizer", "bytes"});
+    const Outcome other = run_trainctl(dir.path(), command);
+    CAPTURE(command[0], other.out, other.err);
+    CHECK(other.status == 6);
+    CHECK_THAT(other.err, Contains("was tokenized with") && Contains("not with bytes"));
+  }
   CHECK_FALSE(std::filesystem::exists(dir / "bytes"));
   const Json imported = Json::parse(done(dir, {"--json", "import", "out", "--out", "start"}).out);
   CHECK(imported["tokenizer"] == out);
   const Outcome sampled = done(dir, {"sample", "start", "-p", "line 3", "-n", "5", "-t", "0"});
   CHECK_THAT(sampled.out, StartsWith("line 3"));
-  write_file(dir / "tasks.jsonl",
-             R"({"context": "line 37 says", "endings": ["that 1", "xq zzz 9 k"], "label": 0})");
   const Json measured = Json::parse(
       done(dir, {"--json", "eval", "start", "--tasks", "tasks.jsonl", "--data", "t.idx", "--limit", "3"})
           .out);

@@ -170,8 +170,7 @@ EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
   if (request.tasks.empty() && request.data.empty() && job.data.val.empty())
     throw Error(ErrorCode::kData, "the run has no validation data; give --tasks FILE or --data PATH");
   // All files, before the model is loaded.
-  const data::TokenizerChoice tokenizer =
-      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
+  const data::TokenizerChoice tokenizer = tokenizer_for(fs, job.data, request.tokenizer);
   refuse_other_tokenizer(fs, request.data, tokenizer);
   const TaskFiles tasks =
       read_task_files(fs, request.tasks, tokenizer, job.model.vocab_size, request.most_examples);

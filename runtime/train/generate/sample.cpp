@@ -50,8 +50,7 @@ std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& 
 Sampler::Sampler(FileSystem& fs, const SampleRequest& request)
     : checkpoint_(open_model(fs, request.checkpoint, request.averages)), options_(request.options) {
   const JobSpec job = job_of(*checkpoint_);
-  const data::TokenizerChoice choice =
-      request.tokenizer.is_given() ? request.tokenizer : tokenizer_of(job.data);
+  const data::TokenizerChoice choice = tokenizer_for(fs, job.data, request.tokenizer);
   if (!choice.is_given())
     throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE "
                                   "(or `bytes`)");

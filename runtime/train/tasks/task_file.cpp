@@ -185,6 +185,15 @@ data::TokenizerChoice tokenizer_of(const DataSpec& spec) {
   return {};
 }
 
+data::TokenizerChoice tokenizer_for(FileSystem& fs, const DataSpec& spec, const data::TokenizerChoice& named) {
+  const data::TokenizerChoice choice = named.is_given() ? named : tokenizer_of(spec);
+  for (const DataSource& source : spec.train)
+    if (const auto sidecar = data::read_sidecar(source.path))
+      if (const Problem problem = data::other_tokenizer(fs, *sidecar, source.path, choice); problem.exists())
+        throw Error(ErrorCode::kData, problem.text() + "; give that one with --tokenizer FILE");
+  return choice;
+}
+
 TaskFiles read_task_files(FileSystem& fs, const std::vector<std::string>& paths,
                           const data::TokenizerChoice& choice, int64_t vocab_size, int64_t limit) {
   TaskFiles read;

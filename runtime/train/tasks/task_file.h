@@ -38,6 +38,9 @@ TaskFile read_task_file(FileSystem& fs, const std::string& path, const data::Tok
 
 /// The tokenizer of the job or of its training data; none is given if nothing names one.
 data::TokenizerChoice tokenizer_of(const DataSpec& spec);
+/// `named` by a command, or else that of the job. Error(kData): the training data was made with another one,
+/// so that the model knows other ids; where the data is gone nothing is compared.
+data::TokenizerChoice tokenizer_for(FileSystem& fs, const DataSpec& spec, const data::TokenizerChoice& named);
 /// The task files of an evaluation, read with one tokenizer.
 struct TaskFiles {
   std::vector<TaskFile> files;

@@ -6,10 +6,9 @@
 #include <catch2/catch.hpp>
 
 #include "parallel/tally.h"
-#include "runtime/model/placement_check.h"
+#include "test/runtime/model/stage_mutant.h"
 #include "test/runtime/model/unlike_layers.h"
 #include "test/support/described_models.h"
-#include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;
@@ -29,21 +28,12 @@ JobSpec job_of(const TemporaryFolder& dir, Family family, int tensor, int pipeli
   return job;
 }
 
-/// The stage of a tiny model on two tensor ranks, to be changed.
-struct Mutant {
+/// On two tensor ranks.
+struct Mutant : StageMutant {
   explicit Mutant(Family family = Family::llama, bool sequence_parallel = true, int pipeline = 1)
-      : job(job_of(dir, family, 2, pipeline, 2, sequence_parallel)),
-        uses(stage_uses(model_tables(job), job, {})) {}
-  TemporaryFolder dir;
-  JobSpec job;
-  StageUses uses;
-
-  parallel::ParamUse& use(const std::string& end) {
-    for (parallel::ParamUse& use : uses.uses)
-      if (use.layout.name.ends_with(end)) return use;
-    FAIL("no parameter " << end);
-    return uses.uses[0];
-  }
+      : StageMutant([=](const TemporaryFolder& dir) {
+          return job_of(dir, family, 2, pipeline, 2, sequence_parallel);
+        }) {}
   std::string said(const PlacementAxis& along, const MakeTensorTwin& make = {}) const {
     return placement_problem(uses, job, along, make).text_or_empty();
   }

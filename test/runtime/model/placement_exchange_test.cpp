@@ -5,9 +5,8 @@
 // refuses it.
 #include <catch2/catch.hpp>
 
-#include "runtime/model/placement_check.h"
+#include "test/runtime/model/stage_mutant.h"
 #include "test/support/described_models.h"
-#include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 
 using namespace trainctl;
@@ -51,20 +50,11 @@ class Silent : public PlacementExchange {
   int calls_ = 0;
 };
 
-struct SharingMutant {
+struct SharingMutant : StageMutant {
   SharingMutant(Moves m, void (*describe)(ModelSpec&))
-      : moves(m), job(sharing_job(dir, m, describe)), uses(stage_uses(model_tables(job), job, {})) {}
-  TemporaryFolder dir;
+      : StageMutant([=](const TemporaryFolder& dir) { return sharing_job(dir, m, describe); }), moves(m) {}
   Moves moves;
-  JobSpec job;
-  StageUses uses;
 
-  parallel::ParamUse& use(const std::string& end) {
-    for (parallel::ParamUse& use : uses.uses)
-      if (use.layout.name.ends_with(end)) return use;
-    FAIL("no parameter " << end);
-    return uses.uses[0];
-  }
   std::string said(const MakeExchangeTwin& make = {}) const {
     return placement_problem(uses, job, {.axis = axes::data, .ranks = 2, .moves = moves}, {}, make)
         .text_or_empty();

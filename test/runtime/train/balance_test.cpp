@@ -6,10 +6,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "ckpt/checkpoint.h"
-#include "runtime/base/file_system.h"
-#include "runtime/model/params.h"
 #include "test/support/described_models.h"
+#include "test/support/selection_biases.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 #include "test/support/tolerances.h"
@@ -28,23 +26,6 @@ JobSpec biased_job(const TemporaryFolder& dir) {
   job.model.moe.bias_update_rate = kRate;
   job.parallelism.lanes = 4;
   return job;
-}
-
-/// Of all layers, one after another.
-std::vector<float> biases_in(const JobSpec& job, const std::string& checkpoint) {
-  const auto opened = ckpt::Checkpoint::open(real_file_system(), checkpoint);
-  std::vector<float> all;
-  for (const Param& p : parameter_table(job.model, job.optimizer).params) {
-    if (p.role != ParamRole::selection_bias) continue;
-    std::vector<float> one(size_t(p.count()));
-    const ckpt::BoxRead read{.name = p.layout.name,
-                             .role = ckpt::Role::master,
-                             .box = {0, p.layout.rows, 0, 1},
-                             .out = one.data()};
-    opened->read_all({&read, 1}, [](uint64_t) {});
-    all.insert(all.end(), one.begin(), one.end());
-  }
-  return all;
 }
 
 }  // namespace

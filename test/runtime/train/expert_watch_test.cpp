@@ -5,11 +5,9 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "ckpt/checkpoint.h"
-#include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
-#include "runtime/model/params.h"
 #include "test/support/described_models.h"
+#include "test/support/selection_biases.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 
@@ -64,21 +62,11 @@ TEST_CASE("experts: every token is counted once on every mesh, and the biases ar
     CHECK(*std::max_element(loads.begin(), loads.end()) ==
           Approx(last["most"][l].get<double>()).epsilon(0.01));
   }
-  const auto opened = ckpt::Checkpoint::open(real_file_system(), alone.run.checkpoint);
-  size_t layer = 0;
-  for (const Param& p : parameter_table(base.model, base.optimizer).params) {
-    if (p.role != ParamRole::selection_bias) continue;
-    std::vector<float> biases(size_t(p.count()));
-    const ckpt::BoxRead read{.name = p.layout.name,
-                             .role = ckpt::Role::master,
-                             .box = {0, p.layout.rows, 0, 1},
-                             .out = biases.data()};
-    opened->read_all({&read, 1}, [](uint64_t) {});
-    for (size_t e = 0; e < biases.size(); ++e)
-      CHECK(last["bias"][layer][e].get<double>() == Approx(biases[e]).epsilon(0.01));
-    ++layer;
-  }
-  CHECK(layer == 3);
+  const auto biases = biases_by_layer(base, alone.run.checkpoint);
+  REQUIRE(biases.size() == 3);
+  for (size_t l = 0; l < 3; ++l)
+    for (size_t e = 0; e < biases[l].size(); ++e)
+      CHECK(last["bias"][l][e].get<double>() == Approx(biases[l][e]).epsilon(0.01));
 
   int number = 0;
   const auto on = [&](auto change) {

@@ -16,6 +16,7 @@
 #include "runtime/plan/rank_plan.h"
 #include "runtime/train/quantile_balance.h"
 #include "test/support/described_models.h"
+#include "test/support/selection_biases.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
@@ -48,23 +49,6 @@ struct QuantileRuns {
         {.dir = dir.path() + "/" + std::to_string(++runs), .resume_from = resume_from, .max_steps = steps});
   }
 };
-
-/// Of all layers, one after another.
-std::vector<float> quantile_biases_in(const JobSpec& job, const std::string& checkpoint) {
-  const auto opened = ckpt::Checkpoint::open(real_file_system(), checkpoint);
-  std::vector<float> all;
-  for (const Param& p : parameter_table(job.model, job.optimizer).params) {
-    if (p.role != ParamRole::selection_bias) continue;
-    std::vector<float> one(size_t(p.count()));
-    const ckpt::BoxRead read{.name = p.layout.name,
-                             .role = ckpt::Role::master,
-                             .box = {0, p.layout.rows, 0, 1},
-                             .out = one.data()};
-    opened->read_all({&read, 1}, [](uint64_t) {});
-    all.insert(all.end(), one.begin(), one.end());
-  }
-  return all;
-}
 
 /// Tokens whose scores differ by expert: those of the last one are largest.
 struct UnevenTokens {
@@ -170,7 +154,7 @@ TEST_CASE("quantiles: the same bits on every mesh", "[bits]") {
     const JobSpec job = by_quantile(dir, compute);
     const ThreadRun alone = runs.run(job);
     REQUIRE(alone.losses.size() == size_t(kQuantileSteps));
-    const std::vector<float> biases = quantile_biases_in(job, alone.checkpoint);
+    const std::vector<float> biases = biases_in(job, alone.checkpoint);
     CHECK(std::count(biases.begin(), biases.end(), 0.0f) < 2);
     for (const TestMesh& mesh : {TestMesh{.expert = 2, .data = 2, .zero = 0},
                                  {.expert = 4, .data = 4, .zero = 1, .recompute = Recompute::full},
@@ -222,8 +206,8 @@ TEST_CASE("quantiles: micro-batches of other sizes count the same margins") {
   const JobSpec job = by_quantile(dir);
   JobSpec larger = job;
   larger.batch.micro_sequences = 2;
-  const std::vector<float> expected = quantile_biases_in(job, runs.run(job, "", 1).checkpoint),
-                           found = quantile_biases_in(larger, runs.run(larger, "", 1).checkpoint);
+  const std::vector<float> expected = biases_in(job, runs.run(job, "", 1).checkpoint),
+                           found = biases_in(larger, runs.run(larger, "", 1).checkpoint);
   REQUIRE(found.size() == expected.size());
   for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected[i]) < kTwoBins);
 }
@@ -261,7 +245,7 @@ TEST_CASE("quantiles: a skipped step moves no bias") {
   job.fault_tolerance.skip_bad_steps = 10;
   const ThreadRun first = runs.run(job, "", 1), skipped = runs.run(job, "", 4);
   REQUIRE(std::isnan(skipped.losses.at(1)));
-  CHECK(quantile_biases_in(job, skipped.checkpoint) == quantile_biases_in(job, first.checkpoint));
+  CHECK(biases_in(job, skipped.checkpoint) == biases_in(job, first.checkpoint));
 }
 
 TEST_CASE("quantiles: checkpoints have what those of a rate have, and the plan has the histograms") {
