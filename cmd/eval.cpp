@@ -5,11 +5,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "cmd/commands.h"
+#include "cmd/model_arguments.h"
 #include "cmd/output.h"
-#include "cmd/runs.h"
 #include "runtime/base/file_system.h"
 #include "runtime/observe/text_table.h"
 #include "runtime/train/generate/evaluate.h"
@@ -18,9 +17,8 @@ namespace trainctl::cmd {
 namespace {
 
 struct EvalOptions {
-  RunArguments run;
+  ModelArguments model;
   EvaluateRequest request;
-  std::string tokenizer;
   int64_t limit = -1;  // -1: the request's own
 };
 
@@ -112,10 +110,8 @@ void print_notes(const EvalOptions& options, const EvaluateResult& result) {
 }
 
 int run(EvalOptions options, const Context& context) {
-  options.request.checkpoint = find_checkpoint(options.run);
-  options.request.tokenizer = data::TokenizerChoice::of(options.tokenizer);
+  set_model(options.request, options.model);
   if (options.limit >= 0) options.request.most_examples = options.request.most_sequences = options.limit;
-  options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
   EvaluateResult result;
   {
     EvalProgress progress(context.quiet());
@@ -134,7 +130,7 @@ int run(EvalOptions options, const Context& context) {
 void add_eval(CommandLine& app, Context& context) {
   auto options = std::make_shared<EvalOptions>();
   CommandLine command = app.add_subcommand("eval", "measure a checkpoint on texts and multiple-choice tasks");
-  add_run_arguments(command, options->run, true);
+  add_run_arguments(command, options->model.run, true);
   command
       .add_option("--tasks", options->request.tasks,
                   "multiple-choice tasks: llm.c's .bin, or JSON lines with context, endings and label; may "
@@ -151,9 +147,7 @@ void add_eval(CommandLine& app, Context& context) {
                   "examples of each task and sequences of each source at most; 0: all (default: "
                   "1000 and 256)")
       .range(0, 1000000000);
-  command.add_option("--tokenizer", options->tokenizer,
-                     "tokenizer file or `bytes`, if the run does not name one");
-  command.add_flag("--ema", options->request.averages, "with the averages of the weights (optimizer.ema)");
+  add_model_arguments(command, options->model);
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }
 

@@ -7,12 +7,11 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "cmd/commands.h"
+#include "cmd/model_arguments.h"
 #include "cmd/output.h"
-#include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/train/generate/sample.h"
@@ -21,10 +20,9 @@ namespace trainctl::cmd {
 namespace {
 
 struct SampleOptions {
-  RunArguments run;
+  ModelArguments model;
   SampleRequest request;
   std::vector<std::string> prompts;
-  std::string tokenizer;
   bool interactive = false;
 };
 
@@ -88,9 +86,7 @@ bool next_prompt(std::string& prompt) {
 int run(SampleOptions options, const Context& context) {
   if (!std::isfinite(options.request.options.temperature))
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
-  options.request.checkpoint = find_checkpoint(options.run);
-  options.request.tokenizer = data::TokenizerChoice::of(options.tokenizer);
-  options.request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
+  set_model(options.request, options.model);
   if (options.prompts.empty() && !options.interactive) options.prompts.emplace_back();
   Sampler sampler(real_file_system(), options.request);
   SampleResult all;
@@ -117,7 +113,7 @@ int run(SampleOptions options, const Context& context) {
 void add_sample(CommandLine& app, Context& context) {
   auto options = std::make_shared<SampleOptions>();
   CommandLine command = app.add_subcommand("sample", "generate text from a checkpoint");
-  add_run_arguments(command, options->run, true);
+  add_run_arguments(command, options->model.run, true);
   const Option prompt =
       command
           .add_option("-p,--prompt", options->prompts,
@@ -136,9 +132,7 @@ void add_sample(CommandLine& app, Context& context) {
                                                                 "from all)")
       .range(0, 1000000000);
   command.add_option("--seed", options->request.options.seed, "the same seed gives the same text").type_name("N").show_default();
-  command.add_option("--tokenizer", options->tokenizer, "tokenizer file or `bytes`, if the run does not "
-                                                        "name one");
-  command.add_flag("--ema", options->request.averages, "with the averages of the weights (optimizer.ema)");
+  add_model_arguments(command, options->model);
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }
 

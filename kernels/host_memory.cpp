@@ -20,8 +20,8 @@ HostBuffer::HostBuffer(size_t bytes) : bytes_(bytes) {
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
     throw Error(ErrorCode::kPlan,
-                fmt::format("cannot allocate {} of host memory: {}; use a smaller micro-batch, activation recomputation or fewer ranks a "
-                            "machine: `trainctl plan` shows what fits",
+                fmt::format("cannot allocate {} of host memory: {}; use a smaller micro-batch, activation recomputation or "
+                            "fewer ranks a machine (`trainctl plan` shows what fits), or of `sample` and `eval` --dtype bf16",
                             memory_text(double(bytes)), std::strerror(errno)));
   }
   if (bytes >= 4 * kHugePageBytes) {

@@ -23,7 +23,7 @@ kernels::Moments format_of(const StateRow* moments) {
 ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend)
     : layout(std::move(l)), owned_(layout.owned_chunks()) {
   weights_ = backend.allocate(layout.plan.weight_bytes);
-  gradients_ = backend.allocate(size_t(layout.gradient_elements()) * 4);
+  if (!layout.options.weights_alone) gradients_ = backend.allocate(size_t(layout.gradient_elements()) * 4);
   groups_.resize(size_t(groups()));
   for (int g = 0; g < groups(); ++g) allocate_group(g, backend);
   if (layout.ring.bytes() > 0) ring_ = backend.allocate(layout.ring.bytes());
@@ -113,6 +113,13 @@ void ShardedMemory::build_state_chunks() {
     ShardedParams::StateChunk s{.param = c.where.param, .chunk = c.where.chunk, .box = c.where.global};
     s.rows = group(g).key.states;
     s.first_block = c.first_block;
+    s.weight = own_weight(g, c);
+    if (layout.options.weights_alone) {
+      s.states.resize(s.rows.size());
+      state_chunks_.push_back(s);
+      boxes_.push_back({});
+      continue;
+    }
     for (size_t i = 0; i < s.rows.size(); ++i)
       s.states.push_back(static_cast<std::byte*>(memory.states[i]->data()) +
                          s.rows[i].bytes(at, c.block_offset - layout.state_block_begin(g)));
@@ -136,7 +143,7 @@ void ShardedMemory::build_state_chunks() {
                            .moments = format_of(s.rows.find(StateRole::first_moment)),
                            .first_scales = reinterpret_cast<float*>(s.state(StateRole::first_scales)),
                            .second_scales = reinterpret_cast<float*>(s.state(StateRole::second_scales))};
-    box.param = own_weight(g, c);
+    box.param = s.weight;
     boxes_.push_back(box);
   }
 }

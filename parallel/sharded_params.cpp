@@ -182,8 +182,10 @@ void ShardedParams::finish_gathers() { impl_->gathers->finish(); }
 void ShardedParams::publish() {
   finish_gathers();
   for (const kernels::UpdateBox& box : impl_->memory.update_boxes())
-    impl_->backend.run(impl_->stream, kernels::Copy{
-        .src = kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols), .dst = box.param});
+    if (box.master)
+      impl_->backend.run(impl_->stream, kernels::Copy{.src = kernels::matrix(box.master, DType::f32,
+                                                                             box.param.rows, box.param.cols),
+                                                      .dst = box.param});
   impl_->gathers->weights_changed();
   if (!shards_weights()) gather(0, use_count());
 }

@@ -88,6 +88,8 @@ struct ShardingOptions {
   GroupLinks links = links_of_hosts();  ///< along an axis with lanes, by which buckets choose their exchange
   /// Transports add gradients by themselves if they can (Communicator::reduces), in their own order.
   bool fast_reduction = false;
+  /// Of a model that is not trained, on one rank: compute copies, without gradients and optimizer state.
+  bool weights_alone = false;
   MuonOptions muon = {};
 };
 
@@ -185,8 +187,8 @@ class ShardedParams {
   /// to their place (ShardingOptions::shares_weights) or until a step, and all work that reads what is in
   /// that place must be enqueued.
   void gather(int begin, int end);
-  /// Computes the compute copies from the master weights and, but with ZeRO-3, starts to send them to all
-  /// ranks. Call it after initialisation or load.
+  /// Computes the compute copies from the master weights, where there are any, and, but with ZeRO-3, starts to
+  /// send them to all ranks. Call it after initialisation or load.
   void publish();
   /// Work enqueued on the stream from now on sees the new compute copies of uses [begin, end), and those of
   /// all before them; with ZeRO-3 those of the part that has these uses, alone. Call it before a use is read.
@@ -199,7 +201,8 @@ class ShardedParams {
     int param = 0, chunk = 0;
     Box box;
     StateRows rows = kAdamW;
-    std::vector<std::byte*> states;          ///< [row]: on the device, as box_of says
+    std::vector<std::byte*> states;          ///< [row]: on the device, as box_of says; null: weights_alone
+    kernels::Matrix weight;                  ///< its compute copy that this rank makes
     std::byte* state(StateRole role) const;  ///< of the row with this role; null: there is none
     float* floats(StateRole role) const;  ///< of the row with this role, which is f32
     /// Of a row, in the tensor that a checkpoint has of it: `box`, or of scales the blocks of this chunk

@@ -279,7 +279,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   plan_buckets(plan, options);
   plan.gather_ring = gather_ring(plan, options);
   for (const ParamUse& use : uses)
-    if (use.rule == UpdateRule::muon) plan.muon.add(use.layout);
+    if (use.rule == UpdateRule::muon && !options.weights_alone) plan.muon.add(use.layout);
   return plan;
 }
 
@@ -303,6 +303,10 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
   const GroupPlan& group = plan.groups[size_t(g)];
   GroupBytes bytes;
   const bool whole = options.zero_stage == 0, owns = owns_state(plan, g);
+  if (options.weights_alone) {
+    bytes.states.resize(owns ? group.key.states.size() : 0);
+    return bytes;
+  }
   const size_t size = size_t(group.size()), own = size_t(share.own);
   for (const StateRow& row : group.key.states)
     if (owns)
@@ -436,6 +440,7 @@ Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box
 }
 
 int64_t Layout::gradient_elements() const {
+  if (options.weights_alone) return 0;
   return shares.back().gradients_begin + plan.lines.back().gradient_elements * shares.back().levels.count;
 }
 

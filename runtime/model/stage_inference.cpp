@@ -8,7 +8,7 @@ void StageModel::forward_alone(std::span<const int32_t> tokens, std::span<const 
   Impl& m = *impl_;
   const size_t rows = size_t(m.shape.rows);
   ENSURE(m.uses.virtual_stages.size() == 1 && m.tp.size() == 1 && !tokens.empty() &&
-         int64_t(tokens.size()) <= m.shape.seq_len);
+         int64_t(tokens.size()) <= m.shape.seq_len && m.shape.rows >= m.shape.seq_len);
   PerField<std::vector<int32_t>> padded = padded_rows(tokens, targets, document_start, rows);
   const BatchRows read{.first = true, .last = true, .documents = !document_start.empty()};
   const size_t bytes = rows * sizeof(int32_t);
@@ -47,7 +47,7 @@ void StageModel::logits_behind(std::span<const Behind> sequences, std::span<floa
     ids.insert(ids.end(), of.tokens.begin(), of.tokens.end());
     for (int64_t i = 0; i < count; ++i) positions.push_back(int32_t(begin + i));
   }
-  ENSURE(!rows.empty() && int64_t(ids.size()) <= m.shape.seq_len, "{} tokens of {} sequences", ids.size(),
+  ENSURE(!rows.empty() && int64_t(ids.size()) <= m.shape.rows, "{} tokens of {} sequences", ids.size(),
          rows.size());
   ids.insert(ids.end(), positions.begin(), positions.end());
   const auto on_device = m.backend.allocate(ids.size() * sizeof(int32_t));

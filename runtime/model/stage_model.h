@@ -140,7 +140,7 @@ class StageModel {
     std::span<const int32_t> tokens;
   };
   /// Logits f32 [sequences, V] behind the last token of each sequence, in one pass over the tokens of all of
-  /// them, together at most seq_len. Computes these alone (as `logits`; on a device that computes queries
+  /// them, together at most the rows of a micro-batch. Computes these alone (as `logits`; on a device that computes queries
   /// behind keys).
   void logits_behind(std::span<const Behind> sequences, std::span<float> logits);
   /// The loss of each target in nats; 0 where it is below 0.

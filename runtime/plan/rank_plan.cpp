@@ -86,6 +86,16 @@ RankPlan make_rank_plan(const PlanBasis& basis, const parallel::MeshPosition& at
   return plan;
 }
 
+ForwardPlan make_forward_plan(const PlanBasis& basis) {
+  RankParts parts = rank_parts(basis, {});
+  parts.sharding.weights_alone = true;
+  auto params =
+      parallel::sharding::make_layout(parts.uses.uses, basis.tables.grids.grids, parts.sharding, parts.lines);
+  return {std::move(parts.uses),
+          std::move(params),
+          {.slots = {1}, .masks_targets = basis.job.data.masks_targets()}};
+}
+
 namespace {
 
 std::string sums_text(parallel::AxisSet axis) {

@@ -61,4 +61,13 @@ struct RankPlan : RankParts {
 };
 RankPlan make_rank_plan(const PlanBasis& basis, const parallel::MeshPosition& at);
 
+/// What a model has that only computes forward, on one rank: weights alone, and of its activations one layer's.
+struct ForwardPlan {
+  StageUses uses;
+  parallel::sharding::Layout params;
+  StageModel::Options model;
+};
+/// `basis`: of one rank.
+ForwardPlan make_forward_plan(const PlanBasis& basis);
+
 }  // namespace trainctl

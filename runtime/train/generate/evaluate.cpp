@@ -166,7 +166,8 @@ TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,
 EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
                         const std::function<void(const std::string&)>& each) {
   const auto checkpoint = open_model(fs, request.checkpoint, request.averages);
-  const JobSpec job = job_of(*checkpoint);
+  JobSpec job = job_of(*checkpoint);
+  job.compute = request.compute.value_or(job.compute);
   if (request.tasks.empty() && request.data.empty() && job.data.val.empty())
     throw Error(ErrorCode::kData, "the run has no validation data; give --tasks FILE or --data PATH");
   // All files, before the model is loaded.

@@ -19,6 +19,7 @@ struct EvaluateRequest {
   int64_t most_examples = 1000, most_sequences = 256;  ///< of each file, each source; 0: all
   int threads = 1;
   bool averages = false;  ///< optimizer.ema in place of the weights
+  std::optional<DType> compute;  ///< of weights and products; none: precision.compute of the run
 };
 
 /// Accuracy of a task: the share of examples whose right ending is the likeliest; of equals the first is

@@ -17,7 +17,7 @@ namespace {
 JobSpec single_rank(JobSpec job) {
   job.parallelism = {};
   job.batch = {.global_sequences = 1, .micro_sequences = 1};
-  job.recompute = Recompute::none;
+  job.recompute = Recompute::full;  // layers share the memory of activations
   job.model.mtp = {};  // its parameters stay in the checkpoint
   return job;
 }
@@ -27,13 +27,20 @@ struct Read {
   KeyValueCache cache;
   std::vector<int32_t> held = {};  ///< the tokens that it holds
 
-  /// Begins a pass over `tokens`: over those that it does not hold, and always the last one.
-  std::span<const int32_t> pass(std::span<const int32_t> tokens) {
+  /// Begins a pass over `tokens`: over those that it does not hold, and always the last one. All but the last
+  /// `most` are read at once; `logits` [V] is scratch.
+  std::span<const int32_t> pass(std::span<const int32_t> tokens, size_t most, StageModel& model,
+                                std::vector<float>& logits) {
     const auto known = std::mismatch(held.begin(), held.end(), tokens.begin(), tokens.end()).first;
-    const size_t begin = std::min(size_t(known - held.begin()), tokens.size() - 1);
-    held.resize(begin);  // a failure leaves no more than that
-    cache.pass_from(int64_t(begin));
-    return tokens.subspan(begin);
+    held.resize(std::min(size_t(known - held.begin()), tokens.size() - 1));  // a failure leaves no more
+    for (;;) {
+      cache.pass_from(int64_t(held.size()));
+      const std::span<const int32_t> left = tokens.subspan(held.size());
+      if (left.size() <= most) return left;
+      const StageModel::Behind behind{&cache, left.first(most)};
+      model.logits_behind({&behind, 1}, logits);
+      held.insert(held.end(), left.begin(), left.begin() + ptrdiff_t(most));
+    }
   }
 };
 
@@ -44,35 +51,44 @@ struct Generator::Impl {
   kernels::Backend& backend;
   std::vector<std::unique_ptr<parallel::Communicator>> world = parallel::make_thread_world(1, 10.0);
   std::unique_ptr<kernels::Stream> stream = backend.create_stream();
-  ModelTables tables = model_tables(job);
+  ModelTables tables;
   parallel::TensorParallel tp{*world[0], backend, *stream, false};
   std::unique_ptr<parallel::ShardedParams> params;
   std::unique_ptr<StageModel> model;
   Read read{{backend, job.data.seq_len}};
 
+  size_t pass_tokens() const { return size_t(tables.shape.rows); }
+
   using Load = std::function<void(const ParamTable&, const RankState&)>;
 
-  Impl(const JobSpec& j, kernels::Backend& b, const Load& load) : job(single_rank(j)), backend(b) {
-    RankPlan plan = make_rank_plan(
-        {job, device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda), tables}, {});
+  Impl(const JobSpec& j, kernels::Backend& b, int64_t pass_tokens, const Load& load)
+      : job(single_rank(j)), backend(b), tables(model_tables(job)) {
+    if (pass_tokens > 0) tables.shape.rows = std::min(job.data.seq_len, pass_tokens);
+    tables.shape.local_rows = tables.shape.rows;
+    ForwardPlan plan = make_forward_plan(
+        {job, device_of_kind(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda), tables});
+    const size_t saved = plan.params.bytes().saved;
     params = std::make_unique<parallel::ShardedParams>(
         std::move(plan.params), parallel::AxisGroups(*world[0], *world[0], nullptr), backend, *stream);
     model = std::make_unique<StageModel>(std::move(plan.uses), plan.model, *params, tp, backend, *stream);
-    StateStaging staging(backend, *stream, staging_bytes(plan.memory.sharding.saved));
+    StateStaging staging(backend, *stream, staging_bytes(saved));
     load(tables.params, {*params, backend, *stream, staging});
     params->publish();
     model->weights_changed();
   }
 };
 
-Generator::Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend)
-    : impl_(std::make_unique<Impl>(job, backend, [&](const ParamTable& table, const RankState& state) {
-        load_state(table, checkpoint, state);
-      })) {}
-Generator::Generator(const JobSpec& job, ckpt::TensorFolder& folder, kernels::Backend& backend)
-    : impl_(std::make_unique<Impl>(job, backend, [&](const ParamTable& table, const RankState& state) {
-        import_weights(table, folder, state);
-      })) {}
+Generator::Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend,
+                     int64_t pass_tokens)
+    : impl_(std::make_unique<Impl>(
+          job, backend, pass_tokens,
+          [&](const ParamTable& table, const RankState& state) { load_weights(table, checkpoint, state); })) {
+}
+Generator::Generator(const JobSpec& job, ckpt::TensorFolder& folder, kernels::Backend& backend,
+                     int64_t pass_tokens)
+    : impl_(std::make_unique<Impl>(
+          job, backend, pass_tokens,
+          [&](const ParamTable& table, const RankState& state) { load_weights(table, folder, state); })) {}
 Generator::~Generator() = default;
 
 int32_t pick_token(std::span<const float> logits, const GenerateOptions& options, uint64_t index) {
@@ -99,7 +115,7 @@ std::vector<float> Generator::next_logits(std::span<const int32_t> tokens) {
   ENSURE(!tokens.empty());
   Impl& m = *impl_;
   std::vector<float> logits(size_t(m.job.model.vocab_size));
-  const StageModel::Behind behind{&m.read.cache, m.read.pass(tokens)};
+  const StageModel::Behind behind{&m.read.cache, m.read.pass(tokens, m.pass_tokens(), *m.model, logits)};
   m.model->logits_behind({&behind, 1}, logits);
   m.read.held.assign(tokens.begin(), tokens.end());
   return logits;
@@ -131,14 +147,16 @@ struct Text {
 };
 
 /// One pass over the first of the texts that fit; returns how many these are.
-size_t read_together(std::span<Text*> texts, StageModel& model, int64_t seq_len, std::vector<float>& logits,
-                     size_t vocab_size) {
+size_t read_together(std::span<Text*> texts, StageModel& model, int64_t seq_len, size_t pass_tokens,
+                     std::vector<float>& logits, size_t vocab_size) {
   std::vector<StageModel::Behind> together;
-  int64_t rows = 0;
+  size_t rows = 0;
   for (Text* text : texts) {
-    const std::span<const int32_t> next = text->read->pass(text->context(seq_len));
-    rows += int64_t(next.size());
-    if (!together.empty() && rows > seq_len) break;
+    logits.resize(vocab_size);
+    const std::span<const int32_t> next =
+        text->read->pass(text->context(seq_len), pass_tokens, model, logits);
+    rows += next.size();
+    if (!together.empty() && rows > pass_tokens) break;
     together.push_back({&text->read->cache, next});
   }
   logits.resize(together.size() * vocab_size);
@@ -176,7 +194,7 @@ std::vector<std::vector<int32_t>> Generator::generate(
   };
   for (std::vector<Text*> on = left(); !on.empty(); on = left())
     for (std::span<Text*> rest = on; !rest.empty();) {
-      const size_t count = read_together(rest, *m.model, t, logits, v);
+      const size_t count = read_together(rest, *m.model, t, m.pass_tokens(), logits, v);
       for (size_t i = 0; i < count; ++i) rest[i]->take(std::span(logits).subspan(i * v, v), options, each);
       rest = rest.subspan(count);
     }

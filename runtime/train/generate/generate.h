@@ -25,15 +25,19 @@ struct GenerateOptions {
 /// A whole model on one device, loaded from a checkpoint of any mesh.
 class Generator {
  public:
-  /// `job`: the run's spec; its mesh, batch and schedule are ignored.
-  Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend);
+  /// `job`: the run's spec; its mesh, batch and schedule are ignored. `pass_tokens`: a pass of the model has so
+  /// many tokens at most, whose activations and logits have memory; 0: seq_len, which `logits` and `losses`
+  /// need.
+  Generator(const JobSpec& job, ckpt::Checkpoint& checkpoint, kernels::Backend& backend,
+            int64_t pass_tokens = 0);
   /// With the weights of a folder of Hugging Face safetensors.
-  Generator(const JobSpec& job, ckpt::TensorFolder& folder, kernels::Backend& backend);
+  Generator(const JobSpec& job, ckpt::TensorFolder& folder, kernels::Backend& backend,
+            int64_t pass_tokens = 0);
   ~Generator();
   /// Continues each of the prompts (none is empty) and returns the new tokens of each, which on a CPU do not
   /// depend on the other prompts. The context is the last seq_len tokens. All prompts go on by a token at a
-  /// time, in one pass of the model while their new tokens fit into a sequence. Calls `each` with every new
-  /// token and the number of its prompt.
+  /// time, in one pass of the model while their new tokens fit into one; a longer prompt is read in several.
+  /// Calls `each` with every new token and the number of its prompt.
   std::vector<std::vector<int32_t>> generate(std::vector<std::vector<int32_t>> prompts,
                                              const GenerateOptions& options,
                                              const std::function<void(size_t prompt, int32_t)>& each);

@@ -10,6 +10,9 @@
 namespace trainctl {
 namespace {
 
+/// More tokens at once are hardly faster, and take memory.
+constexpr int64_t kPassTokens = 512;
+
 /// The longest start of `text` that ends on a whole UTF-8 character.
 size_t whole_characters(const std::string& text) {
   size_t n = text.size();
@@ -49,7 +52,8 @@ std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& 
 
 Sampler::Sampler(FileSystem& fs, const SampleRequest& request)
     : checkpoint_(open_model(fs, request.checkpoint, request.averages)), options_(request.options) {
-  const JobSpec job = job_of(*checkpoint_);
+  JobSpec job = job_of(*checkpoint_);
+  job.compute = request.compute.value_or(job.compute);
   const data::TokenizerChoice choice = tokenizer_for(fs, job.data, request.tokenizer);
   if (!choice.is_given())
     throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE "
@@ -62,7 +66,7 @@ Sampler::Sampler(FileSystem& fs, const SampleRequest& request)
                     "the run with --tokenizer",
                     tokenizer_->name(), tokenizer_->vocab_size(), job.model.vocab_size));
   backend_ = one_device(job, request.threads);
-  generator_ = std::make_unique<Generator>(job, *checkpoint_, *backend_);
+  generator_ = std::make_unique<Generator>(job, *checkpoint_, *backend_, kPassTokens);
   options_.stop_token = tokenizer_->end_of_text();
 }
 

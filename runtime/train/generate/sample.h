@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "data/tokenizer.h"
@@ -25,6 +26,7 @@ struct SampleRequest {
   data::TokenizerChoice tokenizer;     ///< none: the one of the run
   GenerateOptions options;
   bool averages = false;  ///< --ema: with the averages of the weights
+  std::optional<DType> compute;  ///< of weights and products; none: precision.compute of the run
   int threads = 1;
 };
 

@@ -152,14 +152,15 @@ bool has_master(const ckpt::Checkpoint& checkpoint, const std::string& name) {
                      [&](const ckpt::Tensor& t) { return t.name == name && t.role == ckpt::Role::master; });
 }
 
-}  // namespace
+bool holds_averages(const ckpt::Checkpoint& checkpoint) {
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [](const ckpt::Tensor& t) { return t.role == ckpt::Role::ema; });
+}
 
-void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
-  const auto wanted = checkpoint_tensors(table);
-  const bool has_averages = std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                                        [](const ckpt::Tensor& t) { return t.role == ckpt::Role::ema; });
+/// Error(kCheckpoint): one of the tensors is not there, or is another one.
+void require_tensors(const std::vector<ckpt::Tensor>& wanted, const ckpt::Checkpoint& checkpoint) {
   for (const ckpt::Tensor& t : wanted) {
-    if (t.role == ckpt::Role::ema && !has_averages) continue;
+    if (t.role == ckpt::Role::ema && !holds_averages(checkpoint)) continue;
     const auto& have = checkpoint.tensors();
     const auto it = std::find_if(have.begin(), have.end(),
                                  [&](const ckpt::Tensor& h) { return h.name == t.name && h.role == t.role; });
@@ -187,6 +188,86 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
       throw Error(ErrorCode::kCheckpoint, fmt::format("{}: tensor `{}` has shape [{}], this model needs [{}]", checkpoint.path(),
                                                       t.name, fmt::join(it->shape, ", "), fmt::join(t.shape, ", ")));
   }
+}
+
+/// Master weights on their way to a compute copy.
+struct WeightBand {
+  const ShardedParams::StateChunk* chunk;
+  parallel::Box box;
+  float *values, *on_device;  ///< to fill; where they come to
+};
+
+/// Calls read(bands) for as many master weights at a time as have room, and makes compute copies of them.
+template <typename Read>
+void make_weights(const RankState& state, Read read) {
+  constexpr size_t kRoom = size_t{256} << 20;
+  LoadProgress progress(state);
+  Upload upload(state.staging);
+  size_t all = 0, row = 0;
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
+    all += size_t(c.box.count()) * sizeof(float);
+    row = std::max(row, size_t(c.box.cols()) * sizeof(float));
+  }
+  const size_t size = std::max(row, std::min({all, kRoom, upload.most()}));
+  const auto room = state.backend.allocate(size);
+  size_t used = 0;
+  std::vector<WeightBand> bands;
+  const auto make = [&] {
+    read(std::span<const WeightBand>(bands));
+    upload.flush();
+    for (const auto& [chunk, box, values, on_device] : bands) {
+      const kernels::Matrix src = kernels::matrix(on_device, DType::f32, box.rows(), box.cols());
+      const kernels::Matrix dst = chunk->weight.row_range(box.row_begin - chunk->box.row_begin, box.rows());
+      state.backend.run(state.stream, kernels::Copy{.src = src, .dst = dst});
+    }
+    state.stream.synchronize();
+    bands.clear();
+    used = 0;
+  };
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
+    in_bands(c.box, size, sizeof(float), [&](const parallel::Box& box, int64_t) {
+      const size_t bytes = size_t(box.count()) * sizeof(float);
+      if (used + bytes > size || !upload.fits(bytes)) make();
+      float* const place = static_cast<float*>(room->data()) + used / sizeof(float);
+      bands.push_back({&c, box, upload.room(place, box.count()), place});
+      used += bytes;
+    });
+    progress.add(c);
+  }
+  make();
+}
+
+}  // namespace
+
+void load_weights(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
+  std::vector<ckpt::Tensor> wanted = checkpoint_tensors(table);
+  std::erase_if(wanted, [](const ckpt::Tensor& t) { return t.role != ckpt::Role::master; });
+  require_tensors(wanted, checkpoint);
+  make_weights(state, [&](std::span<const WeightBand> bands) {
+    std::vector<ckpt::BoxRead> reads;
+    for (const WeightBand& band : bands)
+      reads.push_back({table.params[size_t(band.chunk->param)].layout.name, ckpt::Role::master, band.box,
+                       band.values, !band.chunk->saved_here});
+    checkpoint.read_all(reads, [](uint64_t) {});
+  });
+}
+
+void load_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state) {
+  StoredModel model(table, folder, "model.init.from");
+  make_weights(state, [&](std::span<const WeightBand> bands) {
+    StoredParam stored;
+    int found = -1;
+    for (const WeightBand& band : bands) {
+      if (band.chunk->param != found) stored = model.find(table.params[size_t(band.chunk->param)]);
+      found = band.chunk->param;
+      model.read(stored, band.box, band.values);
+    }
+  });
+}
+
+void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
+  require_tensors(checkpoint_tensors(table), checkpoint);
+  const bool has_averages = holds_averages(checkpoint);
   LoadProgress progress(state);
   Upload upload(state.staging);
   std::vector<ckpt::BoxRead> reads;

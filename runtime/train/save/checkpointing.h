@@ -32,6 +32,10 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
 /// Loads master weights and moments. Error(kCheckpoint) if the tensors are damaged or of another model.
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state);
 
+/// Sets the compute copies of parameters that have no state (ShardingOptions::weights_alone). Errors as above.
+void load_weights(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state);
+void load_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state);
+
 /// The chunks that this rank saves, in the memory of its device. Pass them to write_shard with a DeviceChunks
 /// and checkpoint_tensors(table).
 std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const RankState& state);

@@ -184,3 +184,19 @@ TEST_CASE("a layer's sublayers declare each tensor and each place once, and what
       }
     }
 }
+
+TEST_CASE("a model that only computes forward has its weights alone, and one layer's activations") {
+  const TemporaryFolder dir;
+  for (const OptimizerType type : {OptimizerType::adamw, OptimizerType::muon}) {
+    JobSpec job = tiny_job(Family::llama, dir.path());
+    job.compute = DType::bf16;
+    job.optimizer.type = type;
+    const ModelTables tables = model_tables(job);
+    const DeviceModel device = device_of_kind(job, DeviceKind::cpu);
+    const PlanBasis basis{job, device, tables};
+    const ForwardPlan forward = make_forward_plan(basis);
+    const RankPlan training = make_rank_plan(basis, {});
+    CHECK(forward.params.bytes().total() == training.memory.sharding.weights);
+    CHECK(forward.params.bytes().weights == training.memory.sharding.weights);
+  }
+}

@@ -212,6 +212,8 @@ TEST_CASE("the likeliest tokens are those of the whole window, also beyond seq_l
     const GenerateOptions options{.tokens = job.data.seq_len, .temperature = 0};
     const std::vector<int32_t> generated = generator.generate({tokens}, options, [](size_t, int32_t) {})[0];
     CHECK(generated == likeliest_tokens(generator, tokens, size_t(job.model.vocab_size), options.tokens));
+    Generator in_passes(job, *weights, *backend, 5);
+    CHECK(in_passes.generate({tokens, {1}}, options, [](size_t, int32_t) {})[0] == generated);
   }
 }
 
