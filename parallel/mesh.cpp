@@ -35,9 +35,14 @@ int rank_of(const MeshShape& shape, const MeshPosition& position) {
 }
 
 MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis) {
-  const AxisRow* const last = &row_of(axis);
-  const AxisRow* row = last;
+  const AxisRow* row = &row_of(axis);
   while (row != kAxes && row[-1].is_within_next) --row;
+  return mesh_group(shape, at, row->axis, axis);
+}
+
+MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis first_axis, Axis last_axis) {
+  const AxisRow* row = &row_of(first_axis);
+  const AxisRow* const last = &row_of(last_axis);
   MeshGroup group;
   for (const AxisRow* outside = kAxes; outside != row; ++outside) group.stride *= shape.*outside->size;
   MeshPosition first = at;
@@ -50,16 +55,16 @@ MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis) 
   return group;
 }
 
-MeshGroup expert_group(const MeshGroup& data, int ranks) {
-  ENSURE(ranks > 0 && data.size % ranks == 0, "experts on {} of {} ranks", ranks, data.size);
-  const int at = data.rank % ranks;
-  return {ranks, at, data.first + (data.rank - at) * data.stride, data.stride};
+MeshGroup expert_group(const MeshGroup& all, int ranks) {
+  ENSURE(ranks > 0 && all.size % ranks == 0, "experts on {} of {} ranks", ranks, all.size);
+  const int at = all.rank % ranks;
+  return {ranks, at, all.first + (all.rank - at) * all.stride, all.stride};
 }
 
-MeshGroup expert_data_group(const MeshGroup& data, int ranks) {
-  ENSURE(ranks > 0 && data.size % ranks == 0, "experts on {} of {} ranks", ranks, data.size);
-  const int at = data.rank % ranks;
-  return {data.size / ranks, data.rank / ranks, data.first + at * data.stride, data.stride * ranks};
+MeshGroup expert_data_group(const MeshGroup& all, int ranks) {
+  ENSURE(ranks > 0 && all.size % ranks == 0, "experts on {} of {} ranks", ranks, all.size);
+  const int at = all.rank % ranks;
+  return {all.size / ranks, all.rank / ranks, all.first + at * all.stride, all.stride * ranks};
 }
 
 std::vector<int> MeshGroup::members() const {

@@ -83,10 +83,11 @@ struct MeshGroup {
   std::vector<int> members() const;
 };
 MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis axis);
+/// Along all axes from `first` to `last`, the position on the first one varying fastest.
+MeshGroup mesh_group(const MeshShape& shape, const MeshPosition& at, Axis first, Axis last);
 
-/// The parts of a data-parallel group with experts: `ranks` neighbours share them, and others hold the same
-/// ones.
-MeshGroup expert_group(const MeshGroup& data, int ranks);
-MeshGroup expert_data_group(const MeshGroup& data, int ranks);
+/// The parts of a group with experts: `ranks` neighbours share them, and others hold the same ones.
+MeshGroup expert_group(const MeshGroup& all, int ranks);
+MeshGroup expert_data_group(const MeshGroup& all, int ranks);
 
 }  // namespace trainctl::parallel

@@ -44,6 +44,24 @@ void TensorParallel::complete(std::span<const Matrix> lists) {
   if (!transfers.empty()) comm_.exchange_and_wait(transfers, "complete lists of rows", stream_);
 }
 
+Matrix TensorParallel::own_rows(Matrix whole) {
+  ENSURE(whole.rows % size() == 0);
+  return whole.row_range(part_of(whole.rows, rank()).first, whole.rows / size());
+}
+
+void TensorParallel::clear_others(Matrix whole) {
+  ENSURE(whole.contiguous());
+  const auto clear = [&](Matrix rows) {
+    if (rows.rows > 0)
+      backend_.run(stream_,
+                   kernels::FillZero{.data = rows.data, .size = size_t(rows.count()) * size_of(rows.dtype)});
+  };
+  const Part own = part_of(whole.rows, rank());
+  const int64_t end = own.first + own.rows;
+  clear(whole.row_range(0, own.first));
+  clear(whole.row_range(end, whole.rows - end));
+}
+
 void TensorParallel::gather_near(Matrix all, int ranks) {
   ENSURE(all.contiguous() && size() % ranks == 0 && all.rows % ranks == 0);
   const int first = rank() / ranks * ranks;

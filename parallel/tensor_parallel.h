@@ -54,6 +54,11 @@ class TensorParallel {
   /// Each of `lists` is the same on all ranks, and contiguous; every rank has its own part_of it. Fills the
   /// rest.
   virtual void complete(std::span<const kernels::Matrix> lists);
+  /// Of `whole`, which is the same on all ranks, the rows of this rank's part; the size divides them.
+  virtual kernels::Matrix own_rows(kernels::Matrix whole);
+  /// This rank has filled own_rows(whole), and others theirs: clears the others here, so that each has a part
+  /// of a sum.
+  virtual void clear_others(kernels::Matrix whole);
   /// Among `ranks` neighbours, which divide the size: ranks 0 to ranks - 1 of the group are the first ones.
   /// `all` and `parts` are contiguous and hold `ranks` equal parts of rows, one for each neighbour in order.
   /// Fills all parts with the neighbours' own; this rank's is there.

@@ -477,6 +477,7 @@ LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t s
           .local_rows = parallelism.sequence_parallel && tensor > 1 ? rows / tensor : rows,
           .cut = cut,
           .expert_ranks = parallelism.expert,
+          .token_parts = parallelism.token_parts(),
           .exchanges_heads = parallelism.exchanges_heads()};
 }
 

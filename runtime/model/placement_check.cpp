@@ -16,7 +16,8 @@ namespace axes = parallel::axes;
 using enum parallel::Placement;
 
 std::string_view group_name(const PlacementAxis& along) {
-  if (along.moves != Moves::others) return along.moves == Moves::context ? "context" : "expert";
+  if (along.moves != Moves::others && !along.is_tensor())
+    return along.moves == Moves::context ? "context" : "expert";
   for (const parallel::AxisRow& row : parallel::kAxes)
     if (row.shared & along.axis) return row.group;
   return "shared";
@@ -35,7 +36,8 @@ class TwinStage {
       : uses_(uses),
         along_(along),
         placements_(along.rank),
-        data_(group(int(uses.shape.expert_ranks), along.moves == Moves::experts ? along.rank : 0)),
+        data_(group(job.parallelism.expert_lanes(),
+                    along.moves == Moves::experts && !along.is_tensor() ? along.rank : 0)),
         tensor_(group(int(uses.shape.tensor), along.is_tensor() ? along.rank : 0)),
         tp_(make(placements_, along, *tensor_, *backend_, *stream_, job.parallelism.sequence_parallel)),
         context_(exchange(make_exchange, Moves::context, uses.shape.cut.ranks)),
@@ -88,7 +90,7 @@ class TwinStage {
   static parallel::ShardingOptions sharding_of(const JobSpec& job) {
     parallel::ShardingOptions options = sharding_options(job);
     options.zero_stage = 0;  // the sums are the same, wherever weights and states are kept
-    options.lanes = job.parallelism.expert;  // of each source of an expert's rows
+    options.lanes = job.parallelism.expert_lanes();  // of each source of an expert's rows
     options.parts_of_lane = 1;
     options.has_parts = false;
     options.shares_gradients = options.shares_weights = options.fast_reduction = false;
@@ -100,13 +102,16 @@ class TwinStage {
   std::unique_ptr<parallel::Communicator> exchange(const MakeExchangeTwin& make, Moves moves, int ranks) {
     if (ranks == 1) return nullptr;
     const bool is_axis = moves == along_.moves;
-    return make(placements_, is_axis ? moves : Moves::others, is_axis ? along_.rank : 0, ranks);
+    const int rank = moves == Moves::experts ? expert_rank() : along_.rank;
+    return make(placements_, is_axis ? moves : Moves::others, is_axis ? rank : 0, ranks);
   }
   parallel::AxisGroups groups() const {
     parallel::AxisGroups groups(*data_, *tensor_, nullptr);
     groups.add(parallel::axes::expert_data, *alone_, true);
     return groups;
   }
+  /// This rank of the group with experts, whose tensor ranks are neighbours.
+  int expert_rank() const { return along_.is_tensor() ? along_.rank : along_.rank * uses_.shape.token_parts; }
   Placement of_weight(const parallel::ParamUse& use) const {
     if (is_own_expert(use, along_)) return at_experts;
     if (!along_.is_tensor() || use.layout.cut == parallel::Cut::none) return replicated;
@@ -188,8 +193,8 @@ Problem gradient_problem(const parallel::ParamUse& use, Placement found, const P
   const std::string_view group = group_name(along);
   if (is_own_expert(use, along)) {
     if (added || same)
-      return Problem(
-          fmt::format("{} is added over the data-parallel group, whose ranks have other experts", name));
+      return Problem(fmt::format("{} is added over the {} group, whose ranks have other experts", name,
+                                 along.is_tensor() ? "tensor" : "data-parallel"));
     if (found != at_experts)
       return Problem(fmt::format("{} is {} along the {} group, and {} is wanted", name, word_of(found), group,
                                  word_of(at_experts)));
@@ -255,7 +260,8 @@ Problem count_problem(const ParamTable& table, const std::vector<StageUses>& ran
       if (rank.uses[u].replicated != use.replicated || rank.uses[u].partial != use.partial)
         return Problem(fmt::format("ranks of the tensor group share {} along different axes", use.layout.name));
     }
-    const size_t wanted = use.use > 0 ? 0 : use.layout.cut == parallel::Cut::none ? 1 : ranks.size();
+    const bool same = use.layout.cut == parallel::Cut::none && (use.replicated & axes::tensor);
+    const size_t wanted = use.use > 0 ? 0 : same ? 1 : ranks.size();
     if (counted != wanted)
       return Problem(
           fmt::format("{} ranks of the tensor group count {} in the gradient norm and save it, and {} should",
@@ -276,11 +282,13 @@ namespace {
 /// The axes along which a step has more than one rank.
 std::vector<PlacementAxis> axes_of(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
-  const int same_experts = p.ranks_of_parameters() / p.context / p.expert;
-  const std::vector<PlacementAxis> all = {{.axis = axes::tensor, .ranks = p.tensor},
-                                          {.axis = axes::data | axes::expert_data, .ranks = same_experts},
-                                          {.axis = axes::data, .ranks = p.context, .moves = Moves::context},
-                                          {.axis = axes::data, .ranks = p.expert, .moves = Moves::experts}};
+  const int same_experts = p.ranks_of_parameters() / p.context / p.expert_lanes();
+  const Moves of_tensor = p.token_parts() > 1 ? Moves::experts : Moves::others;
+  const std::vector<PlacementAxis> all = {
+      {.axis = axes::tensor, .ranks = p.tensor, .moves = of_tensor},
+      {.axis = axes::data | axes::expert_data, .ranks = same_experts},
+      {.axis = axes::data, .ranks = p.context, .moves = Moves::context},
+      {.axis = axes::data, .ranks = p.expert_lanes(), .moves = Moves::experts}};
   std::vector<PlacementAxis> result;
   for (PlacementAxis along : all) {
     // A rank may do what others do not: the first, and by mistake the last.
@@ -303,7 +311,7 @@ Problem stage_problem(const ModelTables& tables, const JobSpec& job, int pp) {
     ranks.push_back(stage_uses(tables, job, {.tp = tp, .pp = pp}));
   if (Problem problem = count_problem(tables.params, ranks); problem.exists()) return problem;
   for (const PlacementAxis& along : axes_of(job)) {
-    const StageUses uses = along.moves == Moves::experts
+    const StageUses uses = along.moves == Moves::experts && !along.is_tensor()
                                ? stage_uses(tables, job, {.dp = along.rank, .pp = pp})
                                : ranks[along.is_tensor() ? size_t(along.rank) : 0];
     if (Problem problem = placement_problem(uses, job, along); problem.exists()) return problem;
@@ -326,6 +334,7 @@ Problem placement_problem(const ModelTables& tables, const JobSpec& job, const p
   if (p.context == 1) return Problem::none();
   apart = job;
   apart.parallelism.context_blocks = p.context, apart.parallelism.expert = 1;
+  apart.parallelism.expert_tensor = 0;
   apart.parallelism.context_comm_type = parallel::ContextComm::all_gather;
   return stage_problem(model_tables(apart, tables.model), apart, at.pp);
 }

@@ -18,12 +18,15 @@ PlacementExchange::PlacementExchange(Placements& placements, Moves moves, int ra
             : moves == Moves::experts ? "expert"
                                       : "other") {}
 
-Placement PlacementExchange::arriving(Placement in, bool to_all) const {
+Placement PlacementExchange::arriving(Placement in, bool to_all) {
   if (moves_ == Moves::others) return in;
   if (moves_ == Moves::context && to_all && in == cut_rows) return replicated;
   if (moves_ == Moves::context && !to_all && in == partial) return cut_rows;
-  if (moves_ == Moves::experts && in == varying) return at_experts;
-  if (moves_ == Moves::experts && in == at_experts) return varying;
+  if (moves_ == Moves::experts && (in == varying || in == cut_rows)) {
+    home_ = in;
+    return at_experts;
+  }
+  if (moves_ == Moves::experts && in == at_experts) return home_;
   throw Misplaced{
       fmt::format("the {} group {} what is {}", name_, to_all ? "gathers" : "exchanges", word_of(in))};
 }
@@ -86,6 +89,19 @@ void PlacementTensorParallel::complete(std::span<const Matrix> lists) {
     throw Misplaced{fmt::format("the tensor group completes lists that are {}", word_of(in))};
   for (const Matrix& list : lists)
     if (list.rows > 0) placements_.set(list, in);
+}
+
+Matrix PlacementTensorParallel::own_rows(Matrix whole) {
+  const Matrix own = TensorParallel::own_rows(whole);
+  if (is_tensor_axis_ && placements_.of(whole) == replicated) placements_.set_view(own, cut_rows);
+  return own;
+}
+
+void PlacementTensorParallel::clear_others(Matrix whole) {
+  const Placement in = placements_.of(TensorParallel::own_rows(whole));
+  if (is_tensor_axis_ && in != cut_rows)
+    throw Misplaced{fmt::format("the tensor group takes for its own rows what is {}", word_of(in))};
+  placements_.set(whole, is_tensor_axis_ ? partial : in);
 }
 
 void PlacementTensorParallel::add(Matrix sums) {

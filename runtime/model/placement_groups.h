@@ -15,7 +15,7 @@ namespace trainctl {
 enum class Moves {
   others,   ///< its ranks are not those along the axis: what arrives is placed as what is sent
   context,  ///< rows of sequences: some are gathered to all, parts of sums go to the ranks of their rows
-  experts   ///< rows of tokens, to the ranks of experts and back
+  experts   ///< rows of tokens, to the ranks of experts and back: a rank's own tokens, or its part of them
 };
 /// Makes the communicator of such a group for rank `rank` of `size`; a test puts a faulty one there.
 using MakeExchangeTwin =
@@ -43,11 +43,12 @@ class PlacementExchange : public parallel::Communicator {
   uint64_t sent_bytes() const override { return 0; }
 
  private:
-  parallel::Placement arriving(parallel::Placement in, bool to_all) const;
+  parallel::Placement arriving(parallel::Placement in, bool to_all);
 
   Placements& placements_;
   const Moves moves_;
   const int rank_, size_;
+  parallel::Placement home_ = parallel::Placement::none;  ///< of rows before they went to experts
   const std::string name_;
 };
 
@@ -67,6 +68,8 @@ class PlacementTensorParallel : public parallel::TensorParallel {
   void gather_near(kernels::Matrix all, int ranks) override;
   void add_near(kernels::Matrix parts, kernels::Matrix received, int ranks) override;
   void complete(std::span<const kernels::Matrix> lists) override;
+  kernels::Matrix own_rows(kernels::Matrix whole) override;
+  void clear_others(kernels::Matrix whole) override;
 
  private:
   /// This rank's part of what neighbours exchange.

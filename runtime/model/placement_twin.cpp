@@ -18,7 +18,21 @@ namespace {
 
 const char* bytes_at(const void* address) { return static_cast<const char*>(address); }
 
+const char* end_of(const Matrix& m) {
+  return bytes_at(m.data) + (size_t(m.rows - 1) * size_t(m.stride) + size_t(m.cols)) * size_of(m.dtype);
+}
+
 }  // namespace
+
+Placement Placements::of(const Matrix& m) const {
+  if (!m) return none;
+  const auto view = views_.find(bytes_at(m.data));
+  return view != views_.end() && view->second.end == end_of(m) ? view->second.placement : at(m.data);
+}
+
+void Placements::set_view(const Matrix& rows, Placement placement) {
+  views_[bytes_at(rows.data)] = {end_of(rows), placement};
+}
 
 Placement Placements::at(const void* address) const {
   unread_.erase(address);
@@ -37,7 +51,8 @@ void Placements::set(const Matrix& m, Placement placement) {
   if (!m) return;
   const char* const begin = bytes_at(m.data);
   const size_t size = size_of(m.dtype);
-  const char* const end = begin + (size_t(m.rows - 1) * size_t(m.stride) + size_t(m.cols)) * size;
+  const char* const end = end_of(m);
+  forget_views(begin, end);
   // What began within it is gone, but for other columns of the same matrix, which begin in the first row.
   const char* const first_row = begin + size_t(m.cols) * size;
   regions_.erase(regions_.lower_bound(begin), regions_.lower_bound(std::min(first_row, end)));
@@ -57,6 +72,7 @@ Placement Placements::of_columns(const Matrix& m) const {
 
 void Placements::fill(const void* address, size_t n, Placement placement) {
   const char* const begin = bytes_at(address);
+  forget_views(begin, begin + n);
   regions_.erase(regions_.lower_bound(begin), regions_.lower_bound(begin + n));
   regions_[begin] = {begin + n, placement};
 }

@@ -17,9 +17,7 @@ class Placements {
   /// rank: this rank along the axis.
   explicit Placements(int rank) : rank_(rank) {}
   int rank() const { return rank_; }
-  parallel::Placement of(const kernels::Matrix& m) const {
-    return m ? at(m.data) : parallel::Placement::none;
-  }
+  parallel::Placement of(const kernels::Matrix& m) const;
   /// Of the tensor that holds this address.
   parallel::Placement at(const void* address) const;
   void set(const kernels::Matrix& m, parallel::Placement placement);
@@ -32,6 +30,8 @@ class Placements {
   /// Whether an op has read what begins there since `watch`.
   void watch(const void* address) { unread_.insert(address); }
   bool is_read(const void* address) const { return !unread_.contains(address); }
+  /// Some of the rows of a tensor, until it is written again: of these alone, `placement`. Contiguous.
+  void set_view(const kernels::Matrix& rows, parallel::Placement placement);
   /// `n` bytes from there hold something else; none: zeros.
   void fill(const void* address, size_t n, parallel::Placement placement);
 
@@ -41,7 +41,10 @@ class Placements {
     parallel::Placement placement;
   };
   int rank_;
-  std::map<const char*, Region> regions_;
+  void forget_views(const char* begin, const char* end) {
+    views_.erase(views_.lower_bound(begin), views_.lower_bound(end));
+  }
+  std::map<const char*, Region> regions_, views_;
   std::set<const void*> cut_tables_;
   mutable std::set<const void*> unread_;
 };

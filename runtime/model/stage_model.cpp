@@ -52,7 +52,7 @@ StageModel::ExpertCounts StageModel::expert_counts(const StageUses& uses) {
       const MoePlan* const moe = experts_of(*layer.plan);
       if (!moe) return;
       ++counts.layers, counts.experts = moe->experts;
-      counts.of_source = counts.sequences / uses.shape.cut.blocks_here();
+      counts.of_source = counts.sequences / uses.shape.cut.blocks_here() / uses.shape.token_parts;
       counts.capacity = moe->dispatch(uses.shape).capacity;
     });
   return counts;

@@ -53,21 +53,24 @@ class UseBuilder {
     use.lr_scale = float(p.row.lr_scale);
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
-    if (p.expert >= 0 && job_.parallelism.expert > 1)
-      use.replicated = use.partial = parallel::axes::expert_data;
-    if (p.layout.cut == Cut::none) use.replicated |= parallel::axes::tensor;
+    const bool own_expert = p.expert >= 0 && job_.parallelism.expert > 1;
+    if (own_expert) use.replicated = use.partial = parallel::axes::expert_data;
+    // Chunks are as if it were cut, so that checkpoints do not know of it.
+    const bool whole_expert = own_expert && job_.parallelism.token_parts() > 1;
+    if (whole_expert) use.layout.cut = Cut::none, use.layout.sections.clear();
+    const bool same = use.layout.cut == Cut::none && !whole_expert;  // on all tensor ranks
+    if (same) use.replicated |= parallel::axes::tensor;
     // What joins the halves of a module's input multiplies the rows of the stream, too.
     const bool joins = p.mtp > 0 && !of_layer;
     const bool of_rows =
         (norm || joins) && job_.parallelism.sequence_parallel;  // of the stream, which is cut then
-    if (p.layout.cut == Cut::none && (p.partial || of_rows) && job_.parallelism.tensor > 1)
-      use.partial |= parallel::axes::tensor;
+    if (same && (p.partial || of_rows) && job_.parallelism.tensor > 1) use.partial |= parallel::axes::tensor;
     if (table_.shares_embedding && p.role == ParamRole::embedding) {
       use.replicated |= parallel::axes::uses;
       use.partial |= parallel::axes::uses;
     }
     use.use = which;
-    use.counted = (p.layout.cut != Cut::none || at_.tp == 0) && which == 0;
+    use.counted = (!same || at_.tp == 0) && which == 0;
     result_.uses.push_back(std::move(use));
     return int(result_.uses.size()) - 1;
   }
@@ -192,7 +195,9 @@ class UseBuilder {
     const ParallelSpec& mesh = job_.parallelism;
     if (p.expert < 0 || mesh.expert == 1) return true;
     const int64_t here = job_.model.moe.num_experts / mesh.expert;
-    return p.expert / here == (at_.dp * mesh.context + at_.cp) % mesh.expert;
+    int rank = at_.dp * mesh.context + at_.cp;
+    if (mesh.token_parts() > 1) rank = rank * mesh.tensor + at_.tp;
+    return p.expert / here == rank % mesh.expert;
   }
 
   const ModelPlan& model_;

@@ -133,7 +133,7 @@ class Search {
           const bool usual = (pp & (pp - 1)) == 0 || pp == p.pipeline;
           const int dp = ranks / (t * cp * pp);
           if (!usual || dp * t * cp * pp != ranks || (dp & (dp - 1)) != 0) continue;
-          for (const int ep : expert_widths(dp * cp)) result.push_back({t, cp, pp, dp, ep});
+          for (const int ep : expert_widths(t, dp * cp)) result.push_back({t, cp, pp, dp, ep});
         }
     }
     return result;
@@ -154,12 +154,13 @@ class Search {
     }
     return widths;
   }
-  /// Of so many ranks that share parameters.
-  std::vector<int> expert_widths(int ranks) const {
+  /// Of so many ranks that share parameters. Whole experts are shared out over tensor ranks, too.
+  std::vector<int> expert_widths(int tensor, int ranks) const {
     const int64_t experts = job_.model.moe.num_experts;
-    std::vector<int> widths = {1};
-    for (int ep = 2; experts > 0 && ep <= std::min(ranks, kMostExpertRanks); ep *= 2)
-      if (experts % ep == 0 && ranks % ep == 0) widths.push_back(ep);
+    const int parts = job_.parallelism.expert_tensor == 1 ? tensor : 1;
+    std::vector<int> widths = {parts};
+    for (int ep = 2 * parts; experts > 0 && ep <= std::min(parts * ranks, kMostExpertRanks); ep *= 2)
+      if (experts % ep == 0 && parts * ranks % ep == 0) widths.push_back(ep);
     return widths;
   }
 

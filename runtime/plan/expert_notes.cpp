@@ -51,7 +51,8 @@ std::string way_home_note(const JobSpec& job) {
 /// Few rows of an expert in a micro-batch: its gradients in f32, which are written, and read where a lane has
 /// several micro-batches, take longer than products.
 std::string few_rows_note(const PlanReport& r) {
-  const bool adds = r.job.micro_batches_per_lane() > 1;
+  const int parts = r.job.parallelism.token_parts();
+  const bool adds = r.job.micro_batches_per_lane() > 1 || parts > 1;
   const double bytes_of_weight = adds ? 8 : 4;
   double enough = 512, memory = 0;
   if (r.device.cluster && r.device.cluster->device.memory_bytes_per_s > 0) {
@@ -59,7 +60,8 @@ std::string few_rows_note(const PlanReport& r) {
     memory = d.memory_bytes_per_s * d.memory_share;
     enough = bytes_of_weight / 2 * d.peak_bf16_flops_per_s * d.product_share * d.grouped_share / memory;
   }
-  const int64_t tokens = r.job.batch.micro_sequences * r.job.data.seq_len / r.job.parallelism.context_blocks;
+  const int64_t tokens =
+      r.job.batch.micro_sequences * r.job.data.seq_len / r.job.parallelism.context_blocks / parts;
   const double rows = r.job.model.moe.mean_count(tokens);
   if (rows >= enough) return "";
   const std::string limit =
@@ -67,9 +69,34 @@ std::string few_rows_note(const PlanReport& r) {
                                short_number(2 * rows / bytes_of_weight * memory))
                  : "";
   return fmt::format(
-      "an expert has {:.3g} rows of a micro-batch on average, and its weights' gradients are {}written for "
+      "an expert has {:.3g} rows of a {}micro-batch on average, and its weights' gradients are {}written for "
       "them{}: with {:.3g} rows or more, of larger micro-batches, they cost less than their products",
-      rows, adds ? "read and " : "", limit, enough);
+      rows, parts > 1 ? "tensor rank's part of a " : "", adds ? "read and " : "", limit, enough);
+}
+
+/// What whole experts would take where tensor ranks cut them, on as many parts, and the reverse.
+std::string whole_experts_note(const PlanReport& r) {
+  const auto moves = [](const JobPlan& plan) { return plan.traffic.tensor + plan.traffic.experts; };
+  const ParallelSpec& now = r.job.parallelism;
+  const MoeSpec& moe = r.job.model.moe;
+  const int64_t tokens = r.job.batch.micro_sequences * r.job.data.seq_len / now.context_blocks;
+  const bool whole = now.token_parts() > 1;
+  if (now.tensor == 1 || moe.capacity_factor > 0 || tokens % now.tensor != 0 || now.lanes % now.data != 0 ||
+      (!whole && moe.num_experts % (int64_t(now.expert) * now.tensor) != 0))
+    return "";
+  JobSpec other = r.job;
+  ParallelSpec& p = other.parallelism;
+  p.expert_tensor = whole ? now.tensor : 1;
+  p.expert = whole ? now.expert / now.tensor : now.expert * now.tensor;
+  const JobPlan plan = make_plan(other, r.device);
+  const double memory = double(plan.worst().total()) - double(r.plan.worst().total());
+  return fmt::format(
+      "experts are {} columns wide on a rank, which sends {} a step to tensor ranks and those that share "
+      "experts; "
+      "with expert_tensor = {} and expert = {} they would be {}, and it would send {}, with {} of memory {}",
+      moe.expert_ffn_size / now.ranks_of_expert(), memory_text(moves(r.plan)), p.expert_tensor, p.expert,
+      moe.expert_ffn_size / p.ranks_of_expert(), memory_text(moves(plan)), memory_text(std::abs(memory)),
+      memory < 0 ? "less" : "more");
 }
 
 }  // namespace
@@ -95,6 +122,7 @@ std::vector<std::string> expert_notes(const PlanReport& r) {
     if (!note.empty()) notes.push_back(std::move(note));
   };
   if (r.job.parallelism.expert > 1) add(way_home_note(r.job));
+  if (r.job.model.moe.num_experts > 0) add(whole_experts_note(r));
   if (r.job.model.moe.num_experts > 0 && r.device.kind == DeviceKind::cuda) add(few_rows_note(r));
   return notes;
 }

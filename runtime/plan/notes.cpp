@@ -128,7 +128,7 @@ std::string no_room_to_grow_note(const PlanReport& r) {
 /// What ranks that share experts hold of their gradients: those of the lanes that come at one time.
 std::string shared_gradients_note(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
-  const int at_once = p.expert * p.blocks_of_rank(), in_tree = std::bit_width(unsigned(at_once));
+  const int at_once = p.expert_lanes() * p.blocks_of_rank(), in_tree = std::bit_width(unsigned(at_once));
   const bool adds = job.parallelism.reduces_each_lane(), merges = job.micro_batches_per_lane() == 1;
   std::string hint;
   const int64_t micro_batches = job.batch.global_sequences / job.batch.micro_sequences;
@@ -198,7 +198,7 @@ std::string quantile_note(const JobSpec& job) {
 std::vector<std::string> plan_notes(const PlanReport& r) {
   std::vector<std::string> notes;
   const ParallelSpec& p = r.job.parallelism;
-  if (p.expert > 1) notes.push_back(shared_gradients_note(r.job));
+  if (p.expert_lanes() > 1) notes.push_back(shared_gradients_note(r.job));
   if (r.job.model.moe.num_experts > 0 && r.job.model.moe.aux_loss_coefficient > 0 && p.context_blocks > 1)
     notes.push_back(chunk_losses_note(r.job));
   if (r.job.model.moe.num_experts > 0 && r.job.model.moe.bias_update == BiasUpdate::quantile)

@@ -68,7 +68,7 @@ void add_state(RankMemory& m, const PlanBasis& basis, const parallel::ShardingBy
   m.workspace = device.workspace_bytes(tables, job.parallelism, sharding);
   // Of replicas, each saves its part: of experts that ranks share there are fewest.
   const ParallelSpec& p = job.parallelism;
-  const size_t replicas = p.zero_stage == 0 ? size_t(p.ranks_of_parameters() / p.expert) : 1;
+  const size_t replicas = p.zero_stage == 0 ? size_t(p.ranks_of_experts() / p.expert) : 1;
   const size_t written = sharding.saved / replicas;
   if (job.checkpoint.memory != MemoryCopies::off)
     m.copies = ckpt::memory_for_pieces(written, size_t(sharding.saved_chunks) / replicas, 0, 0,
@@ -107,8 +107,9 @@ size_t nccl_bytes_estimate(const ParallelSpec& parallelism, bool tied) {
   add(mesh.cp * mesh.dp, mesh.tp, nccl.blocks);
   const int experts = parallelism.expert;
   if (experts > 1) {
-    add(experts, mesh.tp, nccl.blocks);
-    add(mesh.cp * mesh.dp / experts, mesh.tp * experts, nccl.blocks);
+    const int stride = parallelism.ranks_of_expert();
+    add(experts, stride, nccl.blocks);
+    add(parallelism.ranks_of_experts() / experts, stride * experts, nccl.blocks);
   }
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
   const parallel::VirtualStages stages = parallelism.stage_order();

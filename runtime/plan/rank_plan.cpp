@@ -22,8 +22,10 @@ RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding,
                     .activations_come = !first || ring,
                     .activations_go = !last || ring};
   for (const parallel::AxisRow& row : parallel::kAxes) groups.axes[row.axis] = mesh_group(mesh, at, row.axis);
-  groups.experts = expert_group(groups.axes[Axis::dp], parallelism.expert);
-  groups.expert_data = expert_data_group(groups.axes[Axis::dp], parallelism.expert);
+  const parallel::MeshGroup have_experts =
+      parallelism.token_parts() > 1 ? mesh_group(mesh, at, Axis::tp, Axis::dp) : groups.axes[Axis::dp];
+  groups.experts = expert_group(have_experts, parallelism.expert);
+  groups.expert_data = expert_data_group(have_experts, parallelism.expert);
   return groups;
 }
 

@@ -18,7 +18,8 @@ namespace trainctl {
 struct RankGroups {
   parallel::PerAxis<parallel::MeshGroup> axes;
   parallel::MeshGroup experts,
-      expert_data;          ///< parts of the data-parallel group; of one rank without experts
+      expert_data;          ///< parts of the data-parallel group, with whole experts of the tensor ranks
+                            ///< of it; of one rank without experts
   bool tied_peer = false;   ///< another stage holds other uses of the embedding
   parallel::VirtualStages stages;
   /// And gradients the other way. In a V this holds of the first virtual stage, and the reverse of the

@@ -83,7 +83,9 @@ std::string header_lines(const PlanReport& r) {
       "Layout   {} = tensor {}{} x pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}{}\n",
       count_of(mesh.world_size(), "rank"), mesh.tp, mesh.cp > 1 ? fmt::format(" x context {}", mesh.cp) : "",
       mesh.pp, mesh.dp,
-      job.parallelism.expert > 1 ? fmt::format(", {} share experts", job.parallelism.expert) : "",
+      job.parallelism.expert > 1 ? fmt::format(", {} share {}experts", job.parallelism.expert,
+                                               job.parallelism.token_parts() > 1 ? "whole " : "")
+                                 : "",
       schedule_text(job), job.parallelism.zero_stage, count_of(job.parallelism.lanes, "lane"),
       job.parallelism.context_blocks > 1
           ? fmt::format(" of {} context blocks", job.parallelism.context_blocks)
@@ -393,6 +395,7 @@ OrderedJson mesh_json(const JobSpec& job) {
       {"tensor", mesh.tp}, {"pipeline", mesh.pp}, {"data", mesh.dp}, {"world_size", mesh.world_size()}};
   if (mesh.cp > 1) j["context"] = mesh.cp;
   if (job.parallelism.expert > 1) j["expert"] = job.parallelism.expert;
+  if (job.parallelism.token_parts() > 1) j["expert_tensor"] = job.parallelism.ranks_of_expert();
   return j;
 }
 

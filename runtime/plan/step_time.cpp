@@ -126,7 +126,8 @@ class StepTimer {
     const parallel::TrafficTally& traffic = tally.traffic;
     const GroupPlace tensor = predict::place_of_group(cluster_, p.tensor, 1, device_.ranks_on_node),
                      context = predict::place_of_group(cluster_, p.context, p.tensor, device_.ranks_on_node),
-                     experts = predict::place_of_group(cluster_, p.expert, p.tensor, device_.ranks_on_node);
+                     experts = predict::place_of_group(cluster_, p.expert, p.ranks_of_expert(),
+                                                       device_.ranks_on_node);
     PhaseCost cost{.work = predict::work_seconds(cluster_.device, tally.work, kind(cluster_.device.passes))};
     cost.tensor =
         predict::collective_seconds(cluster_, tensor, calls_in(traffic, TrafficGroup::tensor, p.tensor),

@@ -165,7 +165,8 @@ void check_capacity(Resolution& r) {
       moe.top_k > moe.num_experts)
     return;
   const int64_t tokens = r.job.batch.micro_sequences * r.job.data.seq_len /
-                         std::max<int64_t>(1, r.job.parallelism.context_blocks);
+                         std::max<int64_t>(1, r.job.parallelism.context_blocks) /
+                         std::max(1, r.job.parallelism.token_parts());
   const double rows = moe.capacity_factor * moe.mean_count(tokens);
   if (rows >= double(tokens))
     r.report("E0224", fmt::format("`{}` has no effect here", factor), {factor, "model.moe.top_k"},

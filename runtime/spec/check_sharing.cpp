@@ -1,4 +1,4 @@
-// Checks of ranks that share sequences, and of those that share experts.
+// Checks of ranks that share sequences, and of those that share experts, cut or whole.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -75,9 +75,55 @@ void check_context(Resolution& r) {
              {fmt::format("use context = {}, or sequence_parallel = false", p.context_blocks)});
 }
 
+/// Whole experts: shared out over tensor ranks, too, each of which sends equally many tokens.
+void check_whole_experts(Resolution& r) {
+  const ParallelSpec& p = r.job.parallelism;
+  if (!r.sound({"parallelism.expert_tensor", "parallelism.tensor"}) || p.expert_tensor == 0 ||
+      p.expert_tensor == p.tensor)
+    return;
+  const auto refuse = [&](std::string what, std::vector<std::string> fields, std::string legal) {
+    fields.insert(fields.begin(), "parallelism.expert_tensor");
+    r.report("E0321", std::move(what), std::move(fields), {std::move(legal)});
+  };
+  if (p.expert_tensor != 1)
+    return refuse(
+        fmt::format("experts are cut over all tensor ranks, {}, or over none", p.tensor),
+        {"parallelism.tensor"},
+        p.tensor == 1 ? "use expert_tensor = 1" : fmt::format("use expert_tensor = 1 or {}", p.tensor));
+  const std::string cut = fmt::format("expert_tensor = {}", p.tensor);
+  if (!r.sound({"model.moe.num_experts", "parallelism.expert"})) return;
+  const int64_t experts = r.job.model.moe.num_experts;
+  if (experts == 0)
+    return refuse("the model has no experts to be kept whole", {"model.moe.num_experts"}, "leave it out");
+  if (p.expert % p.tensor != 0)
+    return refuse(fmt::format("whole experts are shared out over whole tensor groups of {}, not over {}",
+                              count_of(p.tensor, "rank"), count_of(p.expert, "rank")),
+                  {"parallelism.expert", "parallelism.tensor"},
+                  experts % p.tensor == 0
+                      ? fmt::format("use an expert that is a multiple of {}, or {}", p.tensor, cut)
+                      : "use " + cut);
+  if (!r.sound({"batch.micro_sequences", "data.seq_len", "parallelism.context_blocks"})) return;
+  const int64_t tokens = r.job.batch.micro_sequences * r.job.data.seq_len / p.context_blocks;
+  if (tokens % p.tensor != 0)
+    return refuse(
+        fmt::format("{} tokens of a context block cannot be sent in equal parts by {} tensor ranks", tokens,
+                    p.tensor),
+        {"data.seq_len", "batch.micro_sequences", "parallelism.tensor"},
+        fmt::format("use a seq_len that is a multiple of {}, or {}", p.tensor * p.context_blocks, cut));
+  // Drops are of the tokens of a source, and counted by sequences, or chunks where these are cut.
+  const int64_t parts = (p.context_blocks > 1 ? 2 : 1) * r.job.batch.micro_sequences;
+  if (r.sound("model.moe.capacity_factor") && r.job.model.moe.capacity_factor > 0 && parts % p.tensor != 0)
+    refuse(fmt::format("with a capacity each of {} tensor ranks sends whole {} to whole experts, and a "
+                       "micro-batch has {}",
+                       p.tensor, p.context_blocks > 1 ? "chunks of sequences" : "sequences", parts),
+           {"batch.micro_sequences", "model.moe.capacity_factor"},
+           fmt::format("use a micro_sequences that is a multiple of {}, capacity_factor = 0, or {}", p.tensor,
+                       cut));
+}
+
 void check_expert_ranks(Resolution& r) {
   const ParallelSpec& p = r.job.parallelism;
-  if (!r.sound("parallelism.expert") || p.expert == 1) return;
+  if (!r.sound({"parallelism.expert", "parallelism.expert_tensor"}) || p.expert == 1) return;
   const int64_t experts = r.job.model.moe.num_experts;
   if (r.sound("model.moe.num_experts") && (experts == 0 || experts % p.expert != 0)) {
     r.report("E0320",
@@ -87,15 +133,18 @@ void check_expert_ranks(Resolution& r) {
              {experts == 0 ? "use expert = 1" : fmt::format("use a divisor of {}", experts)});
     return;
   }
-  if (r.sound({"parallelism.data", "parallelism.context"}) && p.ranks_of_parameters() % p.expert != 0)
+  const int ranks = p.ranks_of_experts();
+  if (r.sound({"parallelism.data", "parallelism.context", "parallelism.tensor"}) && ranks % p.expert != 0)
     r.report(
         "E0320",
-        fmt::format("the experts are shared by ranks of a data-parallel group, and {} ranks are not cut into "
-                    "groups of {}",
-                    p.ranks_of_parameters(), p.expert),
+        fmt::format("the experts are shared by ranks of a data-parallel group{}, and {} ranks are not cut "
+                    "into groups of {}",
+                    p.token_parts() > 1 ? " and their tensor ranks" : "", ranks, p.expert),
         {"parallelism.expert", "parallelism.data", "parallelism.context"},
-        {fmt::format("use a divisor of data * context = {}", p.ranks_of_parameters())});
-  if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.data <= p.lanes && p.lanes % p.data != 0)
+        {fmt::format("use a divisor of data * context{} = {}", p.token_parts() > 1 ? " * tensor" : "",
+                     ranks)});
+  if (r.sound({"parallelism.lanes", "parallelism.data"}) && p.expert_lanes() > 1 && p.data <= p.lanes &&
+      p.lanes % p.data != 0)
     r.report(
         "E0320",
         "ranks that share experts compute equally many micro-batches: the data parallel size must divide the "
@@ -109,6 +158,7 @@ void check_expert_ranks(Resolution& r) {
 void check_sharing(Resolution& r) {
   check_context(r);
   check_heads_of_context(r);
+  check_whole_experts(r);
   check_expert_ranks(r);
 }
 

@@ -52,14 +52,15 @@ namespace {
 constexpr int kTiedEmbedding = int(std::size(parallel::kAxes)) + 1, kFirstEdge = kTiedEmbedding + 1,
               kExperts = kFirstEdge + kEdgeNumbers, kExpertData = kExperts + 1;
 
-/// "stage 1, dp 0": where a group along `of` is on the other axes.
-std::string place_of(const RankGroups& groups, std::optional<parallel::Axis> of) {
+/// "stage 1, dp 0": where a group along `of`, or from the first axis on, is on the other axes.
+std::string place_of(const RankGroups& groups, std::optional<parallel::Axis> of, bool from_first = false) {
   std::string place;
   for (size_t i = std::size(parallel::kAxes); i-- > 0;) {
     const parallel::AxisRow& row = parallel::kAxes[i];
     const int within =
         i > 0 && parallel::kAxes[i - 1].is_within_next ? groups.axes[parallel::kAxes[i - 1].axis].size : 1;
-    const bool is_member = row.axis == of || (row.is_within_next && parallel::kAxes[i + 1].axis == of);
+    const bool is_member = row.axis == of || (from_first && row.axis < *of) ||
+                           (row.is_within_next && parallel::kAxes[i + 1].axis == of);
     if (is_member || (row.is_within_next && groups.axes[row.axis].size == 1)) continue;
     place += fmt::format("{}{} {}", place.empty() ? "" : ", ", row.coordinate,
                          groups.axes[row.axis].rank / within);
@@ -85,12 +86,13 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
     c.axes[row.axis] = world.subgroup(subgroup);
   }
   if (groups.experts.size > 1) {
+    const bool of_tensor_ranks = groups.experts.stride < groups.axes[parallel::Axis::dp].stride;
     const auto part = [&](const parallel::MeshGroup& group, int number, const char* word) {
-      return world.subgroup(
-          {.members = group.members(),
-           .number = number,
-           .name = fmt::format("{} group {} of {}", word, group.first, place_of(groups, parallel::Axis::dp)),
-           .connects_later = true});
+      return world.subgroup({.members = group.members(),
+                             .number = number,
+                             .name = fmt::format("{} group {} of {}", word, group.first,
+                                                 place_of(groups, parallel::Axis::dp, of_tensor_ranks)),
+                             .connects_later = true});
     };
     c.experts = part(groups.experts, kExperts, "expert");
     c.expert_data = part(groups.expert_data, kExpertData, "expert data");

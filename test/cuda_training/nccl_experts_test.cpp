@@ -91,6 +91,15 @@ TEST_CASE("NCCL: experts with biases and documents, tensor ranks too", "[nccl_ex
                   {{.expert = 4, .data = 4}, {.expert = 2, .data = 2, .pipeline = 2, .zero = 3}});
 }
 
+TEST_CASE("NCCL: whole experts that tensor ranks share", "[nccl_experts]") {
+  const TemporaryFolder dir;
+  JobSpec base = with_experts(dir.path(), describe_biased_products, DType::bf16);
+  base.model.num_layers = 2;
+  base.parallelism.tensor = base.parallelism.expert = 2;
+  base.parallelism.expert_tensor = 1;
+  check_with_nccl(base, dir.path(), {{.expert = 4, .data = 2, .zero = 2}});
+}
+
 TEST_CASE("NCCL: all rows for some experts, and none for others", "[nccl_experts]") {
   const TemporaryFolder dir;
   JobSpec base = with_experts(dir.path(), describe_experts, DType::f32);

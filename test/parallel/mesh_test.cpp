@@ -93,5 +93,17 @@ TEST_CASE("a data-parallel group consists of whole context groups") {
   CHECK(group.stride == 2);
 }
 
+TEST_CASE(
+    "tensor, context and data-parallel ranks of a stage are one run, of which neighbours share experts") {
+  const MeshShape shape{2, 2, 2, 2};
+  const MeshGroup stage = mesh_group(shape, position_of(shape, 13), Axis::tp, Axis::dp);
+  CHECK(stage.members() == std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15});
+  CHECK(stage.rank == 5);
+  CHECK(expert_group(stage, 4).members() == std::vector<int>{12, 13, 14, 15});
+  CHECK(expert_group(stage, 4).rank == 1);
+  CHECK(expert_data_group(stage, 4).members() == std::vector<int>{9, 13});
+  CHECK(expert_data_group(stage, 4).rank == 1);
+}
+
 }  // namespace
 }  // namespace trainctl::parallel

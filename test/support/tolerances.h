@@ -54,6 +54,8 @@ inline constexpr double kLossF32 = 2e-4;
 inline constexpr double kLossGpuF32 = 5e-4;
 /// f32 in another order of additions over at most four steps: CPU against GPU, sums by the transport.
 inline constexpr double kLossFewSteps = 1e-4;
+/// Experts in f32 cut over two tensor ranks or whole, relative: their products add in another order, over four steps.
+inline constexpr double kLossWholeExperts = 1e-5;
 /// bf16 keeps 8 bits of each number: the relative rounding of a logit is 2^-9, about 0.01 of a loss near 5; averaged over 256 targets
 /// and 20 steps of drift the curves stay within 0.02.
 inline constexpr double kLossBf16 = 0.02;

@@ -25,10 +25,11 @@ void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape&
                          const Dispatch& dispatch, int64_t width) {
   const bool tokens = dispatch.sends_tokens(s.expert_ranks);
   const int64_t blocks = s.cut.blocks_here(), sources = blocks * s.expert_ranks, experts = dispatch.experts,
-                rows = own_rows(s, dispatch), offsets = experts + 1 + (tokens ? s.expert_ranks + 1 : 0);
+                rows = own_rows(s, dispatch), offsets = experts + 1 + (tokens ? s.expert_ranks + 1 : 0),
+                of_source = tokens_of_source(s);
   list.push_back({n.offsets, Life::activation, DType::i32, blocks, offsets});
   list.push_back({n.slots, Life::activation, DType::i32, 1, rows});
-  list.push_back({n.rows, Life::activation, DType::i32, 1, s.rows * dispatch.top_k});
+  list.push_back({n.rows, Life::activation, DType::i32, 1, blocks * of_source * dispatch.top_k});
   if (s.expert_ranks == 1) return;
   const int64_t here = most_rows(s, dispatch);
   list.push_back({n.offsets_of_sources, Life::scratch, DType::i32, sources, offsets});
@@ -39,7 +40,6 @@ void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape&
   list.push_back({n.weights_here, Life::activation, DType::f32, here, 1});
   list.push_back({n.weight_gradients_here, Life::scratch, DType::f32, here, 1});
   if (!tokens) return;
-  const int64_t of_source = tokens_of_source(s);
   list.push_back(
       {n.tokens, Life::activation, DType::i32, 1, blocks * dispatch.tokens_to(of_source, s.expert_ranks)});
   list.push_back({n.places, Life::activation, DType::i32, 1, rows});
@@ -49,7 +49,11 @@ void ExpertRows::declare(std::vector<TensorDeclaration>& list, const LayerShape&
 }
 
 ExpertRows::ExpertRows(const LayerContext& c, const Numbers& n, const Dispatch& dispatch)
-    : n_(n), ranks_{c.experts}, blocks_(c.shape.cut.blocks_here()), dispatch_(dispatch) {
+    : n_(n),
+      ranks_{c.experts},
+      blocks_(c.shape.cut.blocks_here()),
+      parts_(c.shape.token_parts),
+      dispatch_(dispatch) {
   ENSURE(dispatch.experts % ranks_.size() == 0 && ranks_.size() == c.shape.expert_ranks,
          "{} experts on {} ranks", dispatch.experts, ranks_.size());
   if (ranks_.size() > 1 && !c.backend.is_host()) counted_ = c.backend.create_event();
@@ -57,7 +61,7 @@ ExpertRows::ExpertRows(const LayerContext& c, const Numbers& n, const Dispatch& 
 
 void ExpertRows::arrange(const LayerContext& c, Tensors& t, Matrix weights, bool again) const {
   // Behind a cache of keys there are fewer tokens than in a sequence.
-  const int64_t tokens = t[size_t(n_.ids)].rows / blocks_;
+  const int64_t tokens = t[size_t(n_.ids)].rows / blocks_ / parts_;
   const auto shorten = [&](int number, int64_t of_block) {
     t[size_t(number)] = t[size_t(number)].columns(0, blocks_ * of_block);
   };
@@ -77,18 +81,18 @@ void ExpertRows::arrange(const LayerContext& c, Tensors& t, Matrix weights, bool
 /// Own rows in the order of experts, and the tokens of each rank.
 void ExpertRows::order(const LayerContext& c, const Tensors& t, Matrix weights) const {
   const Matrix ids = t[size_t(n_.ids)];
-  const int64_t tokens = ids.rows / blocks_, slots = slots_of_block(t), rows = rows_of_block(t);
+  const int64_t slots = slots_of_block(t), rows = rows_of_block(t);
   for (int block = 0; block < blocks_; ++block) {
     const Matrix offsets = t[size_t(n_.offsets)].row_range(block, 1),
                  of_experts = offsets.columns(0, dispatch_.experts + 1),
                  row_of_slot = t[size_t(n_.rows)].columns(block * slots, slots);
-    kernels::SortByExpert op{.ids = ids.row_range(block * tokens, tokens),
+    kernels::SortByExpert op{.ids = own(c, ids, block),
                              .offsets = of_experts,
                              .slots = t[size_t(n_.slots)].columns(block * rows, rows),
                              .rows = row_of_slot,
                              .capacity = c.trains ? dispatch_.capacity : dispatch_.sequence_capacity,
                              .groups = c.trains ? 1 : dispatch_.sequences};
-    if (dispatch_.capacity > 0 && dispatch_.by_weight) op.weights = weights.row_range(block * tokens, tokens);
+    if (dispatch_.capacity > 0 && dispatch_.by_weight) op.weights = own(c, weights, block);
     c.backend.run(c.stream, op);
     if (!sends_tokens()) continue;
     const int64_t sent = tokens_of_block(t);
@@ -168,6 +172,29 @@ std::vector<ExpertRows::Source> ExpertRows::sources_here(const Tensors& t) const
   return list;
 }
 
+std::vector<ExpertRows::Turn> ExpertRows::turns(LanePlace at) const {
+  const int lanes = sources() / parts_;
+  std::vector<Turn> list;
+  for (int lane = 0; lane < lanes; ++lane)
+    for (int part = 0; part < parts_; ++part)
+      list.push_back({.source = (lane / blocks_ * parts_ + part) * blocks_ + lane % blocks_,
+                      .at = {at.lane / blocks_ * lanes + lane, at.first && part == 0},
+                      .last = part == parts_ - 1});
+  return list;
+}
+
+Matrix ExpertRows::own(const LayerContext& c, Matrix of_tokens, int block) const {
+  const int64_t rows = of_tokens.rows / blocks_;
+  const Matrix of_block = of_tokens.row_range(block * rows, rows);
+  return parts_ > 1 ? c.tp.own_rows(of_block) : of_block;
+}
+
+void ExpertRows::clear_others(const LayerContext& c, Matrix of_tokens) const {
+  if (parts_ == 1) return;
+  const int64_t rows = of_tokens.rows / blocks_;
+  for (int block = 0; block < blocks_; ++block) c.tp.clear_others(of_tokens.row_range(block * rows, rows));
+}
+
 Matrix ExpertRows::here(const Tensors& t, Matrix most) const {
   const Source last = sources_here(t).back();
   return most.row_range(0, last.first + last.count);
@@ -220,12 +247,14 @@ void ExpertRows::exchange(const LayerContext& c, const std::vector<parallel::Tra
 
 /// home: the rows of tokens in the order of own rows.
 void ExpertRows::gather(const LayerContext& c, const Tensors& t, Matrix of_tokens, Matrix home) const {
-  const int64_t rows = rows_of_block(t), tokens = of_tokens.rows / blocks_;
-  for (int block = 0; block < blocks_; ++block)
-    c.backend.run(c.stream, kernels::GatherRows{.x = of_tokens.row_range(block * tokens, tokens),
+  const int64_t rows = rows_of_block(t);
+  for (int block = 0; block < blocks_; ++block) {
+    const Matrix x = own(c, of_tokens, block);
+    c.backend.run(c.stream, kernels::GatherRows{.x = x,
                                                 .slots = t[size_t(n_.slots)].columns(block * rows, rows),
                                                 .out = home.row_range(block * rows, rows),
-                                                .top_k = slots_of_block(t) / tokens});
+                                                .top_k = slots_of_block(t) / x.rows});
+  }
 }
 
 /// Tensor ranks have the same tokens: each has got its part of those of other ranks, and gives it to the
@@ -260,9 +289,9 @@ Matrix ExpertRows::send(const LayerContext& c, Tensors& t, Matrix of_tokens, Mat
                         const Meanwhile& meanwhile) const {
   std::vector<parallel::Transfer> transfers;
   if (sends_tokens()) {
-    const int64_t sent = tokens_of_block(t), tokens = of_tokens.rows / blocks_;
+    const int64_t sent = tokens_of_block(t);
     for (int block = 0; block < blocks_; ++block)
-      c.backend.run(c.stream, kernels::GatherRows{.x = of_tokens.row_range(block * tokens, tokens),
+      c.backend.run(c.stream, kernels::GatherRows{.x = own(c, of_tokens, block),
                                                   .slots = t[size_t(n_.tokens)].columns(block * sent, sent),
                                                   .out = home.row_range(block * sent, sent)});
     add_transfers(c, t, {home, t[size_t(n_.arrived)], Sent::tokens}, 0, transfers);
@@ -274,7 +303,7 @@ Matrix ExpertRows::send(const LayerContext& c, Tensors& t, Matrix of_tokens, Mat
   if (ranks_.size() == 1) return home;
   here = this->here(t, here);
   if (sends_tokens()) {
-    if (c.tp.size() > 1) complete_tokens(c, t);
+    if (c.tp.size() > 1 && parts_ == 1) complete_tokens(c, t);
     expand(c, t, here);
   }
   return here;
@@ -288,11 +317,12 @@ void ExpertRows::give_back(const LayerContext& c, Tensors& t, Matrix here, Matri
 }
 
 void ExpertRows::combine(const LayerContext& c, Tensors& t, Matrix home, Matrix out) const {
-  const int64_t rows = rows_of_block(t), slots = slots_of_block(t), tokens = out.rows / blocks_;
+  const int64_t rows = rows_of_block(t), slots = slots_of_block(t);
   for (int block = 0; block < blocks_; ++block)
     c.backend.run(c.stream, kernels::CombineRows{.x = home.row_range(block * rows, rows),
                                                  .rows = t[size_t(n_.rows)].columns(block * slots, slots),
-                                                 .out = out.row_range(block * tokens, tokens)});
+                                                 .out = own(c, out, block)});
+  clear_others(c, out);
 }
 
 void ExpertRows::send_weights(const LayerContext& c, Tensors& t, Matrix weights) const {
@@ -353,12 +383,13 @@ void ExpertRows::scale_backward(const LayerContext& c, Tensors& t, Matrix weight
 void ExpertRows::give_weights_back(const LayerContext& c, Tensors& t, Matrix dweights) const {
   if (ranks_.size() == 1) return;
   const Matrix home = t[size_t(n_.row_weights)];
-  const int64_t rows = rows_of_block(t), slots = slots_of_block(t), tokens = dweights.rows / blocks_;
+  const int64_t rows = rows_of_block(t), slots = slots_of_block(t);
   give_back(c, t, here(t, t[size_t(n_.weight_gradients_here)]), home);
   for (int block = 0; block < blocks_; ++block)
     c.backend.run(c.stream, kernels::GatherRows{.x = home.row_range(block * rows, rows),
                                                 .slots = t[size_t(n_.rows)].columns(block * slots, slots),
-                                                .out = column(dweights.row_range(block * tokens, tokens))});
+                                                .out = column(own(c, dweights, block))});
+  clear_others(c, dweights);
 }
 
 void ExpertRows::add_bias(const LayerContext& c, Tensors& t, Matrix x, int bias, Matrix weights) const {
@@ -393,19 +424,19 @@ void ExpertRows::bias_weights(const LayerContext& c, Tensors& t, Matrix dy, int 
 
 void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int bias, Matrix weights,
                                LanePlace at) const {
-  int source = 0;
-  for (const Source& s : sources_here(t)) {
-    const int lane = at.lane / blocks_ * sources() + source;
+  const std::vector<Source> all = sources_here(t);
+  for (const Turn& turn : turns(at)) {
+    const Source& s = all[size_t(turn.source)];
     kernels::ExpertBiasBackward op{.dy = dy.row_range(s.first, s.count), .offsets = s.offsets};
     if (weights) {
-      const Weights w = weights_of(t, source, s, weights, n_.weights_here);
+      const Weights w = weights_of(t, turn.source, s, weights, n_.weights_here);
       op.weights = w.of, op.slots = w.slots;
     }
-    op.dbias = kernels::matrix(c.params.gradient(bias, lane).data, DType::f32, experts_here(), dy.cols);
-    op.accumulate = !at.first;
-    ++source;
+    op.dbias =
+        kernels::matrix(c.params.gradient(bias, turn.at.lane).data, DType::f32, experts_here(), dy.cols);
+    op.accumulate = !turn.at.first;
     c.backend.run(c.stream, op);
-    complete_gradient(c, bias, op.dbias.count(), lane);
+    if (turn.last) complete_gradient(c, bias, op.dbias.count(), turn.at.lane);
   }
 }
 
@@ -429,15 +460,14 @@ void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy,
 void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, Matrix x, const Linear& w,
                                  LanePlace at) const {
   const std::vector<Source> all = sources_here(t);
-  for (int source = 0; source < int(all.size()); ++source) {
-    const Source& s = all[size_t(source)];
-    const LanePlace lane{at.lane / blocks_ * sources() + source, at.first};
+  for (const Turn& turn : turns(at)) {
+    const Source& s = all[size_t(turn.source)];
     c.backend.run(c.stream, kernels::GroupedBackwardWeight{.dy = dy.row_range(s.first, s.count),
                                                            .x = x.row_range(s.first, s.count),
                                                            .offsets = s.offsets,
-                                                           .dw = w.gradient(c, lane),
-                                                           .accumulate = !at.first});
-    w.complete_gradient(c, lane.lane);
+                                                           .dw = w.gradient(c, turn.at),
+                                                           .accumulate = !turn.at.first});
+    if (turn.last) w.complete_gradient(c, turn.at.lane);
   }
 }
 

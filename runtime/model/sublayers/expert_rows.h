@@ -4,10 +4,15 @@
 // experts and of slots, their gradients of weights belong to the source's own lane, and each row comes back
 // to be added at home. So nothing depends on how many ranks share the experts.
 //
+// Where experts are whole (parallelism.expert_tensor = 1), the ranks that share them are neighbours among
+// tensor, context and data-parallel ranks together, and each tensor rank sends its part of the tokens, as a
+// source of its own. A lane's gradients of an expert are then added in the order of the tensor ranks, and
+// what comes home is a tensor rank's part of the sum of all.
+//
 // A token of which several experts are on one rank is sent to it once, and its rows are made there: with the
 // weights of rows come the places of their tokens. What experts make of a token comes back row by row,
-// because its rows are added at home, in the order of its experts. Tensor ranks, which have the same tokens,
-// send a part of them each, and complete them where they arrive, most often within a node.
+// because its rows are added at home, in the order of its experts. Tensor ranks that cut experts need the
+// same tokens: they send a part of them each, and complete them where they arrive, most often within a node.
 //
 // With a capacity an expert takes at most so many rows of each source; what is over has no row, and adds
 // nothing to its token.
@@ -60,7 +65,9 @@ class ExpertRows {
     return s.expert_ranks * s.cut.blocks_here() *
            dispatch.rows_at(tokens_of_source(s), dispatch.experts / s.expert_ranks);
   }
-  static int64_t tokens_of_source(const LayerShape& s) { return s.rows / s.cut.blocks_here(); }
+  static int64_t tokens_of_source(const LayerShape& s) {
+    return s.rows / s.cut.blocks_here() / s.token_parts;
+  }
 
   ExpertRows(const LayerContext& c, const Numbers& n, const Dispatch& dispatch);
   int64_t experts_here() const { return dispatch_.experts / ranks_.size(); }
@@ -78,7 +85,8 @@ class ExpertRows {
                        kernels::Matrix here, const Meanwhile& meanwhile = {}) const;
   /// Rows here back to where their tokens are: home [R, C].
   void give_back(const LayerContext& c, Tensors& t, kernels::Matrix here, kernels::Matrix home) const;
-  /// out [M, C]: of each token the sum of its rows home.
+  /// out [M, C]: of each token the sum of its rows home. Of whole experts a tensor rank's part of the sum: 0
+  /// of the tokens that others have sent.
   void combine(const LayerContext& c, Tensors& t, kernels::Matrix home, kernels::Matrix out) const;
   /// Of a tensor with a row for each row here: those that there are.
   kernels::Matrix here(const Tensors& t, kernels::Matrix most) const;
@@ -118,6 +126,16 @@ class ExpertRows {
     kernels::Matrix offsets;
   };
   int sources() const { return ranks_.size() * blocks_; }
+  /// The gradients of a source's rows in those of its lane: `first` overwrites them, `last` completes them.
+  struct Turn {
+    int source = 0;
+    LanePlace at = {};
+    bool last = true;
+  };
+  std::vector<Turn> turns(LanePlace at) const;
+  /// Of a tensor with rows for all tokens: those of the tokens of a block that this rank sends.
+  kernels::Matrix own(const LayerContext& c, kernels::Matrix of_tokens, int block) const;
+  void clear_others(const LayerContext& c, kernels::Matrix of_tokens) const;
   /// Of a block here: its rows, and its slots.
   int64_t rows_of_block(const Tensors& t) const { return t[size_t(n_.slots)].cols / blocks_; }
   int64_t slots_of_block(const Tensors& t) const { return t[size_t(n_.rows)].cols / blocks_; }
@@ -142,7 +160,7 @@ class ExpertRows {
   using Part = parallel::TensorParallel::Part;
   /// Of `count` things for or from `peer`, those that this tensor rank moves.
   Part part_of(const LayerContext& c, int64_t count, int peer, Sent what) const {
-    const bool has_all = what == Sent::rows || peer == ranks_.rank();
+    const bool has_all = what == Sent::rows || peer == ranks_.rank() || parts_ > 1;
     return has_all ? Part{0, count} : c.tp.part_of(count, c.tp.rank());
   }
   void add_transfers(const LayerContext& c, const Tensors& t, const Moved& moved, int first_tag,
@@ -163,6 +181,7 @@ class ExpertRows {
   const Numbers n_;
   const ExpertRanks ranks_;
   const int blocks_;  ///< context blocks here
+  const int parts_;   ///< LayerShape::token_parts
   const Dispatch dispatch_;
   std::unique_ptr<kernels::Event> counted_;  ///< the device has the counts; null: the host reads its memory
 };

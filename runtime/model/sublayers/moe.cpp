@@ -57,7 +57,7 @@ struct MoeSizes {
   int64_t rows = 0, rows_here = 0;  ///< R, N
 };
 MoeSizes sizes_of(const MoePlan& plan, const LayerShape& s) {
-  const int64_t ffn = plan.ffn / s.tensor;
+  const int64_t ffn = plan.ffn / (s.tensor / s.token_parts);
   const Dispatch dispatch = plan.dispatch(s);
   return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn, ExpertRows::own_rows(s, dispatch),
           ExpertRows::most_rows(s, dispatch)};
@@ -247,8 +247,10 @@ class Moe : public Sublayer {
     c.backend.run(c.stream, kernels::FillZero{.data = m.data, .size = size_t(m.count()) * size_of(m.dtype)});
   }
 
-  /// Of the ranks whose parts of the sum are joined, one adds the biases.
-  bool adds_down_bias(const LayerContext& c) const { return down_bias_ >= 0 && c.tp.rank() == 0; }
+  /// Of the ranks whose parts of a row's sum are joined, one adds the biases.
+  bool adds_down_bias(const LayerContext& c) const {
+    return down_bias_ >= 0 && (c.tp.rank() == 0 || c.shape.token_parts > 1);
+  }
 
   void activate(const LayerContext& c, Tensors& t) const {
     const Matrix act = here(t, kRowsAct);

@@ -2,11 +2,11 @@
 // (up and gate -> activation -> down) -> the sum of theirs by the router's weights, and of a shared expert ->
 // norm, of which the norms and the shared expert may be missing. No token is dropped, or with a capacity
 // those that are over it. Experts are shared out over ranks (expert_rows.h), and may work in a latent
-// (latent_experts.h); tensor parallelism cuts each one as it cuts an Mlp. The router's losses and the bias
-// that balances experts follow from what it has chosen, with what is dropped.
+// (latent_experts.h); tensor parallelism cuts each one as it cuts an Mlp, or shares whole ones out, too. The
+// router's losses and the bias that balances experts follow from what it has chosen, with what is dropped.
 //
 // Letters: E experts, R rows in the order of experts (kernels/moe_ops.h), M k at most, N rows of the experts
-// here, F the width of one expert / tp, L that of a token at its experts.
+// here, F the width of one expert, where it is cut / tp, L that of a token at its experts.
 #pragma once
 #include <optional>
 

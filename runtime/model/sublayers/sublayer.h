@@ -50,6 +50,8 @@ struct LayerShape {
   int64_t rows = 0, local_rows = 0;  ///< M, Ml
   parallel::SequenceCut cut;         ///< of rank 0 of the context ranks
   int expert_ranks = 1;              ///< ranks that share experts
+  /// Where experts are whole, each tensor rank sends one of as many parts of the tokens to them; else 1.
+  int token_parts = 1;
   /// Whether context ranks exchange their tokens of all heads for all tokens of their heads.
   bool exchanges_heads = false;
 };

@@ -218,6 +218,7 @@ void declare_mtp(std::vector<Field>& table, std::vector<Section>& sections);    
 void declare_optimizers(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_training
 void declare_init_and_mup(std::vector<Field>& table, std::vector<Section>& sections);  // of the same
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_sharing(DeclareSection& parallel);                                        // of the same
 void declare_role_factors(std::vector<Field>& table, std::vector<Section>& sections);  // of the same
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_operation
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);

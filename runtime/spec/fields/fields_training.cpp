@@ -40,64 +40,6 @@ void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
       .also({"micro_batch_size", "micro_batch", "device_batch_size"});
 }
 
-void declare_context(DeclareSection& parallel) {
-  parallel
-      .integer(
-          "context",
-          "Context parallel size: ranks that share each sequence, so that long ones fit. Each has its part "
-          "of the tokens; keys and values are gathered for attention, and gradients and optimizer state are "
-          "shared out over context and data-parallel ranks together. A divisor of `context_blocks`: every "
-          "such width gives the same bits.")
-      .to(IN_JOB(parallelism.context))
-      .from(1)
-      .upto(1024)
-      .fallback(int64_t{1})
-      .left_out_as_default()
-      .also({"cp", "context_parallel", "context_parallel_size"})
-      .example("2");
-  parallel
-      .integer("context_blocks",
-               "Parts of each sequence whose gradients are added by a fixed tree: a power of two, which "
-               "limits how many context ranks can share a sequence with the same bits. A sequence is "
-               "2 * context_blocks chunks; block i has chunks i and 2 * context_blocks - 1 - i, so that all "
-               "have equally much causal attention. A rank with several blocks holds a sum of gradients "
-               "(f32) for each. Losses that balance experts then look at the tokens of a chunk.")
-      .to(IN_JOB(parallelism.context_blocks))
-      .from(1)
-      .upto(1024)
-      .fallback(int64_t{1})
-      .fallback_text("parallelism.context")
-      .left_out_as_default()
-      .on_change(Change::branch)
-      .example("4");
-  parallel
-      .choice("context_comm_type", words_of<parallel::ContextComm>(),
-              "What context ranks exchange for attention; the same bits either way. `all_gather`: keys and "
-              "values of all tokens. `a2a` (Ulysses): a rank's tokens for all tokens of some heads, so that "
-              "ranks have equally much attention whatever documents a sample has; `context` divides "
-              "num_kv_heads / tensor. `plan` counts the bytes of both.")
-      .to(IN_JOB(parallelism.context_comm_type))
-      .left_out_as_default()
-      .also({"cp_comm_type", "context_parallel_comm_type"})
-      .fallback(std::string("all_gather"));
-}
-
-void declare_experts(DeclareSection& parallel) {
-  parallel
-      .integer(
-          "expert",
-          "Expert parallel size: ranks of a data-parallel group (context ranks count) that share the experts "
-          "of each layer; each token's rows travel to the ranks of its experts and back. On GPUs "
-          "the host waits in each layer with experts for the numbers of rows. The same bits at every width.")
-      .to(IN_JOB(parallelism.expert))
-      .from(1)
-      .upto(65536)
-      .fallback(int64_t{1})
-      .left_out_as_default()
-      .also({"ep", "expert_parallel", "expert_parallel_size", "expert_model_parallel_size"})
-      .example("4");
-}
-
 void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism",
                           "How ranks share the work: world_size = tensor * context * pipeline * data.",
@@ -122,8 +64,7 @@ void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sectio
       .fallback(int64_t{1})
       .also({"tp", "tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size"})
       .example("2");
-  declare_context(parallel);
-  declare_experts(parallel);
+  declare_sharing(parallel);
   parallel
       .integer("widest_tensor",
                "For a run whose `tensor` is, or will be, more than its KV heads: the largest one. Chunks "

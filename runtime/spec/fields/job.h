@@ -105,6 +105,7 @@ inline bool has_whole_heads(int64_t kv_heads, int tensor, int context) {
 struct ParallelSpec {
   int world_size = 1, tensor = 1, context = 1, pipeline = 1, data = 1;
   int expert = 1;              // ranks of the data-parallel group that share experts
+  int expert_tensor = 0;  // 1: experts are whole, and tensor ranks share them, too; 0: cut as `tensor` says
   int64_t context_blocks = 1;  // parts of a sequence; fixed at birth
   parallel::ContextComm context_comm_type = parallel::ContextComm::all_gather;
   int widest_tensor = 0;       // of the run, where it is more than the KV heads; else 0
@@ -125,6 +126,14 @@ struct ParallelSpec {
   parallel::MeshShape mesh() const { return {.tp = tensor, .cp = context, .dp = data, .pp = pipeline}; }
   /// Ranks that have the same parameters: each computes other tokens.
   int ranks_of_parameters() const { return context * data; }
+  /// Parts of a micro-batch's tokens, of which a tensor rank sends one to whole experts; 1: all send all.
+  int token_parts() const { return expert_tensor == 1 ? tensor : 1; }
+  /// Tensor ranks that cut an expert.
+  int ranks_of_expert() const { return tensor / token_parts(); }
+  /// Ranks over which experts are shared out.
+  int ranks_of_experts() const { return token_parts() * ranks_of_parameters(); }
+  /// Ranks of other tokens that share experts: as many lanes come to an expert at one time.
+  int expert_lanes() const { return expert / token_parts(); }
   /// From ZeRO-2 on, and with context blocks: each lane is reduced as soon as it is complete, and the
   /// data-parallel ranks compute neighbouring lanes at one time (parallel::lanes_at_time). Otherwise a rank
   /// has neighbouring lanes, reduced once a step.

@@ -286,6 +286,14 @@ const std::vector<CodePage> kParallelism = {
      "experts of each layer, and sends the rows of tokens to them. All of these ranks must come to each "
      "layer equally often.",
      R"("expert": 3 with 8 experts)", "Use an expert that divides both num_experts and data * context."},
+    {"E0321", "Whole experts that tensor ranks cannot share",
+     "With expert_tensor 1 tensor ranks do not cut experts: each sends its part of a micro-batch's tokens to "
+     "whole ones, which are shared out over tensor, context and data-parallel ranks together. So `expert` is "
+     "a multiple of `tensor`, and each tensor rank has as many tokens of a context block: with a capacity, "
+     "which "
+     "is of these tokens, whole sequences.",
+     R"("expert_tensor": 1 with "tensor": 4, "expert": 2)",
+     "Use an expert that is a multiple of tensor, or leave expert_tensor out: experts are then cut."},
 };
 
 const std::vector<CodePage> kOperation = {

@@ -16,7 +16,7 @@ std::vector<std::string> overrides_of(const ParsedJob& job, const Width& width) 
   std::vector<std::string> overrides = {fmt::format("parallelism.data={}", width.data),
                                         fmt::format("parallelism.world_size={}", width.ranks)};
   // Fewer ranks may have to share experts.
-  if (const int expert = std::gcd(p.expert, width.data * p.context); expert != p.expert)
+  if (const int expert = std::gcd(p.expert, p.token_parts() * width.data * p.context); expert != p.expert)
     overrides.push_back(fmt::format("parallelism.expert={}", expert));
   return overrides;
 }

@@ -60,6 +60,8 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
     axis("context", before.parallelism.context, now.parallelism.context);
   if (before.parallelism.expert > 1 || now.parallelism.expert > 1)
     axis("expert", before.parallelism.expert, now.parallelism.expert);
+  if (before.parallelism.token_parts() > 1 || now.parallelism.token_parts() > 1)
+    axis("expert_tensor", before.parallelism.ranks_of_expert(), now.parallelism.ranks_of_expert());
   axis("pipeline", before.parallelism.pipeline, now.parallelism.pipeline);
   axis("data", before.parallelism.data, now.parallelism.data);
   std::string text;

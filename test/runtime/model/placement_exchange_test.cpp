@@ -26,6 +26,34 @@ JobSpec sharing_job(const TemporaryFolder& dir, Moves moves, void (*describe)(Mo
   return job;
 }
 
+/// On two tensor ranks, which share whole experts.
+JobSpec whole_experts_job(const TemporaryFolder& dir, void (*describe)(ModelSpec&)) {
+  JobSpec job = sharing_job(dir, Moves::experts, describe, 2);
+  job.parallelism.expert_tensor = 1;
+  return job;
+}
+
+/// A tensor rank that sends all tokens to whole experts, not its part of them; or that takes what has come
+/// for all tokens.
+class Greedy : public PlacementTensorParallel {
+ public:
+  using PlacementTensorParallel::PlacementTensorParallel;
+  kernels::Matrix own_rows(kernels::Matrix whole) override {
+    return parallel::TensorParallel::own_rows(whole);
+  }
+};
+class Unclear : public PlacementTensorParallel {
+ public:
+  using PlacementTensorParallel::PlacementTensorParallel;
+  void clear_others(kernels::Matrix) override {}
+};
+template <typename Twin>
+std::unique_ptr<parallel::TensorParallel> make_twin(Placements& placements, const PlacementAxis& along,
+                                                    parallel::Communicator& comm, kernels::Backend& backend,
+                                                    kernels::Stream& stream, bool sequence_parallel) {
+  return std::make_unique<Twin>(placements, along.is_tensor(), comm, backend, stream, sequence_parallel);
+}
+
 /// A group that leaves out its `wrong`-th exchange, of those of one kind; -1: all of them.
 class Silent : public PlacementExchange {
  public:
@@ -102,6 +130,71 @@ TEST_CASE("the step of ranks that share sequences or experts has each sum once")
         ++checked;
       }
   CHECK(checked > 150);
+}
+
+TEST_CASE("the step of tensor ranks that share whole experts has each sum once") {
+  const TemporaryFolder dir;
+  int checked = 0;
+  for (const DescribedModel& model : described_models())
+    for (const int context : {1, 2})
+      for (const int expert : {2, 4, 8}) {
+        JobSpec job = tiny_job(Family::llama, dir.path());
+        model.describe(job.model);
+        if (job.model.moe.num_experts == 0 || (context > 1 && job.model.mtp.num_layers > 0)) continue;
+        job.model.moe.num_experts = 8;
+        job.model.moe.capacity_factor = 0;
+        ParallelSpec& p = job.parallelism;
+        p.tensor = 2, p.expert_tensor = 1, p.expert = expert;
+        p.context = context, p.context_blocks = context > 1 ? 4 : 1;
+        p.data = p.lanes = 4;
+        p.pipeline = 2;
+        p.sequence_parallel = checked % 2 == 0;
+        job.recompute =
+            std::array{Recompute::none, Recompute::selective, Recompute::full}[size_t(checked % 3)];
+        job.compute = checked % 5 < 2 ? DType::bf16 : DType::f32;
+        CAPTURE(model.name, context, expert, int(job.recompute));
+        const ModelTables tables = model_tables(job);
+        for (int pp = 0; pp < 2; ++pp)
+          CHECK(placement_problem(tables, job, {.pp = pp}).text_or_empty() == "");
+        ++checked;
+      }
+  CHECK(checked > 30);
+}
+
+TEST_CASE("whole experts whose gradients tensor ranks add, and tokens that each of them sends, are refused") {
+  // Megatron-LM has had several: sums over the tensor group where it has different experts.
+  const TemporaryFolder dir;
+  const JobSpec job = whole_experts_job(dir, describe_biased_products);
+  const auto said = [&](auto change, const MakeTensorTwin& make = {}, int rank = 1) {
+    StageUses uses = stage_uses(model_tables(job), job, {.tp = rank});
+    for (parallel::ParamUse& use : uses.uses) change(use);
+    return placement_problem(uses, job, {.ranks = 2, .rank = rank, .moves = Moves::experts}, make)
+        .text_or_empty();
+  };
+  const auto is_expert = [](const parallel::ParamUse& use) {
+    return use.layout.name.find("layers.1.mlp.experts.") != std::string::npos;
+  };
+  const auto nothing = [](parallel::ParamUse&) {};
+  CHECK(said(nothing) == "");
+  for (const auto change : {&parallel::ParamUse::partial, &parallel::ParamUse::replicated})
+    CHECK_THAT(said([&](parallel::ParamUse& use) {
+                 if (is_expert(use)) use.*change |= axes::tensor;
+               }),
+               Catch::Contains("is added over the tensor group, whose ranks have other experts"));
+  CHECK_THAT(said([&](parallel::ParamUse& use) {
+               if (use.layout.name.ends_with("layers.1.mlp.gate.weight")) use.partial &= ~axes::tensor;
+             }),
+             Catch::Contains("gate.weight") && Catch::Contains("tensor group, and nothing adds it"));
+  CHECK_THAT(said(nothing, make_twin<Greedy>), Catch::Contains("forward of layer 1, along the tensor group"));
+  CHECK_THAT(said(nothing, make_twin<Unclear>, 0),
+             Catch::Contains("forward of layer 1, along the tensor group"));
+  // Each rank of the group saves its own.
+  std::vector<StageUses> ranks;
+  for (int tp = 0; tp < 2; ++tp) ranks.push_back(stage_uses(model_tables(job), job, {.tp = tp}));
+  CHECK(count_problem(model_tables(job).params, ranks).text_or_empty() == "");
+  for (parallel::ParamUse& use : ranks[1].uses) use.counted &= !is_expert(use);
+  CHECK_THAT(count_problem(model_tables(job).params, ranks).text_or_empty(),
+             Catch::Contains("1 ranks of the tensor group count") && Catch::Contains("and 2 should"));
 }
 
 TEST_CASE("keys and values that are not gathered, and gradients of them that are not added, are refused") {

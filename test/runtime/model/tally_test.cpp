@@ -152,17 +152,20 @@ TEST_CASE("the tally of a step of ranks that share experts is what the rank comp
   const TemporaryFolder dir;
   // Where every token meets all experts, the rows that a plan assumes are those that there are.
   for (const auto describe : {describe_shared_expert, describe_narrow_experts})
-    for (const auto& [expert, context, dp, pp, tp, zero] : {std::tuple{2, 1, 2, 1, 1, 3},
-                                                            {4, 1, 4, 1, 1, 1},
-                                                            {8, 1, 8, 1, 1, 2},
-                                                            {2, 1, 2, 2, 1, 2},
-                                                            {4, 2, 2, 1, 1, 0},
-                                                            {4, 1, 4, 1, 2, 2},
-                                                            {2, 1, 2, 1, 2, 1}}) {
+    for (const auto& [expert, context, dp, pp, tp, zero, whole] : {std::tuple{2, 1, 2, 1, 1, 3, false},
+                                                                   {4, 1, 4, 1, 1, 1, false},
+                                                                   {8, 1, 8, 1, 1, 2, false},
+                                                                   {2, 1, 2, 2, 1, 2, false},
+                                                                   {4, 2, 2, 1, 1, 0, false},
+                                                                   {4, 1, 4, 1, 2, 2, false},
+                                                                   {2, 1, 2, 1, 2, 1, false},
+                                                                   {2, 1, 2, 1, 2, 2, true},
+                                                                   {8, 2, 2, 1, 2, 1, true}}) {
       JobSpec job = tiny_job(Family::llama, dir.path());
       describe(job.model);
       job.model.moe.num_experts = job.model.moe.top_k = 8;
       job.parallelism.expert = expert;
+      job.parallelism.expert_tensor = whole ? 1 : 0;
       job.parallelism.context = context;
       job.parallelism.context_blocks = 2;
       job.parallelism.data = dp;
@@ -175,7 +178,7 @@ TEST_CASE("the tally of a step of ranks that share experts is what the rank comp
       job.batch.global_sequences = 16;
       job.recompute = std::array{Recompute::none, Recompute::selective, Recompute::full}[size_t(zero % 3)];
       job.checkpoint.on_exit = false;
-      CAPTURE(expert, context, dp, pp, tp, zero);
+      CAPTURE(expert, context, dp, pp, tp, zero, whole);
       check(job);
     }
 }

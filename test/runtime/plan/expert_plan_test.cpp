@@ -134,3 +134,41 @@ TEST_CASE("a token is planned once for each rank of its experts, and its results
   CHECK(rows(4) > 3 * 3 * of_4 + 2 * 2 * 0.75);
   CHECK(rows(4) < 3 * 3 * of_4 + 2 * 2 * 0.75 + few);
 }
+
+TEST_CASE("tensor ranks with whole experts send their part of the tokens, and get its rows alone") {
+  const auto traffic = [](int expert, bool whole) {
+    JobSpec job = parsed(with_experts(1, "cpu", "none"));
+    ParallelSpec& p = job.parallelism;
+    p.tensor = p.data = 2, p.expert = expert, p.expert_tensor = whole ? 1 : 0;
+    return std::pair(
+        tally_step({job, device_of_kind(job, DeviceKind::cpu), model_tables(job)}, {}, true).traffic,
+        double(job.tokens_per_step()) / 2 * double(job.model.num_layers * job.model.hidden_size) *
+            double(size_of(job.compute)));
+  };
+  using parallel::TrafficGroup;
+  const auto [whole, tokens] = traffic(4, true);
+  const parallel::TrafficTally cut = traffic(2, false).first;
+  // As above, of half the tokens: 2 experts of 8 on each of 3 others.
+  const double of_2 = 1 - 6.0 * 5 / (8 * 7), few = 0.2;
+  CHECK(whole.sent(TrafficGroup::experts) / tokens > (3 * 3 * of_2 + 2 * 2 * 0.75) / 2);
+  CHECK(whole.sent(TrafficGroup::experts) / tokens < (3 * 3 * of_2 + 2 * 2 * 0.75) / 2 + few);
+  // No tokens are completed where they arrive.
+  CHECK(whole.sent(TrafficGroup::tensor) < cut.sent(TrafficGroup::tensor));
+}
+
+TEST_CASE("a plan says what whole experts would take where tensor ranks cut them, and the reverse") {
+  ParseInput input = with_experts(2, "cpu", "none");
+  const auto text = [&](const std::vector<std::string>& more) {
+    ParseInput other = input;
+    other.overrides.insert(other.overrides.end(), more.begin(), more.end());
+    const JobSpec job = parsed(other);
+    return render_plan(make_report(other, job, device_of_kind(job, DeviceKind::cpu), std::nullopt));
+  };
+  const std::vector<std::string> tensor = {"parallelism.tensor=2", "parallelism.data=2"};
+  CHECK_THAT(text({}), !Catch::Contains("columns wide"));
+  CHECK_THAT(text(tensor), Catch::Contains("experts are 12 columns wide") &&
+                               Catch::Contains("with expert_tensor = 1 and expert = 4 they would be 24"));
+  input.overrides = {"parallelism.expert=4", "parallelism.expert_tensor=1"};
+  CHECK_THAT(text(tensor), Catch::Contains("experts are 24 columns wide") &&
+                               Catch::Contains("with expert_tensor = 2 and expert = 2 they would be 12"));
+}

@@ -91,6 +91,7 @@ const std::vector<Broken> kOverrides = {
     {{"parallelism.data=3", "parallelism.world_size=12", "parallelism.zero_stage=2", "parallelism.reduction=fast"},
      {"E0315 with ZeRO-2 and fast sums the data parallel size must divide the number of lanes"}},
     {{"parallelism.expert=2"}, {"E0320 the model has no experts to share"}},
+    {{"parallelism.expert_tensor=1"}, {"E0321 the model has no experts to be kept whole"}},
     {{"parallelism.reduction_algorithm=halving"}, {}},
     {{"parallelism.data=3", "parallelism.world_size=12", "parallelism.reduction_algorithm=halving"},
      {"E0316 recursive halving needs a power of two of data parallel ranks"}},

@@ -2,17 +2,19 @@
 // model with experts. Method: tiny models with 8 experts, of which tokens choose 2 or 3, documents on and
 // off, thread ranks, against one rank that has them all: losses, gradient norms, validation losses and root
 // hash, over expert 2, 4 and 8, data, context, tensor, pipeline, schedules, ZeRO stages, recomputation and
-// optimizers. An expert that gets all rows and experts that get none are among them: a router of large
+// optimizers; the same of whole experts that tensor ranks share, against the least width. An expert that gets all rows and experts that get none are among them: a router of large
 // weights chooses alike for all tokens.
 #include <catch2/catch.hpp>
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/plan/plan.h"
 #include "runtime/plan/rank_plan.h"
 #include "test/support/described_models.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -62,6 +64,15 @@ struct SharedMeshes {
     }
   }
 };
+
+std::vector<std::pair<int64_t, double>> drops_of(const ThreadRun& run) {
+  std::vector<std::pair<int64_t, double>> drops;
+  for (const std::string& line : run.lines) {
+    const Json of = parse_json(line);
+    drops.emplace_back(of["dropped_slots"].get<int64_t>(), of["dropped_share"].get<double>());
+  }
+  return drops;
+}
 
 }  // namespace
 
@@ -202,14 +213,6 @@ TEST_CASE("expert ranks: what is dropped is counted, the same on every mesh", "[
   job.model.moe.aux_loss_coefficient = 0;
   job.model.moe.capacity_factor = 2;
   job.schedule.lr = 0.3;  // one expert takes over
-  const auto drops_of = [](const ThreadRun& run) {
-    std::vector<std::pair<int64_t, double>> drops;
-    for (const std::string& line : run.lines) {
-      const Json of = parse_json(line);
-      drops.emplace_back(of["dropped_slots"].get<int64_t>(), of["dropped_share"].get<double>());
-    }
-    return drops;
-  };
   const auto alone = drops_of(meshes.run(job));
   REQUIRE(alone.size() == size_t(kSharedSteps));
   const int64_t layers = job.model.num_layers - 1, slots = layers * job.tokens_per_step();
@@ -264,4 +267,112 @@ TEST_CASE("expert ranks: a run goes on with the same bits at another width", "[b
       meshes.run(on_mesh(base, {.expert = 2, .data = 2, .pipeline = 2, .zero = 1}), begun.checkpoint, 3);
   const ThreadRun rest = meshes.run(on_mesh(base, {.expert = 8, .data = 8, .zero = 2}), wider.checkpoint);
   CHECK(rest.root_hash == alone.root_hash);
+}
+
+/// On two tensor ranks, each of which has whole experts.
+JobSpec on_whole_experts(JobSpec job) {
+  job.parallelism.tensor = 2;
+  job.parallelism.expert_tensor = 1;
+  job.parallelism.expert = 2;
+  return job;
+}
+
+TEST_CASE("whole experts: the same bits at every width, and nearly those of cut ones", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = on_whole_experts(with_experts(dir, DType::f32));
+  meshes.check(job, {{.expert = 2, .data = 2, .zero = 0},
+                     {.expert = 4, .data = 2, .zero = 1},
+                     {.expert = 2, .data = 3, .zero = 1},
+                     {.expert = 8, .data = 4, .zero = 3, .recompute = Recompute::full},
+                     {.expert = 4, .data = 4, .zero = 2, .recompute = Recompute::selective},
+                     {.expert = 4, .data = 2, .pipeline = 2, .schedule = Schedule::zb_h1}});
+  const ThreadRun whole = meshes.run(job);
+  job.parallelism.expert_tensor = 0, job.parallelism.expert = 1;
+  const ThreadRun cut = meshes.run(job);
+  for (size_t i = 0; i < size_t(kSharedSteps); ++i) {
+    CHECK(whole.losses.at(i) == Approx(cut.losses.at(i)).epsilon(tolerance::kLossWholeExperts));
+    CHECK(whole.grad_norms.at(i) == Approx(cut.grad_norms.at(i)).epsilon(tolerance::kLossWholeExperts));
+  }
+  CHECK(whole.root_hash != cut.root_hash);
+  job = on_whole_experts(with_experts(dir, DType::bf16));
+  job.parallelism.sequence_parallel = false;
+  meshes.check(job,
+               {{.expert = 8, .data = 4, .zero = 2}, {.expert = 4, .data = 2, .pipeline = 2, .zero = 3}});
+}
+
+TEST_CASE("whole experts: in cut sequences, of all kinds", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  for (const auto describe :
+       {describe_grouped_experts, describe_biased_products, describe_shared_expert, describe_narrow_experts,
+        describe_capped_experts, describe_capped_narrow_experts}) {
+    JobSpec job = on_whole_experts(in_two_blocks(dir, describe));
+    job.parallelism.sequence_parallel = false;
+    meshes.check(job, {{.expert = 4, .data = 2, .zero = 3, .recompute = Recompute::selective},
+                       {.expert = 4, .context = 2, .zero = 1, .recompute = Recompute::full},
+                       {.expert = 8, .context = 2, .data = 2, .zero = 2}});
+  }
+}
+
+TEST_CASE("whole experts: each tensor rank's tokens are under a capacity, and drops are counted once",
+          "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  const JobSpec cut = in_two_blocks(dir, describe_capped_experts);
+  JobSpec job = on_whole_experts(cut);
+  job.parallelism.sequence_parallel = false;
+  const auto drops = drops_of(meshes.run(job));
+  REQUIRE(drops.size() == size_t(kSharedSteps));
+  CHECK(drops.front().first > 0);
+  CHECK(drops_of(meshes.run(on_mesh(job, {.expert = 8, .context = 2, .data = 2, .zero = 2}))) == drops);
+  // Under a capacity of half the tokens about as many are dropped.
+  const auto of_all = drops_of(meshes.run(cut));
+  CHECK(double(drops.front().first) > 0.7 * double(of_all.front().first));
+  CHECK(double(drops.front().first) < 1.5 * double(of_all.front().first));
+}
+
+TEST_CASE("whole experts: lanes of one micro-batch, every optimizer", "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec job = on_whole_experts(with_experts(dir, DType::f32));
+  job.parallelism.lanes = job.batch.global_sequences = 16;
+  job.optimizer.type = OptimizerType::muon;
+  meshes.check(job, {{.expert = 8, .data = 4, .zero = 2}, {.expert = 4, .data = 4, .zero = 1}});
+  job.optimizer.type = OptimizerType::adamw;
+  job.optimizer.moments = kernels::Moments::int8;
+  meshes.check(job, {{.expert = 4, .data = 4, .zero = 3, .recompute = Recompute::full}});
+}
+
+TEST_CASE("whole experts: a run goes on with the same bits at another width, and cut from then on",
+          "[bits]") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  const JobSpec base = on_whole_experts(with_experts(dir, DType::f32));
+  const ThreadRun alone = meshes.run(base);
+  const ThreadRun begun = meshes.run(on_mesh(base, {.expert = 8, .data = 4, .zero = 3}), "", 2);
+  const ThreadRun wider =
+      meshes.run(on_mesh(base, {.expert = 4, .data = 2, .pipeline = 2, .zero = 1}), begun.checkpoint, 3);
+  CHECK(meshes.run(on_mesh(base, {.expert = 2, .data = 4, .zero = 2}), wider.checkpoint).root_hash ==
+        alone.root_hash);
+  JobSpec cut = on_mesh(base, {.expert = 2, .data = 2});
+  cut.parallelism.expert_tensor = 0;
+  CHECK(meshes.run(cut, wider.checkpoint).losses.back() ==
+        Approx(alone.losses.back()).epsilon(tolerance::kLossWholeExperts));
+}
+
+TEST_CASE("whole experts take the memory that the plan says") {
+  const TemporaryFolder dir;
+  SharedMeshes meshes{dir};
+  JobSpec cut = on_mesh(with_experts(dir, DType::bf16), {.expert = 2, .data = 2});
+  cut.parallelism.tensor = 2;
+  const JobSpec whole = on_mesh(on_whole_experts(with_experts(dir, DType::bf16)), {.expert = 4, .data = 2});
+  const ThreadRun of_cut = meshes.run(cut, "", 1), of_whole = meshes.run(whole, "", 1);
+  for (size_t rank = 0; rank < of_whole.allocated_bytes.size(); ++rank) {
+    const auto planned = [&](const JobSpec& j) {
+      return int64_t(rank_memory(j, DeviceKind::cpu, parallel::position_of(j.mesh(), int(rank))).total());
+    };
+    CHECK(int64_t(of_whole.allocated_bytes[rank]) - int64_t(of_cut.allocated_bytes[rank]) ==
+          planned(whole) - planned(cut));
+  }
 }

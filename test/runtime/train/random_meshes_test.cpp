@@ -36,6 +36,7 @@ struct Base {
   void (*describe)(ModelSpec&) = nullptr;
   bool documents = false;
   OptimizerType optimizer = OptimizerType::adamw;
+  bool whole_experts = false;  ///< of tensor ranks, which share them
 };
 void capped_narrow_experts(ModelSpec& m) {
   describe_capped_narrow_experts(m);
@@ -89,7 +90,16 @@ constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                             .sequences = 8,
                             .context_blocks = 2,
                             .describe = capped_narrow_experts,
-                            .documents = true}};
+                            .documents = true},
+                           {.family = Family::llama,
+                            .compute = DType::f32,
+                            .tensor = 2,
+                            .lanes = 4,
+                            .sequences = 8,
+                            .context_blocks = 2,
+                            .describe = eight_experts,
+                            .documents = true,
+                            .whole_experts = true}};
 
 JobSpec job_of(const Base& base, const std::string& dir) {
   JobSpec job = tiny_job(base.family, dir);
@@ -98,6 +108,7 @@ JobSpec job_of(const Base& base, const std::string& dir) {
   job.optimizer.type = base.optimizer;
   job.compute = base.compute;
   job.parallelism.tensor = base.tensor;
+  if (base.whole_experts) job.parallelism.expert_tensor = 1, job.parallelism.expert = base.tensor;
   job.parallelism.lanes = base.lanes;
   job.parallelism.reduction_dtype = base.reduction;
   job.parallelism.context_blocks = base.context_blocks;
@@ -121,7 +132,7 @@ class Combination {
       if (p.context_blocks > 1) p.context = 1 << draw(3);
       if (experts > 0) p.expert = 1 << draw(4);
     } while (p.mesh().world_size() > 8 || p.context > p.context_blocks ||
-             p.ranks_of_parameters() % p.expert != 0 ||
+             p.ranks_of_experts() % p.expert != 0 || p.expert % p.token_parts() != 0 ||
              ((p.context_blocks > 1 || p.expert > 1) && p.lanes % p.data != 0));
     p.context_comm_type = parallel::ContextComm::all_gather;
     if (p.context > 1 && has_whole_heads(job.model.num_kv_heads, p.tensor, p.context))
