@@ -135,6 +135,17 @@ void SinkBackward::check() const {
   check_f32_row(dsinks, heads());
 }
 
+void Quantize::check() const {
+  check_same({x, y});
+  ENSURE(groups != Fp8Groups::blocks, "only a weight is in blocks");
+  ENSURE(!offsets || (offsets.dtype == DType::i32 && offsets.rows == 1), "{} rows of offsets", offsets.rows);
+}
+
+void QuantizeWeight::check() const {
+  ENSURE(is_activation(w.dtype) && (groups == Fp8Groups::blocks || groups == Fp8Groups::whole));
+  ENSURE(parts > 0 && w.rows % parts == 0, "{} rows of {} weights", w.rows, parts);
+}
+
 void check_logits(const Matrix& logits, float cap) {
   ENSURE(is_activation(logits.dtype) && logits.cols > 0);
   ENSURE(cap >= 0, "a cap of {}", cap);

@@ -23,13 +23,14 @@
 //  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
 //  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
 //                       so that a caller can move or cut it; an op on a list of boxes has none
-// Those of norms, activations, the loss, experts and latent attention are in norm_ops.h, activation_ops.h,
-// loss_ops.h, moe_ops.h and latent_ops.h.
+// Those of norms, activations, the loss, experts, latent attention and FP8 are in norm_ops.h,
+// activation_ops.h, loss_ops.h, moe_ops.h, latent_ops.h and fp8_ops.h.
 #pragma once
 #include <span>
 #include <variant>
 
 #include "kernels/activation_ops.h"
+#include "kernels/fp8_ops.h"
 #include "kernels/latent_ops.h"
 #include "kernels/loss_ops.h"
 #include "kernels/moe_ops.h"
@@ -360,6 +361,6 @@ using Op =
                  ScaledAdd, Route, RouteBackward, AddCounts, CountMargins, SortByExpert, TokensOfRanks,
                  GatherRows, CombineRows, ScaleRows, ScaleRowsBackward, GateRows, GateRowsBackward,
                  AddExpertBias, ExpertBiasBackward, ExpertBiasWeights, GroupedForward, GroupedBackwardInput,
-                 GroupedBackwardWeight, ExpandKeys, ExpandKeysBackward>;
+                 GroupedBackwardWeight, ExpandKeys, ExpandKeysBackward, Quantize, QuantizeWeight>;
 
 }  // namespace trainctl::kernels

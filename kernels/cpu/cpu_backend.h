@@ -100,6 +100,8 @@ class CpuBackend final : public HostDevice {
   void compute(const GroupedBackwardWeight& op);
   void compute(const ExpandKeys& op);
   void compute(const ExpandKeysBackward& op);
+  void compute(const Quantize& op);
+  void compute(const QuantizeWeight& op);
   template <typename O>
     requires requires(const O& op) { op.product(); }
   void compute(const O& op) {   // of two ops, not fused
@@ -152,6 +154,9 @@ class CpuBackend final : public HostDevice {
   Matrix widened(const Matrix& x, ScratchUse use);
   void multiply(ProductArguments arguments);
   void multiply(std::span<const ProductArguments> products);  ///< of one dtype
+  void quantize_whole(const Quantize& op);
+  void quantize_columns(const Quantize& op);
+  void quantize_blocks(const Matrix& w);
   void add_blocks(const Matrix& blocks, float* to, bool accumulate);
 
   static constexpr int64_t kTileElements = 32768;

@@ -89,6 +89,9 @@ void enqueue(const Queue&, const GateRowsBackward&);
 void enqueue(const Queue&, const AddExpertBias&);
 void enqueue(const Queue&, const ExpertBiasBackward&);
 void enqueue(const Queue&, const ExpertBiasWeights&);
+// fp8.cu
+void enqueue(const Queue&, const Quantize&);
+void enqueue(const Queue&, const QuantizeWeight&);
 // moe.cu
 /// w: the experts' weights as one matrix.
 void grouped_forward(const Queue&, const GroupedForward&, const Matrix& w);

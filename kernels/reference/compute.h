@@ -92,6 +92,8 @@ void compute(const GroupedBackwardInput& op);
 void compute(const GroupedBackwardWeight& op);
 void compute(const ExpandKeys& op);
 void compute(const ExpandKeysBackward& op);
+void compute(const Quantize& op);
+void compute(const QuantizeWeight& op);
 /// Ops that a device may fuse.
 template <typename O>
   requires requires(const O& op) { op.product(); }

@@ -96,19 +96,29 @@ class BlockBackend final : public kernels::Backend {
   }
 
  private:
+  /// Rows of experts are those of one block already.
+  void run_op(kernels::Stream& stream, const kernels::Quantize& op) {
+    if (op.offsets)
+      device_.run(stream, op);
+    else
+      run_blocks(stream, op);
+  }
   template <typename Op>
   void run_op(kernels::Stream& stream, const Op& op) {
-    if constexpr (mixes_rows<Op>) {
-      ArraySizes sizes;
-      Op sized = op;
-      sized.arguments(sizes);
-      for (int block = 0; block < blocks_; ++block) {
-        Op of_block = op;
-        of_block.arguments(BlockCut{params_, rows_, blocks_, block, sizes.bytes});
-        device_.run(stream, of_block);
-      }
-    } else {
+    if constexpr (mixes_rows<Op>)
+      run_blocks(stream, op);
+    else
       device_.run(stream, op);
+  }
+  template <typename Op>
+  void run_blocks(kernels::Stream& stream, const Op& op) {
+    ArraySizes sizes;
+    Op sized = op;
+    sized.arguments(sizes);
+    for (int block = 0; block < blocks_; ++block) {
+      Op of_block = op;
+      of_block.arguments(BlockCut{params_, rows_, blocks_, block, sizes.bytes});
+      device_.run(stream, of_block);
     }
   }
   void run_op(kernels::Stream& stream, const kernels::Sum& op) {

@@ -78,8 +78,8 @@ constexpr float kLatentEps = 1e-6f;
 /// Makes a plan from the description of its layers.
 class PlanBuilder {
  public:
-  PlanBuilder(const ModelSpec& m, ModelPlan& plan)
-      : m_(m), layer_(m.layer), names_(kNames[size_t(kind_of(m.family).names)]), plan_(plan) {
+  PlanBuilder(const ModelSpec& m, const Fp8Spec& fp8, ModelPlan& plan)
+      : m_(m), layer_(m.layer), fp8_(fp8), names_(kNames[size_t(kind_of(m.family).names)]), plan_(plan) {
     norm_ = {layer_.norm == LayerNormKind::layernorm ? NormKind::layernorm : NormKind::rmsnorm,
              float(m.norm_eps), is_one_plus() ? 1.0f : 0.0f};
   }
@@ -93,7 +93,7 @@ class PlanBuilder {
                                    .cols = m_.hidden_size};
     plan_.layer_prefix = names_.layers;
     for (int64_t i = 0; i < m_.num_layers; ++i)
-      plan_.layers.push_back(layer_of(m_.kind_of_layer(i), m_.has_experts(i)));
+      plan_.layers.push_back(layer_of(m_.kind_of_layer(i), m_.has_experts(i), multiplies_fp8(i)));
     plan_.head = {norm_, norm_parameters(names_.last_norm), std::nullopt};
     if (!m_.tie_embeddings) plan_.head.weight = vocabulary("lm_head.weight", ParamRole::head);
     plan_.ends = {float(m_.embedding_scale),
@@ -120,9 +120,28 @@ class PlanBuilder {
     return norm_;
   }
 
+  bool multiplies_fp8(int64_t layer) const {
+    const bool is_kept = (layer == 0 && fp8_.keeps(Fp8Kept::first)) ||
+                         (layer + 1 == m_.num_layers && fp8_.keeps(Fp8Kept::last));
+    return fp8_.exists() && !is_kept;
+  }
+  /// Of a sublayer with these products. Both kept: as if there were no FP8, so that no room is taken.
+  Fp8Plan fp8_plan(Fp8Kept in, Fp8Kept out) const {
+    if (fp8_.keeps(in) && fp8_.keeps(out)) return {};
+    return {fp8_.recipe, fp8_.gradients, fp8_.keeps(in), fp8_.keeps(out)};
+  }
+  void multiply_fp8(SublayerPlan& sublayer) const {
+    std::visit(
+        [&](auto& plan) {
+          constexpr bool attends = requires { plan.heads; };
+          plan.fp8 = attends ? fp8_plan(Fp8Kept::qkv, Fp8Kept::out) : fp8_plan(Fp8Kept::up, Fp8Kept::down);
+        },
+        sublayer);
+  }
+
   /// Equal layers share one value.
-  LayerRef layer_of(LayerKind kind, bool has_experts) {
-    const std::pair key(kind, has_experts);
+  LayerRef layer_of(LayerKind kind, bool has_experts, bool fp8) {
+    const std::tuple key(kind, has_experts, fp8);
     const auto known = kinds_.find(key);
     if (known != kinds_.end()) return known->second;
     LayerPlan layer{{}, plan_.precision};
@@ -134,6 +153,8 @@ class PlanBuilder {
       layer.sublayers.emplace_back(moe());
     else
       layer.sublayers.emplace_back(mlp());
+    if (fp8)
+      for (SublayerPlan& sublayer : layer.sublayers) multiply_fp8(sublayer);
     for (const auto& [other, plan] : kinds_)
       if (*plan == layer) return kinds_[key] = plan;
     return kinds_[key] = std::make_shared<const LayerPlan>(std::move(layer));
@@ -403,22 +424,23 @@ class PlanBuilder {
 
   const ModelSpec& m_;
   const LayerSpec& layer_;
+  const Fp8Spec& fp8_;
   const Names& names_;
   NormPlan norm_;
   ModelPlan& plan_;
-  std::map<std::pair<LayerKind, bool>, LayerRef> kinds_;
+  std::map<std::tuple<LayerKind, bool, bool>, LayerRef> kinds_;
 };
 
 }  // namespace
 
-ModelPlan model_plan(const ModelSpec& m, DType compute) {
+ModelPlan model_plan(const ModelSpec& m, DType compute, const Fp8Spec& fp8) {
   ModelPlan plan{.family = m.family,
                  .hidden = m.hidden_size,
                  .vocabulary = m.vocab_size,
                  .init = m.init,
                  .mup_ratio = m.mup_ratio(),
                  .precision = precision_of(compute)};
-  PlanBuilder(m, plan).build();
+  PlanBuilder(m, fp8, plan).build();
   return plan;
 }
 
@@ -458,37 +480,6 @@ bool compute_the_same(const ModelPlan& a, const ModelPlan& b) {
          a.head.norm == b.head.norm && a.head.norm_parameters == b.head.norm_parameters &&
          a.head.weight == b.head.weight && a.ends.embedding_scale == b.ends.embedding_scale &&
          a.ends.logits.scale == b.ends.logits.scale && a.ends.logits.cap == b.ends.logits.cap;
-}
-
-LayerShape layer_shape(const ModelPlan& model, const BatchSpec& batch, int64_t seq_len,
-                       const ParallelSpec& parallelism) {
-  const int tensor = parallelism.tensor;
-  const parallel::SequenceCut cut{.blocks = int(parallelism.context_blocks),
-                                  .ranks = parallelism.context,
-                                  .sequences = batch.micro_sequences,
-                                  .seq_len = seq_len};
-  const int64_t rows = cut.rows();
-  return {.compute = model.precision.activations,
-          .micro_sequences = batch.micro_sequences,
-          .seq_len = seq_len,
-          .hidden = model.hidden,
-          .tensor = tensor,
-          .rows = rows,
-          .local_rows = parallelism.sequence_parallel && tensor > 1 ? rows / tensor : rows,
-          .cut = cut,
-          .expert_ranks = parallelism.expert,
-          .token_parts = parallelism.token_parts(),
-          .exchanges_heads = parallelism.exchanges_heads()};
-}
-
-Widest widest_of(const ModelPlan& model, const LayerShape& shape) {
-  Widest widest;
-  for (const LayerRef& layer : model.unlike_layers()) widen(widest, *layer, shape);
-  if (!model.mtp.empty()) {
-    widest.columns = std::max(widest.columns, 2 * model.hidden);
-    widest.depth = std::max(widest.depth, 2 * model.hidden);
-  }
-  return widest;
 }
 
 }  // namespace trainctl

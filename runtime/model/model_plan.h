@@ -66,7 +66,7 @@ struct ModelPlan {
 };
 
 /// compute: the dtype of activations and of matrices' compute copies.
-ModelPlan model_plan(const ModelSpec& model, DType compute = DType::f32);
+ModelPlan model_plan(const ModelSpec& model, DType compute = DType::f32, const Fp8Spec& fp8 = {});
 
 /// Whether both have the same parameters and compute the same logits from them; modules of multi-token
 /// prediction, which are of training alone, do not matter.

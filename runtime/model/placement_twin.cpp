@@ -386,6 +386,10 @@ class PlacementBackend final : public kernels::Backend {
     if (op.weights) alike("the weights of the loss and its sums", p_.at(op.weights), p_.at(op.lse));
   }
 
+  /// Each value by itself, with a scale near it: a part of a sum stays one.
+  void place(const kernels::Quantize& op) { p_.set(op.y, p_.of(op.x)); }
+  void place(const kernels::QuantizeWeight&) const {}
+
   void place(const kernels::AdamW&) const {}
   void place(const kernels::Lion&) const {}
   void place(const kernels::Sgd&) const {}

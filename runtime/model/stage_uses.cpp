@@ -222,7 +222,7 @@ std::vector<VirtualStageClass> StageUses::stage_class() const {
 }
 
 ModelTables model_tables(const JobSpec& job, std::optional<ModelPlan> model) {
-  ModelTables tables{.model = model ? std::move(*model) : model_plan(job.model, job.compute)};
+  ModelTables tables{.model = model ? std::move(*model) : model_plan(job.model, job.compute, job.fp8)};
   tables.shape = layer_shape(tables.model, job.batch, job.data.seq_len, job.parallelism);
   tables.params = parameter_table(tables.model, job.optimizer, job.parallelism.cut_for_tensor());
   tables.grids = chunk_grids(tables.params, job.checkpoint.chunk_mib);

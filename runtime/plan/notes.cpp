@@ -38,6 +38,17 @@ std::string uneven_width_note(const JobSpec& job) {
       parallel::sums_at_once(parallel::lanes_of_rank(int(p.lanes), even, 0)));
 }
 
+/// What the room for rounded operands takes.
+std::string fp8_note(const PlanReport& r) {
+  JobSpec without = r.job;
+  without.fp8 = {};
+  const auto of = [](const JobPlan& plan) { return double(plan.worst().stage.scratch()); };
+  return fmt::format(
+      "FP8 products are made of operands that are rounded first, in {} of memory, and multiplied in {}: the "
+      "step takes no less time than without",
+      memory_text(of(r.plan) - of(make_plan(without, r.device))), name_of(r.job.compute));
+}
+
 /// What it costs to gather weights part by part, or to keep them then.
 std::string gathers_note(const PlanReport& r) {
   JobSpec other = r.job;
@@ -215,6 +226,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
   if (shards_weights(r.job.parallelism)) notes.push_back(gathers_note(r));
   if (r.job.optimizer.type == OptimizerType::muon) notes.push_back(muon_note(r));
+  if (r.job.fp8.exists()) notes.push_back(fp8_note(r));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)
     notes.push_back(

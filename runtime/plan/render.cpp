@@ -71,14 +71,15 @@ std::string header_lines(const PlanReport& r) {
   std::string out;
   const bool has_experts = r.plan.active_parameters < r.plan.parameters;
   out += fmt::format(
-      "Job      {} · {} {} params{}{} ({} without embeddings) · {} compute, f32 master weights\n", job.name,
+      "Job      {} · {} {} params{}{} ({} without embeddings) · {} compute{}, f32 master weights\n", job.name,
       word_of(job.model.family), count_text(double(r.plan.parameters)),
       has_experts ? fmt::format(", {} of them active", count_text(double(r.plan.active_parameters))) : "",
       r.plan.mtp_parameters > 0
           ? fmt::format(", {} in {} of multi-token prediction", count_text(double(r.plan.mtp_parameters)),
                         count_of(job.model.mtp.num_layers, "module"))
           : "",
-      count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute));
+      count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute),
+      job.fp8.exists() ? fmt::format(", FP8 products by {}", word_of(job.fp8.recipe)) : "");
   out += fmt::format(
       "Layout   {} = tensor {}{} x pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}{}\n",
       count_of(mesh.world_size(), "rank"), mesh.tp, mesh.cp > 1 ? fmt::format(" x context {}", mesh.cp) : "",

@@ -302,6 +302,7 @@ void check_parallelism(Resolution& r) {
   check_pipeline(r);
   check_lanes(r);
   check_sharing(r);
+  check_fp8(r);
   check_recompute(r);
 }
 

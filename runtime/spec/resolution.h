@@ -96,6 +96,7 @@ void check_layer(Resolution& resolution);
 void check_latent(Resolution& resolution);
 void check_mtp(Resolution& resolution);
 void check_sharing(Resolution& resolution);
+void check_fp8(Resolution& resolution);
 void check_parallelism(Resolution& resolution);
 void check_training(Resolution& resolution);
 void check_operation(Resolution& resolution);

@@ -156,6 +156,19 @@ inline void describe_capped_narrow_experts(ModelSpec& m) {
   m.moe.capacity_factor = 1;
 }
 
+/// Sizes in blocks of 128, for two tensor ranks.
+inline void describe_blocks(ModelSpec& m) {
+  m.hidden_size = 128, m.num_layers = 2;
+  m.head_dim_given = 64, m.num_kv_heads = m.num_heads;
+  m.ffn_size = 256;
+}
+inline void describe_blocks_of_experts(ModelSpec& m) {
+  describe_shared_expert(m);
+  describe_blocks(m);
+  m.moe.num_experts = 4;
+  m.moe.expert_ffn_size = m.moe.shared_ffn_size = 256;
+}
+
 /// Without modules of multi-token prediction.
 inline const std::vector<DescribedModel>& described_layers() {
   static const std::vector<DescribedModel> all = {

@@ -59,6 +59,8 @@ inline constexpr double kLossWholeExperts = 1e-5;
 /// bf16 keeps 8 bits of each number: the relative rounding of a logit is 2^-9, about 0.01 of a loss near 5; averaged over 256 targets
 /// and 20 steps of drift the curves stay within 0.02.
 inline constexpr double kLossBf16 = 0.02;
+/// Of a loss whose products are in FP8, or of its gradients, relative.
+inline constexpr double kLossFp8 = 0.02;
 /// f32 with Muon against another tensor-parallel width, over 20 steps: the first five Newton-Schulz steps multiply a small singular value,
 /// and the rounding in it, by up to 3.4^5 = 485.
 inline constexpr double kLossMuonTensor = 2e-2;

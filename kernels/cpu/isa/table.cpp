@@ -38,6 +38,10 @@ void sgd(const UpdateBox& box, const SgdStep& step);
 void read_moments(const MomentBlock& block, float* out);
 void write_moments(const MomentBlock& block, float* values, uint32_t update);
 double sum_squares(const Matrix& x);
+float largest_finite(const Matrix& x);
+void quantize_group(const Quantize& op, float largest);
+void quantize_rows(const Quantize& op);
+void quantize_columns(const Quantize& op);
 
 const KernelTable kTable = {
     .copy = copy,
@@ -76,6 +80,10 @@ const KernelTable kTable = {
     .read_moments = read_moments,
     .write_moments = write_moments,
     .sum_squares = sum_squares,
+    .largest_finite = largest_finite,
+    .quantize_group = quantize_group,
+    .quantize_rows = quantize_rows,
+    .quantize_columns = quantize_columns,
 };
 
 }  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

@@ -62,6 +62,10 @@ struct KernelTable {
   void (*read_moments)(const MomentBlock& block, float* out);
   void (*write_moments)(const MomentBlock& block, float* values, uint32_t update);
   double (*sum_squares)(const Matrix& x);
+  float (*largest_finite)(const Matrix& x);  ///< of sizes; 0: none
+  void (*quantize_group)(const Quantize&, float largest);
+  void (*quantize_rows)(const Quantize&);
+  void (*quantize_columns)(const Quantize&);  ///< of one group of each column
 };
 
 namespace v2 {

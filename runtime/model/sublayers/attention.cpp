@@ -91,13 +91,13 @@ class Attention : public Sublayer {
         key_cols_(key_cols(plan, c.shape)),
         norm_(plan.norm, uses, kNormNumbers),
         qkv_(c, uses.use(plan.qkv_weight), uses.use(plan.qkv_bias), qkv_cols(plan, c.shape), c.shape.hidden,
-             of_layer[kQkvBias]),
+             of_layer[kQkvBias], ProductFormat(plan.fp8, plan.fp8.keeps_in)),
         shared_(ranks_of_head(plan, c.shape), plan.head_dim, kSharedNumbers),
         qk_norms_(plan.qk_norm, plan.qk, qk_sizes(plan, c.shape), uses.use(plan.q_norm),
                   uses.use(plan.k_norm), kQkNumbers),
         sinks_(uses.use(plan.sinks)),
         proj_(c, uses.use(plan.proj_weight), uses.use(plan.proj_bias), c.shape.hidden, attention_cols(shape_),
-              of_layer[kProjBias]),
+              of_layer[kProjBias], ProductFormat(plan.fp8, plan.fp8.keeps_out)),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {}
 
   void pack(const LayerContext& c) override {
@@ -107,10 +107,10 @@ class Attention : public Sublayer {
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     attend(c, t, previous, delta);
-    c.backend.run(
-        c.stream,
-        kernels::LinearForward{
-            .x = output(t), .w = &proj_.packed(), .bias = proj_.bias_once(c), .y = exit_.part(c, t)});
+    c.backend.run(c.stream, kernels::LinearForward{.x = proj_.seen(c, t, output(t)),
+                                                   .w = &proj_.packed(),
+                                                   .bias = proj_.bias_once(c),
+                                                   .y = exit_.part(c, t)});
     return exit_.forward(c, t);
   }
 
@@ -129,8 +129,9 @@ class Attention : public Sublayer {
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     exit_.backward_input(c, t, dout, at);
     c.backend.run(c.stream,
-                  kernels::LinearBackwardInput{
-                      .dy = t[size_t(exit_.gradient())], .w = &proj_.packed(), .dx = t[kAttentionGradient]});
+                  kernels::LinearBackwardInput{.dy = proj_.seen_gradient(c, t, t[size_t(exit_.gradient())]),
+                                               .w = &proj_.packed(),
+                                               .dx = t[kAttentionGradient]});
     const Matrix dattention = t[kAttentionGradient];
     const Heads h = product_heads(t[kQkv]), d = product_heads(t[kQkvGradient]), seen = seen_heads(t);
     Heads dseen = d;
@@ -164,17 +165,18 @@ class Attention : public Sublayer {
     if (norms_whole_heads()) qk_norms_.backward_input(c, t, h.q, seen_before_norm(t), d.q, dseen.k, at);
     if (shared_.exists()) shared_.sum(c, t, d.k, d.v);
     if (norms_projections()) qk_norms_.backward_input(c, t, h.q, h.k, d.q, d.k, at);
-    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = t[kQkvGradient], .w = &qkv_.packed(),
+    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = qkv_.seen_gradient(c, t, t[kQkvGradient]),
+                                                         .w = &qkv_.packed(),
                                                          .dx = c.scratch.partial});
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
   }
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    proj_.backward_weight(c, t[size_t(exit_.gradient())], output(t), at);
+    proj_.backward_weight(c, t, t[size_t(exit_.gradient())], output(t), at);
     if (sinks_ >= 0) add_waiting(c, t, sinks_, kSinksGradient, at);
     if (qk_norms_.exists()) qk_norms_.backward_weight(c, t, at);
-    qkv_.backward_weight(c, t[kQkvGradient], t[kNorm], at);
+    qkv_.backward_weight(c, t, t[kQkvGradient], t[kNorm], at);
     norm_.backward_weight(c, t, at);
   }
 
@@ -182,8 +184,10 @@ class Attention : public Sublayer {
   /// As far as the input of the last product.
   void attend(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
     norm_.forward(c, t, previous, delta);
-    c.backend.run(c.stream, kernels::LinearForward{
-                                .x = t[kNorm], .w = &qkv_.packed(), .bias = qkv_.bias(c), .y = t[kQkv]});
+    c.backend.run(
+        c.stream,
+        kernels::LinearForward{
+            .x = qkv_.seen(c, t, t[kNorm]), .w = &qkv_.packed(), .bias = qkv_.bias(c), .y = t[kQkv]});
     const Heads h = product_heads(t[kQkv]);
     if (norms_projections()) qk_norms_.forward(c, t, h.q, h.k);
     if (shared_.exists()) shared_.gather(c, t, norms_projections() ? qk_norms_.k(t) : h.k, h.v);
@@ -283,6 +287,7 @@ std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const
       {kLse, Life::activation, DType::f32, s.rows, on_rank.heads},
       {kQkvGradient, Life::gradient, s.compute, s.rows, q},
       {kAttentionGradient, Life::scratch, s.compute, s.rows, a}};
+  declare_fp8(list, s, *this, s.rows);
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   if (qk_norm != QkNorm::none) QkNorms::declare(list, s, qk_norm, qk_sizes(*this, s), kQkNumbers);

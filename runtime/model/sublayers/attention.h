@@ -31,6 +31,7 @@ struct AttentionPlan {
   NormPlan qk;  ///< RMSNorm of queries and keys
   std::optional<Rotary> rotary;
   std::optional<NormPlan> norm, norm_after;
+  Fp8Plan fp8;
   std::vector<ParamDeclaration>
       parameters;  ///< in the order of the checkpoint's names; each declares its place
 

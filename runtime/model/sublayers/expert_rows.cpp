@@ -442,19 +442,21 @@ void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int
 
 void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Linear& w, Matrix y) const {
   for (const Source& s : sources_here(t))
-    c.backend.run(c.stream, kernels::GroupedForward{.x = x.row_range(s.first, s.count),
-                                                    .offsets = s.offsets,
-                                                    .w = &w.packed(),
-                                                    .y = y.row_range(s.first, s.count)});
+    c.backend.run(c.stream,
+                  kernels::GroupedForward{.x = w.seen(c, t, x.row_range(s.first, s.count), s.offsets),
+                                          .offsets = s.offsets,
+                                          .w = &w.packed(),
+                                          .y = y.row_range(s.first, s.count)});
 }
 
 void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy, const Linear& w,
                                    Matrix dx) const {
   for (const Source& s : sources_here(t))
-    c.backend.run(c.stream, kernels::GroupedBackwardInput{.dy = dy.row_range(s.first, s.count),
-                                                          .offsets = s.offsets,
-                                                          .w = &w.packed(),
-                                                          .dx = dx.row_range(s.first, s.count)});
+    c.backend.run(c.stream, kernels::GroupedBackwardInput{
+                                .dy = w.seen_gradient(c, t, dy.row_range(s.first, s.count), s.offsets),
+                                .offsets = s.offsets,
+                                .w = &w.packed(),
+                                .dx = dx.row_range(s.first, s.count)});
 }
 
 void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, Matrix x, const Linear& w,
@@ -462,8 +464,10 @@ void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, M
   const std::vector<Source> all = sources_here(t);
   for (const Turn& turn : turns(at)) {
     const Source& s = all[size_t(turn.source)];
-    c.backend.run(c.stream, kernels::GroupedBackwardWeight{.dy = dy.row_range(s.first, s.count),
-                                                           .x = x.row_range(s.first, s.count),
+    const auto [seen_dy, seen_x] =
+        w.seen_by_weight(c, t, dy.row_range(s.first, s.count), x.row_range(s.first, s.count), s.offsets);
+    c.backend.run(c.stream, kernels::GroupedBackwardWeight{.dy = seen_dy,
+                                                           .x = seen_x,
                                                            .offsets = s.offsets,
                                                            .dw = w.gradient(c, turn.at),
                                                            .accumulate = !turn.at.first});

@@ -147,11 +147,13 @@ class LatentAttention : public Sublayer {
         norm_(plan.norm, uses, kNormNumbers),
         query_norm_(plan.latent, uses.use(plan.query_norm), 0, plan.query_latent, kQueryLatent),
         key_norm_(plan.latent, uses.use(plan.key_norm), plan.query_latent, plan.key_latent, kKeyLatent),
-        down_(c, uses.use(plan.down_weight), -1, sizes_.down, c.shape.hidden, {}),
+        down_(c, uses.use(plan.down_weight), -1, sizes_.down, c.shape.hidden, {}, in_format()),
         query_(c, uses.use(plan.query_weight), -1, sizes_.queries,
-               plan.query_latent > 0 ? plan.query_latent : c.shape.hidden, {}),
-        key_value_(c, uses.use(plan.key_value_weight), -1, sizes_.key_values, plan.key_latent, {}),
-        proj_(c, uses.use(plan.proj_weight), -1, c.shape.hidden, sizes_.attended, {}),
+               plan.query_latent > 0 ? plan.query_latent : c.shape.hidden, {}, in_format()),
+        key_value_(c, uses.use(plan.key_value_weight), -1, sizes_.key_values, plan.key_latent, {},
+                   in_format()),
+        proj_(c, uses.use(plan.proj_weight), -1, c.shape.hidden, sizes_.attended, {},
+              ProductFormat(plan.fp8, plan.fp8.keeps_out)),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {}
 
   void pack(const LayerContext& c) override {
@@ -160,7 +162,7 @@ class LatentAttention : public Sublayer {
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     attend(c, t, previous, delta);
-    product(c, t[kAttended], proj_, exit_.part(c, t));
+    product(c, t, t[kAttended], proj_, exit_.part(c, t));
     return exit_.forward(c, t);
   }
 
@@ -179,17 +181,17 @@ class LatentAttention : public Sublayer {
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     exit_.backward_input(c, t, dout, at);
-    input_gradient(c, t[size_t(exit_.gradient())], proj_, t[kAttendedGradient]);
+    input_gradient(c, t, t[size_t(exit_.gradient())], proj_, t[kAttendedGradient]);
     attention_gradient(c, t);
-    input_gradient(c, t[kKeyValuesGradient], key_value_, key_norm_.out_gradient(t));
+    input_gradient(c, t, t[kKeyValuesGradient], key_value_, key_norm_.out_gradient(t));
     key_norm_.backward_input(c, t, at);
     if (query_norm_.exists()) {
-      input_gradient(c, t[kQueriesGradient], query_, query_norm_.out_gradient(t));
+      input_gradient(c, t, t[kQueriesGradient], query_, query_norm_.out_gradient(t));
       query_norm_.backward_input(c, t, at);
     }
-    input_gradient(c, t[kDownGradient], down_, c.scratch.partial);
+    input_gradient(c, t, t[kDownGradient], down_, c.scratch.partial);
     if (!query_norm_.exists()) {
-      input_gradient(c, t[kQueriesGradient], query_, t[kQueriesInput]);
+      input_gradient(c, t, t[kQueriesGradient], query_, t[kQueriesInput]);
       c.backend.run(c.stream, kernels::Add{.src = t[kQueriesInput], .dst = c.scratch.partial});
     }
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
@@ -197,21 +199,25 @@ class LatentAttention : public Sublayer {
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    proj_.backward_weight(c, t[size_t(exit_.gradient())], t[kAttended], at);
-    key_value_.backward_weight(c, t[kKeyValuesGradient], key_norm_.out(t), at);
-    query_.backward_weight(c, t[kQueriesGradient], query_input(t), at);
+    proj_.backward_weight(c, t, t[size_t(exit_.gradient())], t[kAttended], at);
+    key_value_.backward_weight(c, t, t[kKeyValuesGradient], key_norm_.out(t), at);
+    query_.backward_weight(c, t, t[kQueriesGradient], query_input(t), at);
     query_norm_.backward_weight(c, t, at);
     key_norm_.backward_weight(c, t, at);
-    down_.backward_weight(c, t[kDownGradient], t[kNorm], at);
+    down_.backward_weight(c, t, t[kDownGradient], t[kNorm], at);
     norm_.backward_weight(c, t, at);
   }
 
  private:
-  static void product(const LayerContext& c, const Matrix& x, const Linear& w, const Matrix& y) {
-    c.backend.run(c.stream, kernels::LinearForward{.x = x, .w = &w.packed(), .y = y});
+  ProductFormat in_format() const { return {plan_.fp8, plan_.fp8.keeps_in}; }
+  static void product(const LayerContext& c, const Tensors& t, const Matrix& x, const Linear& w,
+                      const Matrix& y) {
+    c.backend.run(c.stream, kernels::LinearForward{.x = w.seen(c, t, x), .w = &w.packed(), .y = y});
   }
-  static void input_gradient(const LayerContext& c, const Matrix& dy, const Linear& w, const Matrix& dx) {
-    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dy, .w = &w.packed(), .dx = dx});
+  static void input_gradient(const LayerContext& c, const Tensors& t, const Matrix& dy, const Linear& w,
+                             const Matrix& dx) {
+    c.backend.run(c.stream,
+                  kernels::LinearBackwardInput{.dy = w.seen_gradient(c, t, dy), .w = &w.packed(), .dx = dx});
   }
   const Matrix& query_input(const Tensors& t) const {
     return t[query_norm_.exists() ? int(kQueryNormed) : int(kNorm)];
@@ -220,11 +226,11 @@ class LatentAttention : public Sublayer {
   /// As far as the input of the last product.
   void attend(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
     norm_.forward(c, t, previous, delta);
-    product(c, t[kNorm], down_, t[kDown]);
+    product(c, t, t[kNorm], down_, t[kDown]);
     query_norm_.forward(c, t);
     key_norm_.forward(c, t);
-    product(c, query_input(t), query_, t[kQueries]);
-    product(c, key_norm_.out(t), key_value_, t[kKeyValues]);
+    product(c, t, query_input(t), query_, t[kQueries]);
+    product(c, t, key_norm_.out(t), key_value_, t[kKeyValues]);
     rotate(c, t[kQueries], rope_key(t[kDown]), false);
     expand(c, t);
     const kernels::AttentionForward op{.shape = masked(c),
@@ -360,6 +366,7 @@ std::vector<TensorDeclaration> LatentAttentionPlan::tensors(const LayerShape& s)
   if (value_dim < head_dim()) wide.insert(wide.end(), {kWide, kWideGradient});
   for (const int number : wide) list.push_back({number, Life::scratch, s.compute, s.rows, n.queries});
   CutAttention::declare(list, s, kCutHeads, shape(s));
+  declare_fp8(list, s, *this, s.rows);
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   LatentNorm::declare(list, s, key_latent, kKeyLatent);

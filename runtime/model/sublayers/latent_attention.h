@@ -41,6 +41,7 @@ struct LatentAttentionPlan {
   NormPlan latent;     ///< of both latents
   std::optional<Rotary> rotary;
   std::optional<NormPlan> norm, norm_after;
+  Fp8Plan fp8;
   std::vector<ParamDeclaration> parameters;  ///< each declares its place
 
   static constexpr const char* kName = "latent attention";

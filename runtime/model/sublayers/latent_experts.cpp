@@ -34,25 +34,28 @@ void LatentExperts::pack(const LayerContext& c) {
 }
 
 void LatentExperts::enter(const LayerContext& c, const Tensors& t, Matrix x) const {
-  c.backend.run(c.stream, kernels::LinearForward{.x = x, .w = &in_.packed(), .y = in(t)});
+  c.backend.run(c.stream, kernels::LinearForward{.x = in_.seen(c, t, x), .w = &in_.packed(), .y = in(t)});
 }
 
 void LatentExperts::leave(const LayerContext& c, const Tensors& t, Matrix y) const {
-  c.backend.run(c.stream, kernels::LinearForward{.x = sum(t), .w = &out_.packed(), .y = y});
+  c.backend.run(c.stream, kernels::LinearForward{.x = out_.seen(c, t, sum(t)), .w = &out_.packed(), .y = y});
 }
 
 void LatentExperts::leave_backward(const LayerContext& c, const Tensors& t, Matrix dy) const {
-  c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dy, .w = &out_.packed(), .dx = sum_gradient(t)});
+  c.backend.run(c.stream,
+                kernels::LinearBackwardInput{
+                    .dy = out_.seen_gradient(c, t, dy), .w = &out_.packed(), .dx = sum_gradient(t)});
 }
 
 void LatentExperts::enter_backward(const LayerContext& c, const Tensors& t, Matrix dx) const {
-  c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = in_gradient(t), .w = &in_.packed(), .dx = dx});
+  c.backend.run(c.stream, kernels::LinearBackwardInput{
+                              .dy = in_.seen_gradient(c, t, in_gradient(t)), .w = &in_.packed(), .dx = dx});
 }
 
 void LatentExperts::backward_weight(const LayerContext& c, const Tensors& t, Matrix dy, Matrix x,
                                     LanePlace at) const {
-  out_.backward_weight(c, dy, sum(t), at);
-  in_.backward_weight(c, in_gradient(t), x, at);
+  out_.backward_weight(c, t, dy, sum(t), at);
+  in_.backward_weight(c, t, in_gradient(t), x, at);
 }
 
 }  // namespace trainctl

@@ -23,10 +23,10 @@ class LatentExperts {
   };
   static void declare_parameters(ParamList& list, int64_t hidden, int64_t width, Weights places);
 
-  LatentExperts(const LayerContext& c, int first, int64_t width, Weights weights)
+  LatentExperts(const LayerContext& c, int first, int64_t width, Weights weights, const Fp8Plan& fp8)
       : first_(first),
-        in_(c, weights.in, -1, width, c.shape.hidden, {}),
-        out_(c, weights.out, -1, c.shape.hidden, width, {}) {}
+        in_(c, weights.in, -1, width, c.shape.hidden, {}, ProductFormat(fp8, fp8.keeps_in)),
+        out_(c, weights.out, -1, c.shape.hidden, width, {}, ProductFormat(fp8, fp8.keeps_out)) {}
 
   void pack(const LayerContext& c);
   /// What experts read, filled by `enter`; their sum, for `leave` to read; and the gradients of both: of the

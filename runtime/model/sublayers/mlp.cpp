@@ -32,10 +32,10 @@ class Mlp : public Sublayer {
         activation_(plan.activation, plan.limit),
         sizes_(sizes_of(plan, c.shape)),
         norm_(plan.norm, uses, kNormNumbers),
-        up_(c, uses.use(plan.up_weight), uses.use(plan.up_bias), sizes_.up, c.shape.hidden,
-            of_layer[kUpBias]),
+        up_(c, uses.use(plan.up_weight), uses.use(plan.up_bias), sizes_.up, c.shape.hidden, of_layer[kUpBias],
+            ProductFormat(plan.fp8, plan.fp8.keeps_in)),
         down_(c, uses.use(plan.down_weight), uses.use(plan.down_bias), c.shape.hidden, sizes_.ffn,
-              of_layer[kDownBias]),
+              of_layer[kDownBias], ProductFormat(plan.fp8, plan.fp8.keeps_out)),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {}
 
   void pack(const LayerContext& c) override {
@@ -45,9 +45,10 @@ class Mlp : public Sublayer {
 
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     activated(c, t, previous, delta);
-    c.backend.run(c.stream,
-                  kernels::LinearForward{
-                      .x = t[kAct], .w = &down_.packed(), .bias = down_.bias_once(c), .y = exit_.part(c, t)});
+    c.backend.run(c.stream, kernels::LinearForward{.x = down_.seen(c, t, t[kAct]),
+                                                   .w = &down_.packed(),
+                                                   .bias = down_.bias_once(c),
+                                                   .y = exit_.part(c, t)});
     return exit_.forward(c, t);
   }
 
@@ -65,7 +66,7 @@ class Mlp : public Sublayer {
 
   void backward_input(const LayerContext& c, Tensors& t, Matrix dout, Matrix din, LanePlace at) override {
     exit_.backward_input(c, t, dout, at);
-    const Matrix dy = t[size_t(exit_.gradient())], dup = t[kUpGradient];
+    const Matrix dy = down_.seen_gradient(c, t, t[size_t(exit_.gradient())]), dup = t[kUpGradient];
     if (is_fused()) {
       c.backend.run(c.stream, kernels::LinearGeluBackwardInput{.dy = dy, .w = &down_.packed(), .pre = t[kUp],
                                                                .dx = dup});
@@ -74,15 +75,16 @@ class Mlp : public Sublayer {
                     kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(), .dx = t[kActGradient]});
       activate_backward(c, t);
     }
-    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dup, .w = &up_.packed(),
-                                                         .dx = c.scratch.partial});
+    c.backend.run(c.stream,
+                  kernels::LinearBackwardInput{
+                      .dy = up_.seen_gradient(c, t, dup), .w = &up_.packed(), .dx = c.scratch.partial});
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
   }
 
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
-    down_.backward_weight(c, t[size_t(exit_.gradient())], t[kAct], at);
-    up_.backward_weight(c, t[kUpGradient], t[kNorm], at);
+    down_.backward_weight(c, t, t[size_t(exit_.gradient())], t[kAct], at);
+    up_.backward_weight(c, t, t[kUpGradient], t[kNorm], at);
     norm_.backward_weight(c, t, at);
   }
 
@@ -93,14 +95,15 @@ class Mlp : public Sublayer {
   /// As far as the input of the last product.
   void activated(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
     norm_.forward(c, t, previous, delta);
+    const Matrix x = up_.seen(c, t, t[kNorm]);
     if (is_fused()) {
       c.backend.run(c.stream,
                     kernels::LinearGeluForward{
-                        .x = t[kNorm], .w = &up_.packed(), .bias = up_.bias(c), .pre = t[kUp], .y = t[kAct]});
+                        .x = x, .w = &up_.packed(), .bias = up_.bias(c), .pre = t[kUp], .y = t[kAct]});
       return;
     }
-    c.backend.run(c.stream, kernels::LinearForward{
-                                .x = t[kNorm], .w = &up_.packed(), .bias = up_.bias(c), .y = t[kUp]});
+    c.backend.run(c.stream,
+                  kernels::LinearForward{.x = x, .w = &up_.packed(), .bias = up_.bias(c), .y = t[kUp]});
     activate(c, t);
   }
 
@@ -130,6 +133,7 @@ std::vector<TensorDeclaration> MlpPlan::tensors(const LayerShape& s) const {
       {kUp, Life::activation, s.compute, s.rows, sizes.up, true},
       {kAct, is_fused ? Life::activation : Life::cheap, s.compute, s.rows, sizes.ffn, true},
       {kUpGradient, Life::gradient, s.compute, s.rows, sizes.up, true}};
+  declare_fp8(list, s, *this, s.rows);
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   if (!is_fused) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, sizes.ffn, true});

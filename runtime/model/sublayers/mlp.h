@@ -15,6 +15,7 @@ struct MlpPlan {
       FfnActivation::gelu;  ///< with a gate, gate and up are one product, in this order
   float limit = 0;          ///< of swiglu_clamped
   std::optional<NormPlan> norm, norm_after;
+  Fp8Plan fp8;
   std::vector<ParamDeclaration>
       parameters;  ///< in the order of the checkpoint's names; each declares its place
 

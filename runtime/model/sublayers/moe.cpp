@@ -76,17 +76,18 @@ class Moe : public Sublayer {
         up_bias_(uses.use(plan.up_bias)),
         down_bias_(uses.use(plan.down_bias)),
         up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * sizes_.up, plan.width_of_rows(c.shape),
-            {}),
+            {}, ProductFormat(plan.fp8, plan.fp8.keeps_in, rows_.experts_here())),
         down_(c, uses.use(plan.down_weight), -1, rows_.experts_here() * plan.width_of_rows(c.shape),
-              sizes_.ffn, {}),
+              sizes_.ffn, {}, ProductFormat(plan.fp8, plan.fp8.keeps_out, rows_.experts_here())),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {
     if (plan.shared.ffn > 0)
       shared_.emplace(c, kShared, plan.shared, activation_, is_gated(plan.activation),
                       SharedExpert::Weights{uses.use(plan.shared_up_weight),
-                                            uses.use(plan.shared_down_weight), uses.use(plan.shared_gate)});
+                                            uses.use(plan.shared_down_weight), uses.use(plan.shared_gate)},
+                      plan.fp8);
     if (plan.latent > 0)
       latent_.emplace(c, kLatent, plan.latent,
-                      LatentExperts::Weights{uses.use(plan.latent_in), uses.use(plan.latent_out)});
+                      LatentExperts::Weights{uses.use(plan.latent_in), uses.use(plan.latent_out)}, plan.fp8);
   }
 
   void pack(const LayerContext& c) override {
@@ -353,6 +354,7 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
   if (s.expert_ranks > 1)
     list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, width_of_rows(s)});
   if (s.compute != DType::f32) list.push_back({kRouterInput, Life::scratch, DType::f32, s.rows, s.hidden});
+  declare_fp8(list, s, *this, std::max(s.rows, sizes.rows_here));
   SharedExpert::declare(list, s, kShared, shared, activation);
   LatentExperts::declare(list, s, kLatent, latent);
   EntryNorm::declare(list, s, kNormNumbers, norm);

@@ -52,6 +52,7 @@ struct MoePlan {
   int64_t latent = 0;  ///< L; 0: C
   bool counts_margins = false;  ///< the selection bias follows from them (Margins)
   std::optional<NormPlan> norm, norm_after;
+  Fp8Plan fp8;
   std::vector<ParamDeclaration> parameters;  ///< each declares its place
 
   static constexpr const char* kName = "moe";

@@ -40,12 +40,14 @@ void SharedExpert::widen(Widest& widest, const LayerShape& s, const SharedExpert
 }
 
 SharedExpert::SharedExpert(const LayerContext& c, int first, const SharedExpertPlan& plan,
-                           const FfnStep& activation, bool has_two_inputs, Weights weights)
+                           const FfnStep& activation, bool has_two_inputs, Weights weights,
+                           const Fp8Plan& fp8)
     : first_(first),
       activation_(activation),
       up_(c, weights.up, -1, shared_sizes(plan.ffn, c.shape.tensor, has_two_inputs).second, c.shape.hidden,
-          {}),
-      down_(c, weights.down, -1, c.shape.hidden, plan.ffn / c.shape.tensor, {}) {
+          {}, ProductFormat(fp8, fp8.keeps_in)),
+      down_(c, weights.down, -1, c.shape.hidden, plan.ffn / c.shape.tensor, {},
+            ProductFormat(fp8, fp8.keeps_out)) {
   if (weights.gate >= 0) gate_.emplace(c, weights.gate, -1, 1);
 }
 
@@ -57,11 +59,13 @@ void SharedExpert::pack(const LayerContext& c) {
 
 void SharedExpert::forward(const LayerContext& c, Tensors& t, Matrix x, Matrix x_f32,
                            bool makes_output) const {
-  c.backend.run(c.stream, kernels::LinearForward{.x = x, .w = &up_.packed(), .y = at(t, kUp)});
+  c.backend.run(c.stream,
+                kernels::LinearForward{.x = up_.seen(c, t, x), .w = &up_.packed(), .y = at(t, kUp)});
   if (gate_) gate_->forward(c, x_f32, at(t, kGate));
   recompute_cheap(c, t);
   if (makes_output)
-    c.backend.run(c.stream, kernels::LinearForward{.x = at(t, kAct), .w = &down_.packed(), .y = at(t, kOut)});
+    c.backend.run(c.stream, kernels::LinearForward{
+                                .x = down_.seen(c, t, at(t, kAct)), .w = &down_.packed(), .y = at(t, kOut)});
 }
 
 void SharedExpert::add_output(const LayerContext& c, Tensors& t, Matrix sum) const {
@@ -77,7 +81,8 @@ void SharedExpert::recompute_cheap(const LayerContext& c, Tensors& t) const {
 
 void SharedExpert::backward_input(const LayerContext& c, Tensors& t, Matrix dy) const {
   const Matrix dact = at(t, kActGradient), dup = at(t, kUpGradient);
-  c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(), .dx = dact});
+  c.backend.run(c.stream, kernels::LinearBackwardInput{
+                              .dy = down_.seen_gradient(c, t, dy), .w = &down_.packed(), .dx = dact});
   if (gate_) {
     activation_.forward(c, at(t, kUp), at(t, kPlainAct));
     c.backend.run(c.stream, kernels::GateRowsBackward{.x = at(t, kPlainAct),
@@ -87,7 +92,8 @@ void SharedExpert::backward_input(const LayerContext& c, Tensors& t, Matrix dy) 
                                                       .dx = dact});
   }
   activation_.backward(c, at(t, kUp), dact, dup);
-  c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = dup, .w = &up_.packed(), .dx = at(t, kOut)});
+  c.backend.run(c.stream, kernels::LinearBackwardInput{
+                              .dy = up_.seen_gradient(c, t, dup), .w = &up_.packed(), .dx = at(t, kOut)});
 }
 
 void SharedExpert::add_gradient(const LayerContext& c, Tensors& t, Matrix own, Matrix copy, Matrix dx) const {
@@ -97,8 +103,8 @@ void SharedExpert::add_gradient(const LayerContext& c, Tensors& t, Matrix own, M
 
 void SharedExpert::backward_weight(const LayerContext& c, Tensors& t, Matrix dy, Matrix x, Matrix x_f32,
                                    LanePlace place) const {
-  down_.backward_weight(c, dy, at(t, kAct), place);
-  up_.backward_weight(c, at(t, kUpGradient), x, place);
+  down_.backward_weight(c, t, dy, at(t, kAct), place);
+  up_.backward_weight(c, t, at(t, kUpGradient), x, place);
   if (gate_) gate_->backward_weight(c, at(t, kGateGradient), x_f32, place);
 }
 

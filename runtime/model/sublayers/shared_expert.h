@@ -31,7 +31,7 @@ class SharedExpert {
     int up, down, gate;
   };
   SharedExpert(const LayerContext& c, int first, const SharedExpertPlan& plan, const FfnStep& activation,
-               bool has_two_inputs, Weights weights);
+               bool has_two_inputs, Weights weights, const Fp8Plan& fp8);
 
   void pack(const LayerContext& c);
   // Its products read nothing of the other experts: they may run while tokens are on their way to those.

@@ -28,6 +28,7 @@
 #include "runtime/model/sublayers/key_value_cache.h"
 #include "runtime/model/sublayers/param_list.h"
 #include "runtime/model/sublayers/rotary.h"
+#include "runtime/spec/fields/fp8_spec.h"
 
 namespace trainctl {
 
@@ -41,6 +42,14 @@ struct Precision {
   bool operator==(const Precision&) const = default;
 };
 inline Precision precision_of(DType compute) { return {.activations = compute, .matrices = compute}; }
+
+/// How the products of a sublayer multiply; see kernels/fp8_ops.h.
+struct Fp8Plan {
+  Fp8Recipe recipe = Fp8Recipe::none;  ///< none: in the format of activations
+  Fp8Gradients gradients = Fp8Gradients::e4m3;
+  bool keeps_in = false, keeps_out = false;  ///< the product, or products, before its core, and those behind
+  bool operator==(const Fp8Plan&) const = default;
+};
 
 /// Sizes that all layers of a rank share.
 struct LayerShape {
@@ -101,8 +110,8 @@ struct TensorDeclaration {
 constexpr int kMostTensors = 56;
 using Tensors = std::array<kernels::Matrix, kMostTensors>;
 /// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
-/// [M, C].
-constexpr int kInput = 0, kOutputGradient = 1, kFirstOwn = 2;
+/// [M, C]. With products in FP8 it has room for what these see of their operands.
+constexpr int kInput = 0, kOutputGradient = 1, kFp8Left = 2, kFp8Right = 3, kFirstOwn = 4;
 
 /// Which uses of StageUses a sublayer has: `at` by the places that its parameters declare, -1 for none.
 struct SublayerUses {

@@ -214,14 +214,24 @@ void Linear::declare_bias(std::vector<TensorDeclaration>& list, const LayerShape
 }
 
 Linear::Linear(const LayerContext& c, int weight, int bias, int64_t rows, int64_t cols,
-               const Matrix& bias_memory)
-    : weight_(weight), bias_(bias), rows_(rows), packed_(c.backend.make_packed(rows, cols, c.shape.compute)) {
+               const Matrix& bias_memory, const ProductFormat& format)
+    : weight_(weight),
+      bias_(bias),
+      rows_(rows),
+      format_(format),
+      packed_(c.backend.make_packed(rows, cols, c.shape.compute)) {
   if (bias >= 0 && c.backend.bias_dtype(c.shape.compute) == c.shape.compute) converted_ = bias_memory;
 }
 
 void Linear::pack(const LayerContext& c) {
-  c.backend.run(c.stream, kernels::Pack{.w = joined(c.params.weight(weight_), rows_),
-                                        .packed = packed_.get()});
+  const Matrix w = joined(c.params.weight(weight_), rows_);
+  if (format_.recipe != Fp8Recipe::none)
+    c.backend.run(c.stream, kernels::QuantizeWeight{.w = w,
+                                                    .groups = format_.recipe == Fp8Recipe::block
+                                                                  ? kernels::Fp8Groups::blocks
+                                                                  : kernels::Fp8Groups::whole,
+                                                    .parts = format_.parts});
+  c.backend.run(c.stream, kernels::Pack{.w = w, .packed = packed_.get()});
   if (converted_) c.backend.run(c.stream, kernels::Copy{.src = joined_bias(c), .dst = converted_});
 }
 
@@ -241,10 +251,45 @@ void Linear::complete_gradient(const LayerContext& c, int lane) const {
   trainctl::complete_gradient(c, weight_, rows_ * c.params.gradient(weight_, lane).cols, lane);
 }
 
-void Linear::backward_weight(const LayerContext& c, Matrix dy, Matrix x, LanePlace at) const {
+Matrix Linear::quantized(const LayerContext& c, const kernels::Quantize& op, Matrix room) const {
+  if (format_.recipe == Fp8Recipe::none) return op.x;
+  const int64_t stride = kernels::spread_stride(op.x.dtype, op.x.cols);
+  ENSURE(op.x.rows * stride <= room.count(), "room for {} of {} values", room.count(), op.x.rows * stride);
+  kernels::Quantize to = op;
+  to.y = kernels::matrix(room.data, op.x.dtype, op.x.rows, stride).columns(0, op.x.cols);
+  if (format_.recipe == Fp8Recipe::tensor) to.groups = kernels::Fp8Groups::whole;
+  c.backend.run(c.stream, to);
+  return to.y;
+}
+
+Matrix Linear::seen(const LayerContext& c, const Tensors& t, Matrix x, Matrix offsets) const {
+  return quantized(c, {.x = x, .groups = kernels::Fp8Groups::rows, .offsets = offsets}, t[kFp8Left]);
+}
+
+Matrix Linear::seen_gradient(const LayerContext& c, const Tensors& t, Matrix dy, Matrix offsets) const {
+  return quantized(c,
+                   {.x = dy,
+                    .format = kernels::Fp8(format_.gradients),
+                    .groups = kernels::Fp8Groups::rows,
+                    .offsets = offsets},
+                   t[kFp8Left]);
+}
+
+std::pair<Matrix, Matrix> Linear::seen_by_weight(const LayerContext& c, const Tensors& t, Matrix dy, Matrix x,
+                                                 Matrix offsets) const {
+  const kernels::Fp8Groups groups = kernels::Fp8Groups::columns;
+  return {
+      quantized(c, {.x = dy, .format = kernels::Fp8(format_.gradients), .groups = groups, .offsets = offsets},
+                t[kFp8Left]),
+      quantized(c, {.x = x, .groups = groups, .offsets = offsets}, t[kFp8Right])};
+}
+
+void Linear::backward_weight(const LayerContext& c, const Tensors& t, Matrix dy, Matrix x,
+                             LanePlace at) const {
+  const auto [seen_dy, seen_x] = seen_by_weight(c, t, dy, x);
   c.backend.run(c.stream, kernels::LinearBackwardWeight{
-                              .dy = dy,
-                              .x = x,
+                              .dy = seen_dy,
+                              .x = seen_x,
                               .dw = gradient(c, at),
                               .dbias = bias_ < 0 ? Matrix{}
                                                  : kernels::vector(c.params.gradient(bias_, at.lane).data,

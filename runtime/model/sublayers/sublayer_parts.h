@@ -117,6 +117,35 @@ constexpr EntryNorm::Numbers kNormNumbers{kNorm, kStats, kNormWeightGradient, kN
 constexpr Exit::Numbers kExitNumbers{kBranch, kBranchStats, kBranchGradient, kAfterWeightGradient,
                                      kAfterBiasGradient};
 
+/// The number formats of one product.
+struct ProductFormat {
+  ProductFormat() = default;
+  /// keeps: it stays in the format of activations. parts: weights of experts, one above another.
+  ProductFormat(const Fp8Plan& plan, bool keeps, int64_t of_parts = 1)
+      : recipe(keeps ? Fp8Recipe::none : plan.recipe), gradients(plan.gradients), parts(of_parts) {}
+  Fp8Recipe recipe = Fp8Recipe::none;
+  Fp8Gradients gradients = Fp8Gradients::e4m3;
+  int64_t parts = 1;
+};
+
+/// Room for what the products of a sublayer see of their operands, of at most so many rows.
+template <typename Plan>
+void declare_fp8(std::vector<TensorDeclaration>& list, const LayerShape& s, const Plan& plan, int64_t rows) {
+  if (plan.fp8.recipe == Fp8Recipe::none) return;
+  Widest widest;
+  plan.widen(widest, s);
+  const auto room = [&](int number, int64_t cols) {
+    list.push_back({.number = number,
+                    .life = Life::scratch,
+                    .dtype = s.compute,
+                    .rows = rows,
+                    .cols = cols + kernels::kGapOfRows,
+                    .whole = true});
+  };
+  room(kFp8Left, std::max(widest.columns, widest.depth));
+  room(kFp8Right, widest.depth);
+}
+
 /// y = x W^T + b of one weight, or of several that lie one after another as one taller matrix.
 class Linear {
  public:
@@ -125,22 +154,36 @@ class Linear {
   static void declare_bias(std::vector<TensorDeclaration>& list, const LayerShape& s, int bias, int64_t rows);
 
   Linear(const LayerContext& c, int weight, int bias, int64_t rows, int64_t cols,
-         const kernels::Matrix& bias_memory);
+         const kernels::Matrix& bias_memory, const ProductFormat& format = {});
+  /// In FP8 the compute copy becomes what products see of it.
   void pack(const LayerContext& c);
   const kernels::PackedWeight& packed() const { return *packed_; }
   kernels::Matrix bias(const LayerContext& c) const;
   /// The bias of a product whose partial sums are joined afterwards: tp rank 0 alone adds it.
   kernels::Matrix bias_once(const LayerContext& c) const;
-  void backward_weight(const LayerContext& c, kernels::Matrix dy, kernels::Matrix x, LanePlace at) const;
+  /// What the products y = x W^T and dx = dy W see of x and dy: these, or in FP8 what lies in t until another
+  /// product. offsets: of the rows of experts.
+  kernels::Matrix seen(const LayerContext& c, const Tensors& t, kernels::Matrix x,
+                       kernels::Matrix offsets = {}) const;
+  kernels::Matrix seen_gradient(const LayerContext& c, const Tensors& t, kernels::Matrix dy,
+                                kernels::Matrix offsets = {}) const;
+  /// And what dw = dy^T x sees of both.
+  std::pair<kernels::Matrix, kernels::Matrix> seen_by_weight(const LayerContext& c, const Tensors& t,
+                                                             kernels::Matrix dy, kernels::Matrix x,
+                                                             kernels::Matrix offsets = {}) const;
+  void backward_weight(const LayerContext& c, const Tensors& t, kernels::Matrix dy, kernels::Matrix x,
+                       LanePlace at) const;
   /// The gradient of all its weights [rows, cols].
   kernels::Matrix gradient(const LayerContext& c, LanePlace at) const;
   void complete_gradient(const LayerContext& c, int lane) const;
 
  private:
   kernels::Matrix joined_bias(const LayerContext& c) const;
+  kernels::Matrix quantized(const LayerContext& c, const kernels::Quantize& op, kernels::Matrix room) const;
 
   int weight_, bias_;
   int64_t rows_;
+  ProductFormat format_;
   kernels::Matrix converted_;
   std::unique_ptr<kernels::PackedWeight> packed_;
 };

@@ -215,7 +215,9 @@ void declare_model_and_data(std::vector<Field>& table, std::vector<Section>& sec
 void declare_layer(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_model_and_data
 void declare_latent(std::vector<Field>& table, std::vector<Section>& sections);      // of declare_layer
 void declare_mtp(std::vector<Field>& table, std::vector<Section>& sections);         // of declare_layer
-void declare_optimizers(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_training
+// Of declare_training:
+void declare_optimizers(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_init_and_mup(std::vector<Field>& table, std::vector<Section>& sections);  // of the same
 void declare_training(std::vector<Field>& table, std::vector<Section>& sections);
 void declare_sharing(DeclareSection& parallel);                                        // of the same

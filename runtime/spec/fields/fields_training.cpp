@@ -298,38 +298,6 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .example("4");
 }
 
-void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection precision(table, sections, "precision", "Number formats.", Change::branch);
-  precision
-      .choice("compute", {"f32", "bf16"},
-              "Format of activations and matrix products. Master weights, gradient sums and "
-              "optimizer state are always float32. `fp32` is accepted for `f32`.")
-      .to(IN_JOB(compute))
-      .alias("fp32", "f32")
-      .fallback(std::string("f32"))
-      .also({"dtype", "precision"});
-  precision
-      .boolean("tf32",
-               "On a GPU, compute f32 matrix products in TF32 on the tensor cores: faster, inputs rounded "
-               "to 10 bits of mantissa. It has no effect on bf16 products.")
-      .to(IN_JOB(tf32))
-      .fallback(false)
-      .also({"allow_tf32"});
-  DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", Change::free);
-  memory
-      .choice("activation_recompute", {"none", "selective", "full"},
-              "`selective`: recompute the outputs of norms and of SwiGLU during backward; hardly more "
-              "work, up to a third less memory. `full`: keep only each layer's input and recompute the "
-              "layer; a third more work, far less memory. A number N: `full` for the first N layers of "
-              "each virtual stage, `none` for the others; `plan` offers the least N that fits. All give "
-              "the same bits.")
-      .from(0)
-      .upto(10000)
-      .to_word_or_count(IN_JOB(recompute), Recompute::first_layers, IN_JOB(recompute_layers))
-      .fallback(std::string("none"))
-      .also({"activation_checkpointing", "recompute", "gradient_checkpointing"});
-}
-
 void declare_schedule(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection schedule(table, sections, "schedule",
                           "How long to train and with which learning rate: warm-up, then `type`. "

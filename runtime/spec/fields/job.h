@@ -19,6 +19,7 @@
 #include "parallel/state_rows.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/words.h"
+#include "runtime/spec/fields/fp8_spec.h"
 #include "runtime/spec/fields/model_spec.h"
 
 namespace trainctl {
@@ -320,6 +321,7 @@ struct JobSpec {
   BatchSpec batch;
   ParallelSpec parallelism;
   DType compute = DType::f32;                  // precision.compute
+  Fp8Spec fp8;                                 // precision.fp8 and precision.keep
   bool tf32 = false;                           // precision.tf32: f32 products on tensor cores
   Recompute recompute = Recompute::none;       // memory.activation_recompute
   int64_t recompute_layers = 0;                // the same field as a number, where recompute is first_layers

@@ -294,6 +294,13 @@ const std::vector<CodePage> kParallelism = {
      "is of these tokens, whole sequences.",
      R"("expert_tensor": 1 with "tensor": 4, "expert": 2)",
      "Use an expert that is a multiple of tensor, or leave expert_tensor out: experts are then cut."},
+    {"E0322", "FP8 blocks do not fit",
+     "With the recipe `block` 128 neighbours along the sum of a product have a scale, and weights one for "
+     "128 x 128 of them. So each dimension of a product that stays FP8 is a multiple of 128 on every rank, "
+     "and a tensor rank's part begins with a block. Rows of tokens may have any number: their last group is "
+     "shorter.",
+     R"("fp8": {"recipe": "block"} with "hidden_size": 192)",
+     R"(Use a hidden_size of 128 or 256, or the recipe "tensor".)"},
 };
 
 const std::vector<CodePage> kOperation = {

@@ -255,4 +255,26 @@ TEST_CASE("ops that compute each row apart, and those of other rows, run once", 
   CHECK(tally.ops.begin()->second.calls == uint64_t(kBlocks));
 }
 
+TEST_CASE("what FP8 products see of rows has scales of each block alone, but of experts' rows",
+          "[context][fp8]") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CAPTURE(name_of(dtype));
+    Rig rig;
+    const Matrix x = rig.fresh(kRows, kIn, dtype);
+    for (int64_t i = 0; i < kIn; ++i)  // of the last block: beside it, others would vanish
+      dtype == DType::f32 ? void(x.as<float>()[x.count() - 1 - i] = 0x1p40f)
+                          : void(x.as<bf16>()[x.count() - 1 - i] = bf16(0x1p40f));
+    for (const Fp8Groups groups : {Fp8Groups::rows, Fp8Groups::columns, Fp8Groups::whole})
+      check_op(rig, {{kIn, dtype}}, [&](const View& v) -> Op {
+        return Quantize{.x = v.rows(x), .y = v.out(0), .groups = groups};
+      });
+    int32_t ends[] = {0, 1, int32_t(kRows)};
+    const Matrix offsets = matrix(ends, DType::i32, 1, 3);
+    const Matrix cut = rig.fresh(kRows, kIn, dtype), whole = rig.fresh(kRows, kIn, dtype);
+    for (const auto& [device, y] : {std::pair{rig.blocks.get(), cut}, {rig.device.get(), whole}})
+      device->run(*rig.stream, Quantize{.x = x, .y = y, .groups = Fp8Groups::columns, .offsets = offsets});
+    CHECK(same_content(cut, whole));
+  }
+}
+
 }  // namespace trainctl::block_backend

@@ -37,6 +37,7 @@ struct Base {
   bool documents = false;
   OptimizerType optimizer = OptimizerType::adamw;
   bool whole_experts = false;  ///< of tensor ranks, which share them
+  Fp8Recipe fp8 = Fp8Recipe::none;
 };
 void capped_narrow_experts(ModelSpec& m) {
   describe_capped_narrow_experts(m);
@@ -99,7 +100,23 @@ constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                             .context_blocks = 2,
                             .describe = eight_experts,
                             .documents = true,
-                            .whole_experts = true}};
+                            .whole_experts = true},
+                           {.family = Family::llama,
+                            .compute = DType::bf16,
+                            .tensor = 1,
+                            .lanes = 4,
+                            .sequences = 8,
+                            .context_blocks = 2,
+                            .describe = describe_blocks_of_experts,
+                            .fp8 = Fp8Recipe::block},
+                           {.family = Family::llama,
+                            .compute = DType::f32,
+                            .tensor = 2,
+                            .lanes = 8,
+                            .sequences = 8,
+                            .describe = describe_blocks,
+                            .optimizer = OptimizerType::muon,
+                            .fp8 = Fp8Recipe::tensor}};
 
 JobSpec job_of(const Base& base, const std::string& dir) {
   JobSpec job = tiny_job(base.family, dir);
@@ -107,6 +124,7 @@ JobSpec job_of(const Base& base, const std::string& dir) {
   if (base.documents) train_on(job, dir, many_documents(12));
   job.optimizer.type = base.optimizer;
   job.compute = base.compute;
+  job.fp8.recipe = base.fp8;
   job.parallelism.tensor = base.tensor;
   if (base.whole_experts) job.parallelism.expert_tensor = 1, job.parallelism.expert = base.tensor;
   job.parallelism.lanes = base.lanes;

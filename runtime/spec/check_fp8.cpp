@@ -1,0 +1,98 @@
+// Checks of products in FP8: the sizes that blocks fit.
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "runtime/spec/resolution.h"
+
+namespace trainctl::spec {
+namespace {
+
+constexpr int64_t kBlock = 128;
+
+/// A dimension of products: `each` * (the value of a field + others), of which a tensor rank has its part.
+struct Cut {
+  std::string path;
+  int64_t value = 0, each = 1;
+  bool by_tensor = true;
+  int64_t others = 0;
+  int64_t channels() const { return each * (value + others); }
+};
+
+/// Those of attention's products.
+std::vector<Cut> attention_cuts(const ModelSpec& m, const Fp8Spec& fp8) {
+  const bool in = !fp8.keeps(Fp8Kept::qkv), out = !fp8.keeps(Fp8Kept::out);
+  if (!m.is_latent()) {
+    std::vector<Cut> cuts;
+    if (in || out) cuts.push_back({"model.num_heads", m.num_heads, m.head_dim()});
+    if (in) cuts.push_back({"model.num_kv_heads", m.num_kv_heads, m.head_dim()});
+    return cuts;
+  }
+  const LatentSpec& l = m.latent;
+  std::vector<Cut> cuts;
+  if (in)
+    cuts = {{"model.latent.q_lora_rank", l.q_lora_rank, 1, false},
+            {"model.latent.kv_lora_rank", l.kv_lora_rank, 1, false},
+            {"model.latent.qk_nope_head_dim", l.qk_nope_head_dim, m.num_heads, true, l.qk_rope_head_dim},
+            {"model.latent.qk_nope_head_dim", l.qk_nope_head_dim, m.num_heads, true, l.v_head_dim}};
+  if (out) cuts.push_back({"model.latent.v_head_dim", l.v_head_dim, m.num_heads});
+  return cuts;
+}
+
+std::vector<Cut> feed_forward_cuts(const ModelSpec& m) {
+  std::vector<Cut> cuts;
+  bool has_dense = false;
+  for (int64_t i = 0; i < m.num_layers; ++i) has_dense = has_dense || !m.has_experts(i);
+  if (has_dense) cuts.push_back({"model.ffn_size", m.ffn_size});
+  if (m.moe.num_experts == 0) return cuts;
+  cuts.push_back({"model.moe.expert_ffn_size", m.moe.expert_ffn_size});
+  cuts.push_back({"model.moe.shared_ffn_size", m.moe.shared_ffn_size});
+  cuts.push_back({"model.moe.latent_size", m.moe.latent_size, 1, false});
+  return cuts;
+}
+
+/// Multiples of what fits, around the value.
+std::string what_fits(const Cut& cut, int64_t tensor) {
+  const int64_t whole = kBlock * (cut.by_tensor ? tensor : 1), step = whole / std::gcd(whole, cut.each);
+  const int64_t below = (cut.value + cut.others) / step * step - cut.others;
+  return below > 0 ? fmt::format("{} or {}", below, below + step) : fmt::format("{}", below + step);
+}
+
+void check_blocks(Resolution& r) {
+  const Fp8Spec& fp8 = r.job.fp8;
+  const ModelSpec& m = r.job.model;
+  const int64_t tensor = r.job.parallelism.tensor;
+  std::vector<Cut> cuts = {{"model.hidden_size", m.hidden_size, 1, false}};
+  for (const Cut& cut : attention_cuts(m, fp8)) cuts.push_back(cut);
+  if (!fp8.keeps(Fp8Kept::up) || !fp8.keeps(Fp8Kept::down))
+    for (const Cut& cut : feed_forward_cuts(m)) cuts.push_back(cut);
+  for (const Cut& cut : cuts) {
+    const int64_t all = cut.channels(), ranks = cut.by_tensor ? tensor : 1;
+    if (!r.sound(cut.path) || all % ranks != 0 || all / ranks % kBlock == 0) continue;
+    const std::string whose = ranks > 1 ? fmt::format("that each of {} tensor ranks has of", ranks) : "of";
+    r.report("E0322",
+             fmt::format("FP8 blocks of {} do not fit the {} channels {} {} = {}", kBlock, all / ranks, whose,
+                         cut.path, cut.value),
+             {cut.path, "precision.fp8.recipe", "parallelism.tensor"},
+             {fmt::format("use {} = {}, or the recipe \"tensor\", or keep its products (precision.keep)",
+                          cut.path.substr(cut.path.rfind('.') + 1), what_fits(cut, tensor))});
+  }
+}
+
+}  // namespace
+
+void check_fp8(Resolution& r) {
+  if (!r.sound("precision.fp8.recipe")) return;
+  const Fp8Spec& fp8 = r.job.fp8;
+  for (const char* path : {"precision.fp8.gradients", "precision.keep"})
+    if (!fp8.exists() && r.given_by_user(path) && r.sound(path) &&
+        find_field(path)->get(r.job) != find_field(path)->get(JobSpec()))
+      r.report("W0245", fmt::format("`{}` has no effect here", path), {path, "precision.fp8.recipe"},
+               {"precision.fp8.recipe is \"none\"; remove the field, or choose block or tensor"});
+  if (!fp8.exists()) return;
+  const bool known = r.sound({"precision.keep", "parallelism.tensor", "model.num_heads", "model.head_dim",
+                              "model.num_kv_heads", "model.num_layers"});
+  if (fp8.recipe == Fp8Recipe::block && known) check_blocks(r);
+}
+
+}  // namespace trainctl::spec

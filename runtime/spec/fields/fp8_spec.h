@@ -1,0 +1,37 @@
+// precision.fp8: which products of layers are made of 8-bit numbers, and with which scales.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/words.h"
+
+namespace trainctl {
+
+enum class Fp8Recipe : uint8_t { none, block, tensor };
+enum class Fp8Gradients : uint8_t { e4m3, e5m2 };
+/// What stays in precision.compute: layers, or products of all layers.
+enum class Fp8Kept : uint8_t { first, last, qkv, out, up, down };
+template <>
+struct Words<Fp8Recipe> {
+  static constexpr std::string_view list[] = {"none", "block", "tensor"};
+};
+template <>
+struct Words<Fp8Gradients> {
+  static constexpr std::string_view list[] = {"e4m3", "e5m2"};
+};
+template <>
+struct Words<Fp8Kept> {
+  static constexpr std::string_view list[] = {"first", "last", "qkv", "out", "up", "down"};
+};
+
+struct Fp8Spec {
+  Fp8Recipe recipe = Fp8Recipe::none;
+  Fp8Gradients gradients = Fp8Gradients::e4m3;
+  std::vector<Fp8Kept> keep;
+  bool exists() const { return recipe != Fp8Recipe::none; }
+  bool keeps(Fp8Kept what) const { return std::ranges::find(keep, what) != keep.end(); }
+};
+
+}  // namespace trainctl
