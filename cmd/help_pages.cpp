@@ -20,6 +20,9 @@ A job is one JSON file; `//` comments are allowed. `trainctl init` writes one, `
   size      `trainctl plan JOB` reports memory, traffic and time, and whether the job fits (exit status 4:
             no). --device h100 plans for a GPU that is not here. --timeline draws the pipeline of a step,
             --schedules compares all pipeline schedules for it.
+  time      is predicted from a cluster file. `trainctl doctor --measure -o FILE` makes one of this machine,
+            `trainctl plan JOB --cluster FILE` uses it, `trainctl plan --against RUN -o FILE` compares it with
+            a run and corrects it.
 
 What a resume may change (`trainctl explain FIELD` gives the class of a field):
 

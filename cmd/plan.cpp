@@ -8,6 +8,7 @@
 
 #include "cmd/commands.h"
 #include "cmd/output.h"
+#include "cmd/plan_against.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/machine/mpirun.h"
@@ -30,6 +31,7 @@ struct PlanOptions {
   std::string switches;
   bool timeline = false, schedules = false;
   int width = 110;
+  AgainstOptions against;
 };
 
 /// A known cluster, or that of a file.
@@ -212,6 +214,13 @@ void print_next(const PlanOptions& options, const PlanReport& report) {
 }
 
 int plan(const PlanOptions& options, const Context& context) {
+  if (!options.against.run.empty())
+    return plan_against(
+        options.against, options.job, [&](const JobSpec& job) { return device_of(options, job); }, context);
+  if (options.job.path.empty())
+    throw Error(ErrorCode::kUsage, "JOB is missing; only --against RUN needs none");
+  if (!options.against.out.empty())
+    throw Error(ErrorCode::kUsage, "-o is for the cluster file of --against RUN");
   std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (!options.job.no_data) parsed = with_data_decided(*parsed, real_file_system());
@@ -284,6 +293,8 @@ void add_plan(CommandLine& app, Context& context) {
   command.add_flag(
       "--schedules", options->schedules,
       "compare all pipeline schedules: idle time, memory, what they send, and which the job cannot have");
+  command.get_option("JOB").required(false);
+  add_against_options(command, options->against);
   command.add_option("--width", options->width, "columns of the timeline").range(20, 1000);
   when_chosen(command, context, [options, &context] { return plan(*options, context); });
 }

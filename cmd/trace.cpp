@@ -281,7 +281,11 @@ int trace_run(const TraceOptions& options, const Context& context) {
   const std::string path = options.out.empty() ? default_trace_path(target, merged.summary) : options.out;
   if (!file) file = std::make_unique<trace::TraceFile>(fs, path);
   trace::write_chrome_trace(merged.trace, [&](std::string_view text) { file->write(text); });
-  print_summary(merged.summary, path, file->commit(), context);
+  const uint64_t bytes = file->commit();
+  fs.make_directories(target.run.file("trace"));
+  fs.replace_text(target.run.file(kLastTrace),
+                  json_text("trace", parse_ordered_json(merged.summary.to_json(path, bytes))));
+  print_summary(merged.summary, path, bytes, context);
   return kExitDone;
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/host_memory.h"
 #include "kernels/plain_weight.h"
+#include "runtime/base/file_system.h"
 
 namespace trainctl::kernels {
 namespace {
@@ -78,7 +79,9 @@ void add(const auto& op, OpCount& count) {
 
 class CountingBackend final : public Backend {
  public:
-  CountingBackend(std::unique_ptr<Backend> real, WorkTally& tally) : real_(std::move(real)), tally_(tally) {}
+  /// seconds: null: ops are not timed.
+  CountingBackend(std::unique_ptr<Backend> real, WorkTally& tally, OpSeconds* seconds)
+      : real_(std::move(real)), tally_(tally), seconds_(seconds) {}
 
   std::string name() const override { return real_->name(); }
   std::string numerics() const override { return real_->numerics(); }
@@ -109,12 +112,19 @@ class CountingBackend final : public Backend {
 
   void run(Stream& stream, const Op& op) override {
     std::visit([&](const auto& o) { add(o, tally_.ops[o.cost_shape()]); }, op);
+    if (!seconds_) return real_->run(stream, op);
+    stream.synchronize();
+    const double begin_s = real_clock().monotonic_s();
     real_->run(stream, op);
+    stream.synchronize();
+    const double took_s = real_clock().monotonic_s() - begin_s;
+    std::visit([&](const auto& o) { (*seconds_)[o.cost_shape()].push_back(took_s); }, op);
   }
 
  private:
   const std::unique_ptr<Backend> real_;
   WorkTally& tally_;
+  OpSeconds* const seconds_;
 };
 
 }  // namespace
@@ -132,7 +142,12 @@ double WorkTally::attention_flops() const {
 }
 
 std::unique_ptr<Backend> make_counting_backend(std::unique_ptr<Backend> real, WorkTally& tally) {
-  return std::make_unique<CountingBackend>(std::move(real), tally);
+  return std::make_unique<CountingBackend>(std::move(real), tally, nullptr);
+}
+
+std::unique_ptr<Backend> make_timing_backend(std::unique_ptr<Backend> real, WorkTally& tally,
+                                             OpSeconds& seconds) {
+  return std::make_unique<CountingBackend>(std::move(real), tally, &seconds);
 }
 
 std::unique_ptr<Backend> make_tally_backend(WorkTally& tally, bool bias_in_activation_dtype) {

@@ -5,6 +5,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -28,6 +29,12 @@ struct WorkTally {
 
 /// Wraps `real` and counts its ops into `tally`, which must outlive the result.
 std::unique_ptr<Backend> make_counting_backend(std::unique_ptr<Backend> real, WorkTally& tally);
+
+/// The seconds of every call, by shape.
+using OpSeconds = std::map<OpShape, std::vector<double>>;
+/// A counting backend that times each op: it waits for the device behind every one.
+std::unique_ptr<Backend> make_timing_backend(std::unique_ptr<Backend> real, WorkTally& tally,
+                                             OpSeconds& seconds);
 
 /// The tally twin. Counts into `tally`, which must outlive the result. `bias_in_activation_dtype`: whether
 /// bias_dtype() is the activation dtype, as on the device that the twin simulates.

@@ -18,25 +18,28 @@ double busy_share_of_lanes(const ParallelSpec& p) {
   return double(p.lanes) / (double(most) * p.data);
 }
 
+double ranks_on_device(const JobSpec& job, const DeviceModel& device) {
+  const double ranks = job.mesh().world_size();
+  if (device.kind == DeviceKind::cuda) return ranks / std::ceil(ranks / job.launcher.ranks_per_gpu);
+  const double cores = std::max(1u, std::thread::hardware_concurrency());
+  return std::max(1.0, ranks / std::max(1.0, cores / job.parallelism.threads_per_rank));
+}
+
 std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
                                           std::optional<double> mfu) {
   if (device.flops_per_s <= 0) return std::nullopt;
   const double ranks = job.mesh().world_size(), steps = double(job.schedule.total_steps);
   TimeEstimate t;
   t.peak_flops_per_s = device.flops_per_s;
-  double busy = 1, sharing = 1;
+  const double sharing = ranks_on_device(job, device);
+  double busy = 1;
+  t.devices = int(std::ceil(ranks / sharing));
   if (device.kind == DeviceKind::cuda) {
     t.mfu = mfu.value_or(kGpuMfu);
-    t.devices = int(std::ceil(ranks / job.launcher.ranks_per_gpu));
-    sharing = ranks / t.devices;
   } else {
     t.mfu = mfu.value_or(kCpuMfu);
     // Ranks that share cores fill each other's pipeline bubbles; others idle as simulated.
-    const double cores = std::max(1u, std::thread::hardware_concurrency());
-    const double room = std::max(1.0, cores / job.parallelism.threads_per_rank);
-    t.devices = int(std::min(ranks, room));
-    sharing = std::max(1.0, ranks / room);
-    busy = ranks > room ? 1.0 : std::max(0.05, 1 - plan.bubble_fraction);
+    busy = sharing > 1 ? 1.0 : std::max(0.05, 1 - plan.bubble_fraction);
   }
   busy *= busy_share_of_lanes(job.parallelism);
   const double peak = t.peak_flops_per_s * t.devices;

@@ -38,6 +38,8 @@ struct TimeEstimate {
 /// The share of their time in which data-parallel ranks compute, as all wait for those that have most lanes:
 /// 1 where the width divides the lanes.
 double busy_share_of_lanes(const ParallelSpec& parallelism);
+/// So many ranks take turns on one device of a plan: a GPU, or a rank's share of this machine's cores.
+double ranks_on_device(const JobSpec& job, const DeviceModel& device);
 /// Predicted (step_time.h) where the device's speed is known and no MFU is given; else from an MFU that is
 /// given or assumed. nullopt if the device's peak is not known. On GPUs an MFU is that of a whole step with
 /// its pipeline bubble.

@@ -7,9 +7,11 @@
 
 #include "parallel/bucket_plan.h"
 #include "runtime/base/error.h"
+#include "runtime/base/units.h"
 #include "runtime/model/flops.h"
 #include "runtime/model/placement_check.h"
 #include "runtime/model/stage_program.h"
+#include "runtime/plan/instruction_times.h"
 #include "runtime/plan/pipeline_plan.h"
 
 namespace trainctl {
@@ -190,35 +192,10 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
 
 PipelinePicture pipeline_picture(const JobSpec& job, const DeviceModel& device,
                                  std::optional<int> micro_batches) {
-  PipelinePicture picture{.shape = pipeline_shape(job, 0)};
+  PipelinePicture picture{.shape = pipeline_shape(job, 0), .is_predicted = device.cluster.has_value()};
   picture.shape.micro_batches = micro_batches.value_or(picture.shape.micro_batches);
-  const auto programs = pipeline_programs(picture.shape, splits_backward(job));
-  const ModelTables tables = model_tables(job);
-  const PlanBasis basis{job, device, tables};
-  std::map<StageClass, std::vector<MicroBatchWork>> known;
-  std::vector<const std::vector<MicroBatchWork>*> work;   // of each stage
-  for (int pp = 0; pp < picture.shape.stages; ++pp) {
-    const RankParts parts = rank_parts(basis, {.pp = pp});
-    const auto [found, fresh] = known.try_emplace(parts.uses.stage_class());
-    if (fresh) found->second = tally_micro_batch(basis, parts.at);
-    work.push_back(&found->second);
-  }
-  const double flops_per_s = device.flops_per_s > 0 ? device.flops_per_s : 1;
-  const auto of = [&](int stage, const parallel::Instruction& i) {
-    return (*work[size_t(stage)])[size_t(i.virtual_stage)];
-  };
-  const auto cost = [&](int stage, const parallel::Instruction& i) {
-    const MicroBatchWork w = of(stage, i);
-    const double flops = i.op == parallel::Op::forward          ? w.forward
-                         : i.op == parallel::Op::backward_input ? w.backward_input
-                                                                : w.backward_weight;
-    return flops / flops_per_s;
-  };
-  picture.with_transfers = device.flops_per_s > 0 && device.link_bytes_per_s > 0;
-  const auto transfer = [&](int stage, const parallel::Instruction& i) {
-    return picture.with_transfers ? of(stage, i).edge_bytes / device.link_bytes_per_s : 0.0;
-  };
-  picture.timeline = parallel::simulate(picture.shape, programs, cost, transfer);
+  picture.timeline = InstructionTimes(job, device, device.cluster ? &*device.cluster : nullptr)
+                         .timeline(picture.shape.micro_batches);
   return picture;
 }
 
@@ -235,9 +212,13 @@ std::string render_timeline(const JobSpec& job, const DeviceModel& device, int w
             4 * shape.stages * job.parallelism.lanes * job.batch.micro_sequences));
   const PipelinePicture picture = pipeline_picture(job, device);
   return parallel::draw(picture.shape, picture.timeline, width) +
-         fmt::format("the stages are idle for {:.1f} % of the step, by counted FLOPs{}\n",
-                     100 * picture.timeline.bubble_fraction,
-                     picture.with_transfers ? " and transfers at the speed of the link" : "");
+         fmt::format("the stages are idle for {:.1f} % of {}\n", 100 * picture.timeline.bubble_fraction,
+                     picture.is_predicted
+                         ? fmt::format("{}, the predicted time of the passes on cluster {}",
+                                       duration_text(picture.timeline.makespan), device.cluster->name)
+                     : device.flops_per_s > 0 && device.link_bytes_per_s > 0
+                         ? "the step, by counted FLOPs and transfers at the speed of the link"
+                         : "the step, by counted FLOPs");
 }
 
 }  // namespace trainctl

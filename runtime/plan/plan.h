@@ -50,13 +50,11 @@ JobPlan make_plan(const JobSpec& job, DeviceKind device);   ///< of device_of_ki
 /// The memory of one rank. The plan has that of the worst rank of each stage.
 RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at);
 
-/// What each stage of the pipeline computes when, from the counted work of every stage: each computation
-/// takes what its FLOPs take at the device's peak, each transfer what its bytes take on the device's link.
-/// Where these are not known computations take time in proportion to their FLOPs and transfers take none.
+/// What each stage of the pipeline computes when, in the times of InstructionTimes.
 struct PipelinePicture {
   parallel::PipelineShape shape;
   parallel::Timeline timeline;
-  bool with_transfers = false;  ///< transfers take time
+  bool is_predicted = false;  ///< for the cluster of the device
 };
 /// The pipeline of data-parallel rank 0. `micro_batches`: so many of them instead of the step's.
 PipelinePicture pipeline_picture(const JobSpec& job, const DeviceModel& device,

@@ -9,46 +9,25 @@
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/plan/fit.h"
+#include "runtime/plan/instruction_times.h"
 #include "runtime/plan/pipeline_plan.h"
 #include "runtime/plan/plan.h"
 
 namespace trainctl {
 namespace {
 
-/// The passes of one step through the pipeline.
-struct Passes {
-  double time = 0, idle = 0;  // idle: of all stages, in the same unit
-  bool with_transfers = false;
-};
-
-Passes passes_of(const JobSpec& job, const DeviceModel& device, int micro_batches) {
-  const PipelinePicture picture = pipeline_picture(job, device, micro_batches);
-  const double time = picture.timeline.makespan;
-  return {time, time * picture.shape.stages * picture.timeline.bubble_fraction, picture.with_transfers};
-}
-
-/// Past the micro-batches that fill the pipeline, each further round of them adds as much time and as much
-/// idle time.
-Passes all_passes(const JobSpec& job, const DeviceModel& device) {
-  constexpr int64_t kMostSimulated = 1 << 17;
-  const parallel::PipelineShape shape = pipeline_shape(job, 0);
-  const int round = shape.stages, all = shape.micro_batches;
-  const int fewer = all % round + 4 * round, more = fewer + 2 * round;
-  if (all <= more || int64_t(all) * shape.stages * shape.virtual_stages <= kMostSimulated)
-    return passes_of(job, device, all);
-  const Passes first = passes_of(job, device, fewer), second = passes_of(job, device, more);
-  const double times = double(all - fewer) / double(more - fewer);
-  return {first.time + times * (second.time - first.time), first.idle + times * (second.idle - first.idle),
-          first.with_transfers};
-}
-
 class TableMaker {
  public:
-  TableMaker(const ParseInput& spec, const JobSpec& job, const DeviceModel& device, double mfu)
+  TableMaker(const ParseInput& spec, const JobSpec& job, const DeviceModel& device, std::optional<double> mfu)
       : spec_(spec), job_(job), device_(device) {
     table_.stages = job.parallelism.pipeline;
     table_.micro_batches = int(job.micro_batches_of(0));
-    table_.mfu = mfu;
+    if (device.cluster && !mfu)
+      table_.cluster = device.cluster->name;
+    else
+      table_.mfu = mfu.value_or(device.kind == DeviceKind::cuda ? kGpuMfu : kCpuMfu);
+    table_.with_transfers =
+        !table_.cluster.empty() || (device.flops_per_s > 0 && device.link_bytes_per_s > 0);
   }
 
   ScheduleTable make() {
@@ -106,10 +85,13 @@ class TableMaker {
 
   /// Returns the time of its passes.
   double plan(ScheduleRow& row, const JobSpec& job) {
-    const Passes passes = all_passes(job, device_);
-    table_.with_transfers = passes.with_transfers;
-    row.bubble_fraction = passes.time > 0 ? passes.idle / (passes.time * job.parallelism.pipeline) : 0;
-    if (device_.flops_per_s > 0) row.pass_s = passes.time / table_.mfu;
+    const PredictedPasses passes =
+        InstructionTimes(job, device_, table_.cluster.empty() ? nullptr : &*device_.cluster).passes();
+    row.bubble_fraction = passes.time_s > 0 ? passes.idle_s / (passes.time_s * job.parallelism.pipeline) : 0;
+    if (!table_.cluster.empty())
+      row.pass_s = passes.time_s;
+    else if (device_.flops_per_s > 0)
+      row.pass_s = passes.time_s / table_.mfu;
     const parallel::ScheduleKind& kind = parallel::kind_of(row.schedule);
     row.overlaps =
         kind.splits_backward && !splits_backward(job)
@@ -129,7 +111,7 @@ class TableMaker {
     row.sent_bytes = double(*std::max_element(pipeline.sends.begin(), pipeline.sends.end())) *
                      double(shape.local_rows * shape.hidden) * double(size_of(shape.compute));
     if (const Fit fit = fit_of(job, plan, device_); fit.known()) row.fits = fit.fits();
-    return passes.time;
+    return passes.time_s;
   }
 
   const ParseInput& spec_;
@@ -148,14 +130,15 @@ std::string name_of(const ScheduleRow& row) {
 
 ScheduleTable schedule_table(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                              std::optional<double> mfu) {
-  return TableMaker(spec, job, device, mfu.value_or(device.kind == DeviceKind::cuda ? kGpuMfu : kCpuMfu))
-      .make();
+  return TableMaker(spec, job, device, mfu).make();
 }
 
 std::string render_schedules(const ScheduleTable& table) {
-  std::string out = fmt::format("Schedules of {} and {} micro-batches, by counted FLOPs{}\n",
-                                count_of(table.stages, "stage"), table.micro_batches,
-                                table.with_transfers ? " and transfers at the speed of the link" : "");
+  std::string out = fmt::format(
+      "Schedules of {} and {} micro-batches, {}\n", count_of(table.stages, "stage"), table.micro_batches,
+      !table.cluster.empty() ? "in the predicted time of cluster " + table.cluster
+      : table.with_transfers ? "by counted FLOPs and transfers at the speed of the link"
+                             : "by counted FLOPs");
   out += fmt::format("  {:<16}{:>7}{:>11}{:>8}{:>13}{:>12}{:>11}  {}\n", "schedule", "idle", "passes", "time",
                      "activations", "all memory", "sent", "overlaps");
   for (const ScheduleRow& row : table.rows) {
@@ -199,7 +182,8 @@ std::string schedules_json(const ScheduleTable& table) {
   }
   return OrderedJson{{"stages", table.stages},
                      {"micro_batches", table.micro_batches},
-                     {"mfu", table.mfu},
+                     {"mfu", table.cluster.empty() ? OrderedJson(table.mfu) : OrderedJson()},
+                     {"cluster", table.cluster.empty() ? OrderedJson() : OrderedJson(table.cluster)},
                      {"with_transfers", table.with_transfers},
                      {"schedules", std::move(rows)}}
       .dump();

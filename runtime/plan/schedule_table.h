@@ -17,8 +17,7 @@ struct ScheduleRow {
   std::vector<std::string> settings;  ///< arguments of `-s` with which the job has it
   std::string refused;                ///< why it cannot; "": it can, and only then the rest is known
   std::string overlaps;               ///< what runs while a stage would wait
-  /// Of the step's forward and backward passes, each computation as long as its counted FLOPs take at the
-  /// assumed share of the device's peak, each transfer as long as its bytes take on the device's link.
+  /// Of the step's forward and backward passes, in the times of InstructionTimes.
   double bubble_fraction = 0;    ///< mean idle share of a stage
   std::optional<double> pass_s;  ///< nullopt: the device's speed is not known
   double relative_time = 1;      ///< as a multiple of the fastest row's
@@ -30,7 +29,8 @@ struct ScheduleRow {
 
 struct ScheduleTable {
   int stages = 1, micro_batches = 1;
-  double mfu = 0;                 ///< assumed
+  std::string cluster;            ///< for which the times are predicted; "": an MFU is given or assumed
+  double mfu = 0;                 ///< that one
   bool with_transfers = false;    ///< transfers take time
   std::vector<ScheduleRow> rows;  ///< in the order of parallel::schedules()
 };
@@ -41,7 +41,7 @@ ScheduleTable schedule_table(const ParseInput& spec, const JobSpec& job, const D
                              std::optional<double> mfu);
 
 std::string render_schedules(const ScheduleTable& table);
-/// {"stages", "micro_batches", "mfu", "with_transfers", "schedules": [...]}: as in
+/// {"stages", "micro_batches", "mfu", "cluster", "with_transfers", "schedules": [...]}: as in
 /// runtime/observe/schemas/schedules.schema.json.
 std::string schedules_json(const ScheduleTable& table);
 

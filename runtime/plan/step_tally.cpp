@@ -120,6 +120,42 @@ StepTally tally_step(const PlanBasis& basis, const parallel::MeshPosition& at, b
   return tally;
 }
 
+TimedSteps time_steps(const PlanBasis& basis, std::unique_ptr<kernels::Backend> device, int steps) {
+  const JobSpec& job = basis.job;
+  ENSURE(job.mesh().world_size() == 1);
+  TimedSteps timed;
+  const auto backend = kernels::make_timing_backend(std::move(device), timed.work, timed.seconds);
+  const auto stream = backend->create_stream();
+  RankPlan plan = make_rank_plan(basis, {});
+  parallel::TrafficTally traffic;
+  const TallyMesh mesh(plan.groups, false, traffic);
+  parallel::TensorParallel tp(*mesh.axes[Axis::tp], *backend, *stream, job.parallelism.sequence_parallel);
+  parallel::ShardedParams params(plan.params, mesh.groups(), *backend, *stream);
+  StageModel model(plan.uses, plan.model, params, tp, *backend, *stream, mesh.peers());
+  ExactSum squares;
+  const auto step = [&] {
+    params.add_gradient_squares(squares);
+    params.step({});
+    return true;
+  };
+  Executor executor(std::move(plan.program), model, params, mesh.edges,
+                    {[](const parallel::Action&) {}, [] { return 0.0; }, step});
+  params.publish();
+  params.finish_gathers();
+  const auto zeros = backend->allocate(size_t(job.data.seq_len * job.batch.micro_sequences) * 4);
+  std::vector<MicroBatch> batch = micro_batches(job, 0);
+  for (MicroBatch& mb : batch) mb.arrays[BatchField::tokens] = mb.arrays[BatchField::targets] = zeros->data();
+  const auto losses = backend->allocate_host(batch.size() * size_t(model.loss_sums()) * sizeof(double));
+  ExecutorTimes times;
+  for (int i = 0; i <= steps; ++i) {
+    // What is built on the first call with a shape is not the speed of the device.
+    if (i == 1) timed.work.ops.clear(), timed.seconds.clear();
+    executor.run(batch, static_cast<double*>(losses->data()), times);
+    params.finish_gathers();
+  }
+  return timed;
+}
+
 RankTraffic rank_traffic(const PlanBasis& basis, const parallel::MeshPosition& at) {
   const auto& [job, device, tables] = basis;
   const bool by_lanes = job.parallelism.reduces_each_lane();
@@ -183,14 +219,6 @@ std::vector<MicroBatchTally> tally_micro_batch_ops(const PlanBasis& basis, const
     if (back) of.edge_bytes = double(back.count()) * double(size_of(back.dtype));
     result.push_back(std::move(of));
   }
-  return result;
-}
-
-std::vector<MicroBatchWork> tally_micro_batch(const PlanBasis& basis, const parallel::MeshPosition& at) {
-  std::vector<MicroBatchWork> result;
-  for (const MicroBatchTally& of : tally_micro_batch_ops(basis, at))
-    result.push_back({of.forward.work.flops(), of.backward_input.work.flops(),
-                      of.backward_weight.work.flops(), of.edge_bytes});
   return result;
 }
 

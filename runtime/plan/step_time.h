@@ -1,13 +1,12 @@
 // Predicts the time of a step: each counted op by its shape, each exchange by its bytes and by where its
 // ranks are, and the pipeline by the simulator of its programs. Pure.
 #pragma once
-#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "runtime/plan/instruction_times.h"
 #include "runtime/plan/plan.h"
 #include "runtime/predict/cluster.h"
-#include "runtime/predict/op_time.h"
 
 namespace trainctl {
 
@@ -32,6 +31,8 @@ std::vector<NamedSeconds> named(const StepParts& parts);
 
 struct StepTime {
   StepParts parts;
+  /// parts.work by instruction.
+  double forward_s = 0, backward_input_s = 0, backward_weight_s = 0;
   double step_s = 0;             ///< the median: parts.sum()
   double low_s = 0, high_s = 0;  ///< between these with a probability of 0.9
   double bubble_fraction = 0;    ///< mean idle share of a stage over the passes
@@ -45,13 +46,5 @@ inline constexpr double kBandLow = 0.90, kBandHigh = 1.30;
 /// share of the cores) and fill each other's pipeline bubbles.
 StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
                       const predict::ClusterModel& cluster, double sharing = 1);
-
-/// The passes of a step through the pipeline, each computation and message in predicted seconds.
-struct PredictedPasses {
-  double time_s = 0;
-  double idle_s = 0;  ///< of all stages together
-};
-PredictedPasses predict_passes(const JobSpec& job, const DeviceModel& device,
-                               const predict::ClusterModel& cluster);
 
 }  // namespace trainctl

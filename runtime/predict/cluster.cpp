@@ -130,10 +130,41 @@ void read_attention(const Reader& reader, const Json& device, DeviceSpeed& speed
       reader.wrong("{} is not an object", path);
       continue;
     }
-    reader.known(row, path, {"head_dim", "forward_tflops", "backward_tflops"});
+    reader.known(
+        row, path,
+        {"head_dim", "forward_tflops", "backward_tflops", "forward_f32_tflops", "backward_f32_tflops"});
+    const auto f32 = [&](const char* key) {
+      return row.find(key) == row.end() ? 0 : 1e12 * reader.number(row, path, key, 0.0001, 1e5);
+    };
     speed.attention.push_back({int(reader.number(row, path, "head_dim", 1, 4096)),
-                               1e12 * reader.number(row, path, "forward_tflops", 0.001, 1e5),
-                               1e12 * reader.number(row, path, "backward_tflops", 0.001, 1e5)});
+                               1e12 * reader.number(row, path, "forward_tflops", 0.0001, 1e5),
+                               1e12 * reader.number(row, path, "backward_tflops", 0.0001, 1e5),
+                               f32("forward_f32_tflops"), f32("backward_f32_tflops")});
+  }
+}
+
+/// A file need not have them.
+void read_ops(const Reader& reader, const Json& device, DeviceSpeed& speed) {
+  const auto rows = device.find("ops");
+  if (rows == device.end()) return;
+  if (!rows->is_array()) return reader.wrong("device.ops is not a list of rates by op");
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const Json& row = rows->at(i);
+    const std::string path = fmt::format("device.ops[{}]", i);
+    if (!row.is_object()) {
+      reader.wrong("{} is not an object", path);
+      continue;
+    }
+    reader.known(row, path, {"op", "f32_gb_per_s", "bf16_gb_per_s", "call_us"});
+    const auto name = row.find("op");
+    if (name == row.end() || !name->is_string() || name->text().empty()) {
+      reader.wrong("{}.op is missing", path);
+      continue;
+    }
+    if (speed.rate_of(name->text())) reader.wrong("{}.op = {} is there twice", path, name->text());
+    speed.ops.push_back({name->text(), 1e9 * reader.number(row, path, "f32_gb_per_s", 1e-4, 1e5),
+                         1e9 * reader.number(row, path, "bf16_gb_per_s", 1e-4, 1e5),
+                         1e-6 * reader.number(row, path, "call_us", 0, 1e6)});
   }
 }
 
@@ -154,6 +185,15 @@ void check_rates(const Reader& reader, const ClusterModel& c) {
         c.fabric.bytes_per_s / 1e9, c.node.bytes_per_s / 1e9);
 }
 
+std::string& source_of(ClusterModel& cluster, std::string_view section) {
+  return section == "device" ? cluster.device_source
+         : section == "node" ? cluster.node_source
+                             : cluster.fabric_source;
+}
+
+/// Six digits are more than a measurement has.
+double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
+
 }  // namespace
 
 const AttentionRate& DeviceSpeed::attention_of(double head_dim) const {
@@ -162,12 +202,21 @@ const AttentionRate& DeviceSpeed::attention_of(double head_dim) const {
                            [&](const auto& a, const auto& b) { return far(a) < far(b); });
 }
 
+const OpRate* DeviceSpeed::rate_of(std::string_view op) const {
+  for (const OpRate& rate : ops)
+    if (rate.op == op) return &rate;
+  return nullptr;
+}
+
 void scale_device(DeviceSpeed& device, double times) {
   device.peak_bf16_flops_per_s *= times;
   device.peak_f32_flops_per_s *= times;
   device.memory_bytes_per_s *= times;
-  for (AttentionRate& rate : device.attention)
+  for (AttentionRate& rate : device.attention) {
     rate.forward_flops_per_s *= times, rate.backward_flops_per_s *= times;
+    rate.forward_f32_flops_per_s *= times, rate.backward_f32_flops_per_s *= times;
+  }
+  for (OpRate& rate : device.ops) rate.f32_bytes_per_s *= times, rate.bf16_bytes_per_s *= times;
 }
 
 ClusterModel parse_cluster(std::string_view text, const std::string& file) {
@@ -194,20 +243,59 @@ ClusterModel parse_cluster(std::string_view text, const std::string& file) {
         keys.push_back(row.key);
       }
     if (std::string_view(name) == "device") {
-      keys.insert(keys.end(), {"processors", "attention"});
+      keys.insert(keys.end(), {"processors", "attention", "ops"});
       cluster.device.processors = int(reader.number(section, name, "processors", 1, 1e6));
       read_attention(reader, section, cluster.device);
+      read_ops(reader, section, cluster.device);
     }
     if (std::string_view(name) == "node") {
       keys.push_back("devices");
       cluster.devices_of_node = int(reader.number(section, name, "devices", 1, 4096));
     }
     reader.known(section, name, keys);
-    cluster.source += (cluster.source.empty() ? "" : "; ") + reader.text(section, name, "source");
+    source_of(cluster, name) = reader.text(section, name, "source");
   }
   if (reader.is_sound()) check_rates(reader, cluster);
   reader.finish();
   return cluster;
+}
+
+std::string cluster_text(const ClusterModel& of) {
+  ClusterModel cluster = of;
+  OrderedJson json{{"version", 1}, {"name", cluster.name}};
+  for (const char* name : {"device", "node", "fabric"}) {
+    OrderedJson section = OrderedJson::object();
+    const std::string_view which = name;
+    if (which == "node") section["devices"] = cluster.devices_of_node;
+    for (const NumberRow& row : kNumbers) {
+      if (which != row.section) continue;
+      section[row.key] = rounded(row.of(cluster) / row.unit);
+      if (std::string_view(row.key) == "product_share") section["processors"] = cluster.device.processors;
+    }
+    if (which == "device") {
+      OrderedJson attention = OrderedJson::array(), ops = OrderedJson::array();
+      for (const AttentionRate& rate : cluster.device.attention) {
+        attention.push_back({{"head_dim", rate.head_dim},
+                             {"forward_tflops", rounded(rate.forward_flops_per_s / 1e12)},
+                             {"backward_tflops", rounded(rate.backward_flops_per_s / 1e12)}});
+        OrderedJson& row = attention.back();
+        if (rate.forward_f32_flops_per_s > 0)
+          row["forward_f32_tflops"] = rounded(rate.forward_f32_flops_per_s / 1e12);
+        if (rate.backward_f32_flops_per_s > 0)
+          row["backward_f32_tflops"] = rounded(rate.backward_f32_flops_per_s / 1e12);
+      }
+      for (const OpRate& rate : cluster.device.ops)
+        ops.push_back({{"op", rate.op},
+                       {"f32_gb_per_s", rounded(rate.f32_bytes_per_s / 1e9)},
+                       {"bf16_gb_per_s", rounded(rate.bf16_bytes_per_s / 1e9)},
+                       {"call_us", rounded(rate.call_s * 1e6)}});
+      section["attention"] = std::move(attention);
+      if (!ops.empty()) section["ops"] = std::move(ops);
+    }
+    section["source"] = source_of(cluster, name);
+    json[name] = std::move(section);
+  }
+  return dump_json(json, 2) + "\n";
 }
 
 std::vector<std::string> cluster_names() {

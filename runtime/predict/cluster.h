@@ -12,6 +12,16 @@ namespace trainctl::predict {
 struct AttentionRate {
   int head_dim = 0;
   double forward_flops_per_s = 0, backward_flops_per_s = 0;
+  /// Of attention in f32; 0: slower by what products are.
+  double forward_f32_flops_per_s = 0, backward_f32_flops_per_s = 0;
+};
+
+/// What one op that is no product reaches, where all of them at one rate would be wrong: on a CPU, whose
+/// cores also compute what they move.
+struct OpRate {
+  std::string op;                                    ///< its name in kernels/ops.h
+  double f32_bytes_per_s = 0, bf16_bytes_per_s = 0;  ///< by the precision of the step
+  double call_s = 0;                                 ///< of a call, besides its bytes
 };
 
 struct DeviceSpeed {
@@ -24,6 +34,7 @@ struct DeviceSpeed {
   double attention_half_length = 0;      ///< sequence length at which attention reaches half of its rate
   double memory_bytes_per_s = 0;         ///< by the data sheet
   double memory_share = 1;               ///< of it, that an elementwise op reaches
+  std::vector<OpRate> ops;               ///< of single ops
   double op_s = 0;                       ///< least time of an op on the device
   double launch_s = 0;                   ///< time in which the host enqueues an op
   /// Times that the bytes of a micro-batch's elementwise ops are moved; 1: as ops count them. Not in a file:
@@ -34,6 +45,8 @@ struct DeviceSpeed {
   double peak_flops_per_s(bool f32) const { return f32 ? peak_f32_flops_per_s : peak_bf16_flops_per_s; }
   /// Of the head dimension that is nearest.
   const AttentionRate& attention_of(double head_dim) const;
+  /// Null: it has no rate of its own.
+  const OpRate* rate_of(std::string_view op) const;
 };
 
 /// A device that is `times` as fast in everything that a core does; what an op costs besides is the same.
@@ -46,7 +59,8 @@ struct LinkSpeed {
 };
 
 struct ClusterModel {
-  std::string name, source;
+  std::string name;
+  std::string device_source, node_source, fabric_source;  ///< where the numbers of each section are from
   DeviceSpeed device;
   int devices_of_node = 1;
   LinkSpeed node;               ///< between two devices of a node, as collectives reach it
@@ -64,5 +78,7 @@ ClusterModel known_cluster(std::string_view name);
 /// Reads a cluster file. Error(kUsage) with a line for each mistake, which names the file and the place in
 /// it: a number that is missing, impossible or of another unit, a key that is not known.
 ClusterModel parse_cluster(std::string_view text, const std::string& file);
+/// The file of a cluster, with as many digits as parse_cluster needs to read the same numbers.
+std::string cluster_text(const ClusterModel& cluster);
 
 }  // namespace trainctl::predict

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <sstream>
 
 #include "parallel/exchange_choice.h"
 
@@ -48,6 +49,39 @@ double message_seconds(const ClusterModel& cluster, int stride, int ranks_on_nod
   const bool near = place_of_group(cluster, 2, stride, ranks_on_node).together > 1;
   const LinkSpeed& link = near ? cluster.node : cluster.fabric;
   return link.latency_s + bytes / link.bytes_per_s;
+}
+
+std::vector<TimedExchange> timed_exchanges(const std::string& lines) {
+  std::vector<TimedExchange> result;
+  std::istringstream stream(lines);
+  for (std::string line; std::getline(stream, line);) {
+    std::istringstream words(line);
+    std::string name;
+    TimedExchange one;
+    if (words >> name >> one.bytes >> one.seconds && name == "exchange" && one.bytes > 0 && one.seconds > 0)
+      result.push_back(one);
+  }
+  return result;
+}
+
+std::optional<LinkSpeed> fit_link(const std::vector<TimedExchange>& exchanges) {
+  if (exchanges.size() < 2) return std::nullopt;
+  double shortest = INFINITY, least = INFINITY;
+  for (const TimedExchange& e : exchanges) shortest = std::min(shortest, e.seconds);
+  std::optional<LinkSpeed> best;
+  for (double share = 0; share <= 1; share += 0.02) {
+    const double latency = share * shortest;
+    double top = 0, bottom = 0, error = 0;
+    for (const TimedExchange& e : exchanges) {
+      top += e.bytes / e.seconds * (1 - latency / e.seconds);
+      bottom += std::pow(e.bytes / e.seconds, 2);
+    }
+    if (top <= 0) continue;
+    for (const TimedExchange& e : exchanges)
+      error += std::pow(1 - (latency + e.bytes * top / bottom) / e.seconds, 2);
+    if (error < least) least = error, best = {.bytes_per_s = bottom / top, .latency_s = latency};
+  }
+  return best;
 }
 
 }  // namespace trainctl::predict

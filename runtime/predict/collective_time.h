@@ -1,5 +1,9 @@
 // The time of messages among the ranks of a group, from where the ranks are. Pure.
 #pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "runtime/predict/cluster.h"
 
 namespace trainctl::predict {
@@ -27,5 +31,14 @@ double all_to_all_seconds(const ClusterModel& cluster, const GroupPlace& place, 
 
 /// One message to a neighbour `stride` world ranks away.
 double message_seconds(const ClusterModel& cluster, int stride, int ranks_on_node, double bytes);
+
+/// An exchange of two ranks, each of which sends `bytes`.
+struct TimedExchange {
+  double bytes = 0, seconds = 0;
+};
+/// Those of lines "exchange BYTES SECONDS"; other lines are left out.
+std::vector<TimedExchange> timed_exchanges(const std::string& lines);
+/// Latency and rate with the least relative errors; nullopt: fewer than two sizes.
+std::optional<LinkSpeed> fit_link(const std::vector<TimedExchange>& exchanges);
 
 }  // namespace trainctl::predict

@@ -59,16 +59,22 @@ TimeParts op_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, c
     const double length = double(shape.window > 0 ? std::min(shape.k, shape.window) : shape.k);
     const AttentionRate& rate = device.attention_of(kind.head_dim);
     const double share = length / (length + device.attention_half_length);
-    const double slower = kind.f32 ? device.peak_bf16_flops_per_s / device.peak_f32_flops_per_s : 1;
-    return {.attention = slower * count.flops /
-                             (share * (backward ? rate.backward_flops_per_s : rate.forward_flops_per_s)) +
-                         calls * device.op_s};
+    double flops_per_s = backward ? rate.backward_flops_per_s : rate.forward_flops_per_s;
+    if (kind.f32) {
+      const double own = backward ? rate.backward_f32_flops_per_s : rate.forward_f32_flops_per_s;
+      flops_per_s = own > 0 ? own : flops_per_s * device.peak_f32_flops_per_s / device.peak_bf16_flops_per_s;
+    }
+    return {.attention = count.flops / (share * flops_per_s) + calls * device.op_s};
   }
   if (count.flops > 0) {
     const double one = product_seconds(device, double(shape.m), double(shape.n), double(shape.k),
                                        count.bytes / calls, kind.f32);
     return {.products = calls * one / (is_grouped(shape) ? device.grouped_share : 1)};
   }
+  if (const OpRate* rate = device.rate_of(shape.op))
+    return {.memory =
+                kind.passes * count.bytes / (kind.f32 ? rate->f32_bytes_per_s : rate->bf16_bytes_per_s) +
+                calls * rate->call_s};
   return {.memory = kind.passes * count.bytes / (device.memory_bytes_per_s * device.memory_share) +
                     calls * device.op_s};
 }

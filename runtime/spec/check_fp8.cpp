@@ -39,13 +39,13 @@ std::vector<Cut> attention_cuts(const ModelSpec& m, const Fp8Spec& fp8) {
   return cuts;
 }
 
-std::vector<Cut> feed_forward_cuts(const ModelSpec& m) {
+std::vector<Cut> feed_forward_cuts(const ModelSpec& m, bool whole_experts) {
   std::vector<Cut> cuts;
   bool has_dense = false;
   for (int64_t i = 0; i < m.num_layers; ++i) has_dense = has_dense || !m.has_experts(i);
   if (has_dense) cuts.push_back({"model.ffn_size", m.ffn_size});
   if (m.moe.num_experts == 0) return cuts;
-  cuts.push_back({"model.moe.expert_ffn_size", m.moe.expert_ffn_size});
+  cuts.push_back({"model.moe.expert_ffn_size", m.moe.expert_ffn_size, 1, !whole_experts});
   cuts.push_back({"model.moe.shared_ffn_size", m.moe.shared_ffn_size});
   cuts.push_back({"model.moe.latent_size", m.moe.latent_size, 1, false});
   return cuts;
@@ -65,7 +65,7 @@ void check_blocks(Resolution& r) {
   std::vector<Cut> cuts = {{"model.hidden_size", m.hidden_size, 1, false}};
   for (const Cut& cut : attention_cuts(m, fp8)) cuts.push_back(cut);
   if (!fp8.keeps(Fp8Kept::up) || !fp8.keeps(Fp8Kept::down))
-    for (const Cut& cut : feed_forward_cuts(m)) cuts.push_back(cut);
+    for (const Cut& cut : feed_forward_cuts(m, r.job.parallelism.token_parts() > 1)) cuts.push_back(cut);
   for (const Cut& cut : cuts) {
     const int64_t all = cut.channels(), ranks = cut.by_tensor ? tensor : 1;
     if (!r.sound(cut.path) || all % ranks != 0 || all / ranks % kBlock == 0) continue;

@@ -2,10 +2,8 @@
 // Method: run_program in this process with stdout and stderr sent to files.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <cstdlib>
 
 #include "cmd/commands.h"
@@ -15,58 +13,16 @@
 #include "runtime/base/json.h"
 #include "runtime/supervise/decide/quarantine.h"
 #include "runtime/supervise/slurm/cluster_name.h"
+#include "test/cmd/program_run.h"
 #include "test/support/json_schema.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
+using test::Outcome;
+using test::run;
 using test::TemporaryFolder;
 
 namespace {
-
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-/// Sends a stream of this process to a file while it lives.
-class Redirect {
- public:
-  Redirect(std::FILE* stream, const std::string& path) : stream_(stream) {
-    std::fflush(stream_);
-    saved_ = dup(fileno(stream_));
-    std::FILE* file = std::fopen(path.c_str(), "w");
-    REQUIRE(file != nullptr);
-    dup2(fileno(file), fileno(stream_));
-    std::fclose(file);
-  }
-  ~Redirect() {
-    std::fflush(stream_);
-    dup2(saved_, fileno(stream_));
-    close(saved_);
-  }
-  Redirect(const Redirect&) = delete;
-  Redirect& operator=(const Redirect&) = delete;
-
- private:
-  std::FILE* stream_;
-  int saved_;
-};
-
-Outcome run(std::vector<std::string> words) {
-  const TemporaryFolder temporary;
-  const std::string& folder = temporary.path();
-  words.insert(words.begin(), "trainctl");
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  Outcome outcome;
-  {
-    Redirect out(stdout, folder + "/out"), err(stderr, folder + "/err");
-    outcome.status = cmd::run_program(static_cast<int>(argv.size()), argv.data());
-  }
-  outcome.out = real_file_system().read_text(folder + "/out");
-  outcome.err = real_file_system().read_text(folder + "/err");
-  return outcome;
-}
 
 /// A spec in a folder of its own, gone with this object.
 class SpecFile {

@@ -148,28 +148,12 @@ std::vector<std::string> result_kinds() {
 }
 
 std::vector<std::string> kinds_of_runs() {
-  return {"checkpoint",
-          "checkpoint-copy",
-          "checkpoint-repair",
-          "compare",
-          "detached",
-          "diagnose",
-          "eval",
-          "event-line",
-          "experts-line",
-          "export",
-          "import",
-          "log",
-          "metrics-line",
-          "ranks-line",
-          "removed",
-          "report",
-          "sample",
-          "serve",
-          "status",
-          "stop",
-          "submitted",
-          "trace"};
+  return {"against",    "checkpoint",   "checkpoint-copy", "checkpoint-repair",
+          "compare",    "detached",     "diagnose",        "eval",
+          "event-line", "experts-line", "export",          "import",
+          "log",        "measured",     "metrics-line",    "ranks-line",
+          "removed",    "report",       "sample",          "serve",
+          "status",     "stop",         "submitted",       "trace"};
 }
 
 std::string result_error(const std::string& text, const std::string& kind) {

@@ -17,7 +17,7 @@ std::vector<std::string> schema_errors(const Json& schema, const Json& value);
 Json result_schema(const std::string& kind);
 /// The kinds that have a schema: of results, and of lines of the files of a run ("metrics-line").
 std::vector<std::string> result_kinds();
-/// Those of them that only a run has.
+/// Those of them that only a run has, or a measurement.
 std::vector<std::string> kinds_of_runs();
 
 /// What is wrong with a text that --json printed: it is no JSON, has no schema, or its schema refuses it. ""

@@ -124,5 +124,7 @@ inline constexpr double kClockRounding = 1e-7;
 inline constexpr double kStagesAlmostAlike = 0.06;
 /// A time of 100,000 micro-batches from those of 1000: sums of doubles of different length.
 inline constexpr double kExtrapolatedTime = 1e-6;
+/// A number of a cluster file, which has six digits, in a corrected one.
+inline constexpr double kClusterDigits = 1e-4;
 
 }  // namespace trainctl::test::tolerance

@@ -127,6 +127,7 @@ TraceSummary summary_of(const MergeInput& input, const Trace& trace, const Nodes
   s.first_step = whole.count() > 0 ? whole.first : recorded.first;
   s.last_step = recorded.last;
   s.communication = peer_times(trace.ranks, s.last_step - s.first_step + 1);
+  s.actions = action_times(trace.ranks, s.last_step - s.first_step + 1);
   if (recorded.count() < input.requested_steps)
     s.notes.push_back(fmt::format("the run ended with step {}: {} of {} steps were recorded", recorded.last,
                                   recorded.count(), input.requested_steps));
@@ -185,7 +186,9 @@ Merged merge(MergeInput input) {
 }
 
 std::string TraceSummary::to_json(const std::string& file, uint64_t bytes) const {
-  OrderedJson of_peers = OrderedJson::array();
+  OrderedJson of_peers = OrderedJson::array(), of_actions = OrderedJson::array();
+  for (const ActionTime& time : actions)
+    of_actions.push_back({{"action", time.action}, {"compute_ms", std::round(time.compute_s * 1e6) / 1e3}});
   for (const PeerTime& time : communication)
     of_peers.push_back({{"peers", time.peers},
                         {"wait_ms", std::round(time.wait_s * 1e6) / 1e3},
@@ -203,6 +206,7 @@ std::string TraceSummary::to_json(const std::string& file, uint64_t bytes) const
                                {"flows", flows},
                                {"alignment_error_us", std::round(alignment_error_s * 1e9) / 1e3},
                                {"communication", std::move(of_peers)},
+                               {"actions", std::move(of_actions)},
                                {"notes", notes},
                                {"file", file},
                                {"bytes", bytes}});

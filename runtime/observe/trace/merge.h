@@ -29,6 +29,7 @@ struct TraceSummary {
   uint64_t overwritten = 0;        ///< spans for which a rank had no room
   double alignment_error_s = 0;    ///< the most by which the times of two ranks may be apart; 0 on one node
   std::vector<PeerTime> communication;  ///< with each kind of peers
+  std::vector<ActionTime> actions;      ///< what they computed in each kind of action
   std::vector<std::string> notes;  ///< sentences
   /// A JSON object, of runtime/observe/schemas/trace.schema.json without v and kind. `file`: the path of the
   /// trace; `bytes`: its size.

@@ -1,7 +1,10 @@
 #include "runtime/observe/trace/peer_times.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
+
+#include "parallel/step_program.h"
 
 namespace trainctl::trace {
 
@@ -43,6 +46,30 @@ std::vector<PeerTime> peer_times(const std::vector<RankTrace>& ranks, int64_t st
   for (PeerTime& time : times) time.wait_s /= count, time.exchange_s /= count, time.sent_bytes /= count;
   std::stable_sort(times.begin(), times.end(),
                    [](const PeerTime& a, const PeerTime& b) { return a.wait_s > b.wait_s; });
+  return times;
+}
+
+std::vector<ActionTime> action_times(const std::vector<RankTrace>& ranks, int64_t steps) {
+  std::array<double, parallel::kActs> ns{};
+  for (const RankTrace& rank : ranks) {
+    if (rank.recording.on_device) return {};
+    const PlacedSpan* action = nullptr;  // the newest one: they do not overlap
+    for (const PlacedSpan& placed : rank.spans) {
+      const Span& span = rank.recording.spans[placed.index];
+      const double length = double(placed.end_ns - placed.begin_ns);
+      if (span.kind == SpanKind::action) {
+        action = &placed;
+        ns[span.detail] += length;
+      } else if (span.kind == SpanKind::waited && action && placed.begin_ns < action->end_ns) {
+        ns[rank.recording.spans[action->index].detail] -= length;
+      }
+    }
+  }
+  const double count = 1e9 * double(std::max<int64_t>(1, steps)) * double(std::max<size_t>(1, ranks.size()));
+  std::vector<ActionTime> times;
+  for (int act = 0; act < parallel::kActs; ++act)
+    if (ns[size_t(act)] > 0)
+      times.push_back({parallel::name_of(parallel::Act(act)), ns[size_t(act)] / count});
   return times;
 }
 

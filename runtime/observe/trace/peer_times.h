@@ -1,4 +1,5 @@
-// How long the ranks of a trace waited for which peers, and what they exchanged with them. Pure.
+// How long the ranks of a trace waited for which peers, what they exchanged with them, and how long they computed
+// in each kind of instruction. Pure.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,5 +23,13 @@ struct PeerTime {
 };
 /// Those that waited longest first. `steps`: of the trace.
 std::vector<PeerTime> peer_times(const std::vector<RankTrace>& ranks, int64_t steps);
+
+/// Of one kind of action of the step program, as a mean over the ranks of a trace and its steps.
+struct ActionTime {
+  std::string action;    ///< "backward_weight"
+  double compute_s = 0;  ///< without the waits within
+};
+/// In the order of parallel::Act; those that take time. Empty for ranks on GPUs, whose spans are of the host.
+std::vector<ActionTime> action_times(const std::vector<RankTrace>& ranks, int64_t steps);
 
 }  // namespace trainctl::trace

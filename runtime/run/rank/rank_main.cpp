@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -246,6 +247,32 @@ int probe_main() {
   enter_bundle(own_bundle());
   parallel::MpiWorld mpi;
   fmt::print("world_size {}\n", mpi.world(10)->size());
+  std::fflush(stdout);
+  mpi.finalize();
+  return 0;
+}
+
+int exchange_main() {
+  enter_bundle(own_bundle());
+  parallel::MpiWorld mpi;
+  const auto world = mpi.world(30);
+  if (world->size() != 2) throw Error(ErrorCode::kUsage, "an exchange is measured between two ranks");
+  constexpr size_t kMost = size_t{4} << 20;
+  std::vector<std::byte> sent(kMost), received(kMost);
+  const int peer = 1 - world->rank();
+  for (size_t bytes = 1 << 10; bytes <= kMost; bytes *= 4) {
+    std::vector<double> seconds;
+    for (int i = 0; i < 100; ++i) {
+      parallel::barrier(*world);
+      const parallel::Transfer both[] = {{parallel::Transfer::send, peer, sent.data(), bytes},
+                                         {parallel::Transfer::receive, peer, received.data(), bytes}};
+      const double begin_s = real_clock().monotonic_s();
+      world->exchange_and_wait(both, "measure an exchange");
+      seconds.push_back(real_clock().monotonic_s() - begin_s);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + 50, seconds.end());
+    if (world->rank() == 0) fmt::print("exchange {} {:.9f}\n", bytes, seconds[50]);
+  }
   std::fflush(stdout);
   mpi.finalize();
   return 0;

@@ -76,6 +76,9 @@ struct TraceAnswer {
   }
 };
 
+/// In a run's folder: what `trainctl trace` reported last (runtime/observe/schemas/trace.schema.json).
+inline constexpr const char* kLastTrace = "trace/last.json";
+
 /// The folder of a request.
 std::string trace_folder(const RunDirectory& run, int64_t number);
 

@@ -89,6 +89,39 @@ TEST_CASE("the passes of 1F1B take its closed form where messages are free") {
   }
 }
 
+TEST_CASE("the timeline takes what the passes of a predicted step take") {
+  for (const std::vector<std::string>& mesh :
+       {std::vector<std::string>{},
+        {"parallelism.tensor=2", "parallelism.pipeline=2"},
+        {"parallelism.pipeline=4"},
+        {"parallelism.pipeline=4", "parallelism.pipeline_schedule=zb-h1"},
+        {"parallelism.pipeline=2", "parallelism.pipeline_schedule=interleaved",
+         "parallelism.virtual_stages=2"},
+        {"parallelism.pipeline=2", "parallelism.data=2", "parallelism.lanes=2"}}) {
+    std::vector<std::string> settings = mesh;
+    settings.push_back("batch.global_sequences=32");
+    const JobSpec job = timed_job(kSmall, settings);
+    DeviceModel device = device_named("h100", job, DeviceKind::cuda);
+    device.ranks_on_node = 8;
+    const StepTime time = predict_step(job, make_plan(job, device), device, *device.cluster);
+    const PipelinePicture picture = pipeline_picture(job, device);
+    CHECK(picture.is_predicted);
+    CHECK(picture.timeline.makespan ==
+          Approx(time.step_s - time.parts.data - time.parts.optimizer - time.parts.spread));
+    CHECK(time.forward_s + time.backward_input_s + time.backward_weight_s == Approx(time.parts.work.sum()));
+    // Each computation is as long as it is said to be.
+    const InstructionTimes times(job, device, &*device.cluster);
+    for (size_t stage = 0; stage < picture.timeline.stages.size(); ++stage)
+      for (const parallel::Span& span : picture.timeline.stages[stage])
+        CHECK(span.end - span.begin == Approx(times.seconds(int(stage), span.instruction)));
+    // Without a cluster, FLOPs at the peak.
+    device.cluster.reset();
+    const PipelinePicture by_flops = pipeline_picture(job, device);
+    CHECK_FALSE(by_flops.is_predicted);
+    CHECK(by_flops.timeline.makespan < picture.timeline.makespan);
+  }
+}
+
 TEST_CASE("slower devices and links, and more work, take longer") {
   const predict::ClusterModel cluster = predict::known_cluster("h100");
   const std::vector<std::string> mesh = {"parallelism.tensor=2", "parallelism.pipeline=2",
@@ -122,7 +155,7 @@ TEST_CASE("the steady state of a long step is extrapolated without loss") {
   const auto passes = [&](int micro_batches) {
     const JobSpec job = timed_job(
         kSmall, {"parallelism.pipeline=2", fmt::format("batch.global_sequences={}", micro_batches)});
-    return predict_passes(job, device_named("h100", job, DeviceKind::cuda), cluster).time_s;
+    return InstructionTimes(job, device_named("h100", job, DeviceKind::cuda), &cluster).passes().time_s;
   };
   const double few = passes(1000), more = passes(2000), many = passes(100000);
   CHECK(many == Approx(few + 99 * (more - few)).epsilon(test::tolerance::kExtrapolatedTime));

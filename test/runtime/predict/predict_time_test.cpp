@@ -13,6 +13,7 @@
 #include "runtime/predict/collective_time.h"
 #include "runtime/predict/op_time.h"
 #include "test/support/seed.h"
+#include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::predict;
@@ -43,9 +44,28 @@ TEST_CASE("every known cluster is a legal file with a source for its numbers") {
   for (const std::string& name : cluster_names()) {
     const ClusterModel cluster = known_cluster(name);
     CHECK(cluster.name == name);
-    CHECK_FALSE(cluster.source.empty());
+    CHECK_FALSE(cluster.device_source.empty());
   }
   CHECK(known_cluster_text("z80").empty());
+}
+
+TEST_CASE("a cluster file can be written again") {
+  for (const std::string& name : cluster_names()) {
+    CAPTURE(name);
+    ClusterModel cluster = known_cluster(name);
+    cluster.device.attention[0].backward_f32_flops_per_s = 12e9;
+    cluster.device.ops = {{"gated_forward", 3e9, 2.5e9, 1e-6}, {"adamw", 17e9, 16e9, 0}};
+    const std::string text = cluster_text(cluster);
+    const ClusterModel read = parse_cluster(text, "again.json");
+    CHECK(cluster_text(read) == text);
+    CHECK(read.device.peak_bf16_flops_per_s ==
+          Approx(cluster.device.peak_bf16_flops_per_s).epsilon(test::tolerance::kFormula));
+    CHECK(read.device.ops.size() == 2);
+    CHECK(read.device.rate_of("adamw")->bf16_bytes_per_s == Approx(16e9));
+    CHECK_FALSE(read.device.rate_of("copy"));
+    CHECK(read.node_source == cluster.node_source);
+    CHECK(read.devices_of_node == cluster.devices_of_node);
+  }
 }
 
 TEST_CASE("a broken cluster file is refused with its place") {
@@ -64,6 +84,12 @@ TEST_CASE("a broken cluster file is refused with its place") {
   CHECK_THAT(refusal_of(text, "\"device_gb_per_s\": 46", "\"device_gb_per_s\": 3680"),
              contains("fabric.device_gb_per_s = 3680 is above node.link_gb_per_s"));
   CHECK_THAT(refusal_of(text, "\"fabric\"", "\"network\""), contains("network is not known"));
+  CHECK_THAT(refusal_of(text, "\"op_us\"",
+                        "\"ops\": [{\"op\": \"adamw\", \"f32_gb_per_s\": 0, \"bf16_gb_per_s\": 1, "
+                        "\"call_us\": 0}], \"op_us\""),
+             contains("device.ops[0].f32_gb_per_s = 0 is impossible"));
+  CHECK_THAT(refusal_of(text, "\"op_us\"", "\"ops\": [{\"gb_per_s\": 1}], \"op_us\""),
+             contains("device.ops[0].op is missing"));
   // Each of several, and the unit that a number is wanted in.
   const std::string all =
       refusal_of(text, "\"launch_us\": 4,\n    \"spread\": 0.01", "\"launch_ms\": 4, \"spread\": 7");

@@ -2,6 +2,7 @@
 // experts and of context are named. Method: spans by hand on groups with the names that ranks give them.
 #include <catch2/catch.hpp>
 
+#include "parallel/step_program.h"
 #include "runtime/observe/trace/peer_times.h"
 #include "runtime/observe/trace/span_text.h"
 
@@ -50,6 +51,33 @@ TEST_CASE("waits and exchanges of a trace by the peers they are with", "[experts
   CHECK(peers_of_group("dp group of stage 1, tp 0") == "data");
   CHECK(peers_of_group("tied embedding of dp 0") == "tied embedding");
   CHECK(peers_of_group("world") == "other");
+}
+
+TEST_CASE("what ranks computed in each action, without the waits within", "[trace]") {
+  Recording r{.texts = {"all-gather"}, .groups = {{.name = "tp group of stage 0, dp 0"}}};
+  const auto add = [&](SpanKind kind, parallel::Act act, int64_t from_ms, int64_t to_ms) {
+    Span s{.begin_ns = from_ms * 1'000'000, .end_ns = to_ms * 1'000'000, .step = 1, .kind = kind};
+    if (kind == SpanKind::action) s.detail = uint8_t(act);
+    if (kind == SpanKind::waited) s.group = 0, s.text = 0;
+    r.spans.push_back(s);
+  };
+  using parallel::Act;
+  add(SpanKind::waited, Act::forward, 1, 3);
+  add(SpanKind::waited, Act::forward, 5, 6);
+  add(SpanKind::action, Act::forward, 0, 10);
+  add(SpanKind::waited, Act::forward, 11, 15);  // between two actions
+  add(SpanKind::action, Act::backward_weight, 16, 20);
+  add(SpanKind::action, Act::forward, 20, 24);
+  add(SpanKind::step, Act::forward, 0, 25);
+  const std::vector<ActionTime> times =
+      action_times({place(r, "", ClockAlignment()), place(r, "", ClockAlignment())}, 1);
+  REQUIRE(times.size() == 2);
+  CHECK(times[0].action == "forward");
+  CHECK(times[0].compute_s == Approx(0.011));
+  CHECK(times[1].action == "backward_weight");
+  CHECK(times[1].compute_s == Approx(0.004));
+  r.on_device = true;
+  CHECK(action_times({place(r, "", ClockAlignment())}, 1).empty());
 }
 
 TEST_CASE("a gather is named by what it is for", "[experts]") {
