@@ -9,6 +9,7 @@
 #include "cmd/commands.h"
 #include "cmd/output.h"
 #include "cmd/plan_against.h"
+#include "cmd/plan_search.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/machine/mpirun.h"
@@ -32,14 +33,18 @@ struct PlanOptions {
   bool timeline = false, schedules = false;
   int width = 110;
   AgainstOptions against;
+  SearchOptions search;
 };
 
-/// A known cluster, or that of a file.
+/// A known cluster, one of so many devices ("h100-2048"), or that of a file.
 predict::ClusterModel cluster_of(const std::string& text) {
-  if (!predict::known_cluster_text(text).empty()) return predict::known_cluster(text);
+  if (auto cluster = predict::sized_cluster(text)) return *std::move(cluster);
   if (!real_file_system().exists(text))
-    throw Error(ErrorCode::kUsage, fmt::format("--cluster {}: is no file and no known cluster; use {}", text,
-                                               fmt::join(predict::cluster_names(), ", ")));
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("--cluster {}: is no file and no known cluster; use {}, or one with its number of "
+                    "devices: h100-2048",
+                    text, fmt::join(predict::cluster_names(), ", ")));
   return predict::parse_cluster(real_file_system().read_text(text), text);
 }
 
@@ -47,7 +52,14 @@ DeviceModel device_of(const PlanOptions& options, const JobSpec& job) {
   DeviceModel device = options.device.empty() ? device_here(job, device_kind(job), true)
                                               : device_named(options.device, job, device_kind(job));
   if (options.cluster.empty()) return device;
-  device.cluster = cluster_of(options.cluster);
+  const predict::ClusterModel cluster = cluster_of(options.cluster);
+  const std::vector<std::string> names = device_names();
+  const bool is_named = std::find(names.begin(), names.end(), cluster.name) != names.end();
+  // A number of GPUs of a known kind says what they are.
+  if (options.device.empty() && is_named &&
+      (cluster.devices > 0 || (!device.is_host() && device.memory_bytes == 0)))
+    device = device_named(cluster.name, job, DeviceKind::cuda);
+  device.cluster = cluster;
   if (device.is_host() && options.cluster != "cpu-core" && !predict::known_cluster_text(options.cluster).empty())
     throw Error(ErrorCode::kUsage,
                 fmt::format("--cluster {} is of GPUs, and the job is planned for CPU cores; name the device, too: "
@@ -213,6 +225,37 @@ void print_next(const PlanOptions& options, const PlanReport& report) {
   if (const std::string next = next_command(options, report); !next.empty()) fmt::print("next: {}\n", next);
 }
 
+/// The place where more ranks are asked for than the cluster has devices for.
+std::optional<Diagnostic> larger_than_cluster(const ParsedJob& parsed, const DeviceModel& device) {
+  const int ranks = parsed.job.mesh().world_size();
+  const int of_device = device.is_host() ? 1 : parsed.job.launcher.ranks_per_gpu;
+  if (!device.cluster || device.cluster->devices == 0 || ranks <= device.cluster->devices * of_device)
+    return std::nullopt;
+  const ParallelSpec& p = parsed.job.parallelism;
+  const char* path = p.data > 1       ? "parallelism.data"
+                     : p.pipeline > 1 ? "parallelism.pipeline"
+                                      : "parallelism.tensor";
+  Diagnostic wrong = diagnostic_at(parsed, path, "E0709",
+                                   fmt::format("a mesh of {} ranks is larger than cluster {} of {} devices",
+                                               ranks, device.cluster->name, device.cluster->devices));
+  wrong.help = {fmt::format("--gpus {} searches for a mesh that fits", device.cluster->devices)};
+  return wrong;
+}
+
+int search(const PlanOptions& options, const JobSpec& job, const Context& context) {
+  SearchedJob searched{job_input(options.job), job, device_of(options, job), {}, {}, {}};
+  const DeviceModel& device = searched.device;
+  searched.ranks_on_node = [&](const JobSpec& of) {
+    const std::vector<ClusterNode> nodes = nodes_of_plan(options, of);
+    return parallel::ranks_on_node(
+        ranks_of_nodes(placement_of(nodes, of), node_count(nodes, of, device), of));
+  };
+  searched.plan_command = [&](const std::vector<std::string>& settings) {
+    return plan_command(options, settings);
+  };
+  return search_and_print(options.search, searched, context);
+}
+
 int plan(const PlanOptions& options, const Context& context) {
   if (!options.against.run.empty())
     return plan_against(
@@ -226,9 +269,11 @@ int plan(const PlanOptions& options, const Context& context) {
   if (!options.job.no_data) parsed = with_data_decided(*parsed, real_file_system());
   if (options.timeline) return timeline(options, parsed->job, context);
   if (options.schedules) return schedules(options, parsed->job, context);
+  if (options.search.is_given()) return search(options, parsed->job, context);
   const std::vector<ClusterNode> nodes = nodes_of_plan(options, parsed->job);
   const std::optional<PlacementResult> placed = placement_of(nodes, parsed->job);
   DeviceModel device = device_of(options, parsed->job);
+  if (const auto wrong = larger_than_cluster(*parsed, device)) return report_mistakes({*wrong}, context);
   device.ranks_on_node =
       parallel::ranks_on_node(ranks_of_nodes(placed, node_count(nodes, parsed->job, device), parsed->job));
   PlanReport report = make_report(job_input(options.job), parsed->job, device, assumed_mfu(options));
@@ -295,6 +340,7 @@ void add_plan(CommandLine& app, Context& context) {
       "compare all pipeline schedules: idle time, memory, what they send, and which the job cannot have");
   command.get_option("JOB").required(false);
   add_against_options(command, options->against);
+  add_search_options(command, options->search);
   command.add_option("--width", options->width, "columns of the timeline").range(20, 1000);
   when_chosen(command, context, [options, &context] { return plan(*options, context); });
 }

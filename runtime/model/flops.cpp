@@ -52,39 +52,57 @@ class TallyModel {
   StageModel model_{uses_, {.slots = {1}}, params_, tp_, *backend_, *stream_};
 };
 
-}  // namespace
+struct PartCount {
+  double flops = 0, attention_flops = 0;
+};
 
-FlopsPerToken flops_per_token(const ModelPlan& model, int64_t seq_len) {
-  TallyModel whole(model, seq_len);
-  whole.forward(parallel::kAllParts);
-  whole.backward(parallel::kAllParts);
-  const double causal = whole.work().flops() / double(seq_len);
-  return {causal + whole.work().attention_flops() / double(seq_len), causal};
-}
-
-PartFlops part_flops(const ModelPlan& model, int64_t seq_len) {
+/// Runs one of each unlike layer and the ends. Calls each(part, layer, count) for every part forward, then
+/// backward; layer: null but for layers.
+template <typename Each>
+void count_parts(const ModelPlan& model, int64_t seq_len, Each each) {
   ModelPlan unlike = model;
   unlike.layers = model.unlike_layers();
   TallyModel tally(unlike, seq_len);
+  const auto count = [&](int part, const auto& compute) {
+    const PartCount before{tally.work().flops(), tally.work().attention_flops()};
+    compute(part);
+    const StagePart& of = tally.parts()[size_t(part)];
+    each(of, of.kind == StagePart::layer ? unlike.layers[size_t(of.index)] : nullptr,
+         PartCount{tally.work().flops() - before.flops,
+                   tally.work().attention_flops() - before.attention_flops});
+  };
+  const int parts = int(tally.parts().size());
+  for (int part = 0; part < parts; ++part) count(part, [&](int p) { tally.forward(p); });
+  for (int part = parts - 1; part >= 0; --part) count(part, [&](int p) { tally.backward(p); });
+}
+
+}  // namespace
+
+FlopsPerToken flops_per_token(const ModelPlan& model, int64_t seq_len) {
+  std::map<LayerRef, double> times;
+  for (const LayerRef& layer : model.layers) ++times[layer];
+  double causal = 0, attention = 0;
+  count_parts(model, seq_len, [&](const StagePart&, const LayerRef& layer, const PartCount& count) {
+    causal += (layer ? times[layer] : 1) * count.flops;
+    attention += (layer ? times[layer] : 1) * count.attention_flops;
+  });
+  return {(causal + attention) / double(seq_len), causal / double(seq_len)};
+}
+
+PartFlops part_flops(const ModelPlan& model, int64_t seq_len) {
   PartFlops flops;
   std::map<LayerRef, double> of_layer;
-  const auto count = [&](int part, const auto& compute) {
-    const double before = tally.work().flops();
-    compute(part);
-    const double counted = (tally.work().flops() - before) / double(seq_len);
-    const StagePart& of = tally.parts()[size_t(part)];
-    switch (of.kind) {
+  count_parts(model, seq_len, [&](const StagePart& part, const LayerRef& layer, const PartCount& count) {
+    const double counted = count.flops / double(seq_len);
+    switch (part.kind) {
       case StagePart::embedding: flops.embedding += counted; break;
-      case StagePart::layer: of_layer[unlike.layers[size_t(of.index)]] += counted; break;
+      case StagePart::layer: of_layer[layer] += counted; break;
       case StagePart::final_norm:
       case StagePart::mtp_embedding:
       case StagePart::mtp_module:
       case StagePart::head: flops.head += counted; break;
     }
-  };
-  const int parts = int(tally.parts().size());
-  for (int part = 0; part < parts; ++part) count(part, [&](int p) { tally.forward(p); });
-  for (int part = parts - 1; part >= 0; --part) count(part, [&](int p) { tally.backward(p); });
+  });
   for (const LayerRef& layer : model.layers) flops.layers.push_back(of_layer[layer]);
   return flops;
 }

@@ -34,9 +34,8 @@ struct PlannedStage {
 
 class Planner {
  public:
-  Planner(const JobSpec& job, const DeviceModel& device) : job_(job), device_(device) {}
+  explicit Planner(const PlanBasis& basis) : job_(basis.job), device_(basis.device), tables_(basis.tables) {}
 
-  const ModelTables& tables() const { return tables_; }
   PlanBasis basis() const { return {job_, device_, tables_}; }
   /// Of a data-parallel rank: ranks with as many lanes have the same.
   const PipelinePlan& pipeline(int dp_rank) {
@@ -98,7 +97,7 @@ class Planner {
 
   const JobSpec& job_;
   const DeviceModel& device_;
-  const ModelTables tables_ = model_tables(job_);
+  const ModelTables& tables_;
   std::map<int, PipelinePlan> pipelines_;   // by the number of lanes
   std::map<std::pair<StageClass, int>, WorstRank> worst_;
 };
@@ -134,22 +133,33 @@ const RankMemory& JobPlan::worst() const {
 
 RankMemory rank_memory(const JobSpec& job, DeviceKind kind, const parallel::MeshPosition& at) {
   const DeviceModel device = device_of_kind(job, kind);
-  Planner planner(job, device);
-  const RankParts parts = rank_parts(planner.basis(), at);
-  RankMemory m = planner.alike(parts);
-  m.at = at;
-  add_state(m, planner.basis(),
-            parallel::ShardedParams::plan(parts.uses.uses, planner.tables().grids.grids, parts.sharding,
-                                          parts.lines));
-  return m;
+  const ModelTables tables = model_tables(job);
+  return measure_rank({job, device, tables}, at).memory;
+}
+
+RankMeasure measure_rank(const PlanBasis& basis, const parallel::MeshPosition& at) {
+  Planner planner(basis);
+  const RankParts parts = rank_parts(basis, at);
+  const auto params =
+      parallel::sharding::make_layout(parts.uses.uses, basis.tables.grids.grids, parts.sharding, parts.lines);
+  RankMeasure measure{planner.alike(parts), count_buckets(params)};
+  measure.memory.at = at;
+  add_state(measure.memory, basis, params.bytes());
+  return measure;
 }
 
 JobPlan make_plan(const JobSpec& job, DeviceKind kind) { return make_plan(job, device_of_kind(job, kind)); }
 
 JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
-  Planner planner(job, device);
-  const ParamTable& table = planner.tables().params;
-  const ModelPlan& model = planner.tables().model;
+  const ModelTables tables = model_tables(job);
+  return make_plan(PlanBasis{job, device, tables});
+}
+
+JobPlan make_plan(const PlanBasis& basis) {
+  const auto& [job, device, tables] = basis;
+  Planner planner(basis);
+  const ParamTable& table = tables.params;
+  const ModelPlan& model = tables.model;
   const FlopsPerToken flops = flops_per_token(model, job.data.seq_len);
   JobPlan plan;
   plan.device = device.kind;
@@ -170,14 +180,14 @@ JobPlan make_plan(const JobSpec& job, const DeviceModel& device) {
     plan.stages.push_back(stage.worst);
     if (stage.traffic.total() > plan.traffic.total()) plan.traffic = stage.traffic;
   }
-  plan.work = stage_work(planner.tables().stage_layers, job.parallelism.stage_order(),
-                         part_flops(model, job.data.seq_len));
+  plan.work =
+      stage_work(tables.stage_layers, job.parallelism.stage_order(), part_flops(model, job.data.seq_len));
   plan.bubble_fraction = planner.pipeline(0).bubble_fraction;
   plan.checkpoint_bytes = table.checkpoint_bytes();
   const RankMemory& worst = plan.worst();
-  const RankParts parts = rank_parts(planner.basis(), worst.at);
-  const auto params = parallel::sharding::make_layout(parts.uses.uses, planner.tables().grids.grids,
-                                                      parts.sharding, parts.lines);
+  const RankParts parts = rank_parts(basis, worst.at);
+  const auto params =
+      parallel::sharding::make_layout(parts.uses.uses, tables.grids.grids, parts.sharding, parts.lines);
   plan.regions = memory_regions(params, worst);
   plan.buckets = count_buckets(params);
   for (const auto& owned : params.owned_chunks())

@@ -46,9 +46,16 @@ struct JobPlan {
 /// ranks or micro-batches.
 JobPlan make_plan(const JobSpec& job, const DeviceModel& device);
 JobPlan make_plan(const JobSpec& job, DeviceKind device);   ///< of device_of_kind
+JobPlan make_plan(const PlanBasis& basis);                  ///< with tables that are known
 
 /// The memory of one rank. The plan has that of the worst rank of each stage.
 RankMemory rank_memory(const JobSpec& job, DeviceKind device, const parallel::MeshPosition& at);
+/// That, and the buckets of its group.
+struct RankMeasure {
+  RankMemory memory;
+  BucketCounts buckets;
+};
+RankMeasure measure_rank(const PlanBasis& basis, const parallel::MeshPosition& at);
 
 /// What each stage of the pipeline computes when, in the times of InstructionTimes.
 struct PipelinePicture {

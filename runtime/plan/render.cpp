@@ -220,6 +220,7 @@ std::string fit_lines(const PlanReport& r) {
     out += fmt::format("           {}({} ranks, {} {}, bubble {:.1f} %)\n", settings, a.ranks,
                        memory_text(double(a.total)), gpu ? "a GPU" : "in all", 100 * a.bubble_fraction);
   }
+  if (r.device.cluster) out += "         --alternatives 3 searches all settings for the fastest that fit\n";
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "parallel/schedules.h"
 #include "runtime/base/error.h"
 #include "runtime/model/executor.h"
 #include "runtime/plan/rank_plan.h"
@@ -225,7 +226,8 @@ std::vector<MicroBatchTally> tally_micro_batch_ops(const PlanBasis& basis, const
 kernels::WorkTally tally_rest(const PlanBasis& basis, const parallel::MeshPosition& at,
                               const std::vector<MicroBatchTally>& of_micro_batch) {
   const auto& [job, device, tables] = basis;
-  const JobSpec few = with_micro_batches(with_fewest_lanes(job), job.parallelism.pipeline);
+  const int rounds = std::max(1, parallel::kind_of(job.parallelism.schedule).least_rounds);
+  const JobSpec few = with_micro_batches(with_fewest_lanes(job), rounds * job.parallelism.pipeline);
   kernels::WorkTally rest = tally_step({few, device, tables}, at, false).work;
   const double micro_batches = double(few.micro_batches_of(at.dp));
   for (const MicroBatchTally& of : of_micro_batch)

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "runtime/base/error.h"
@@ -228,7 +229,7 @@ ClusterModel parse_cluster(std::string_view text, const std::string& file) {
   }
   if (!json.is_object()) refuse(file, "is not a cluster: an object with \"device\", \"node\" and \"fabric\"");
   const Reader reader(json, file);
-  reader.known(json, "", {"version", "name", "device", "node", "fabric"});
+  reader.known(json, "", {"version", "name", "nodes", "device", "node", "fabric"});
   reader.number(json, "cluster", "version", 1, 1);
   ClusterModel cluster;
   cluster.name = reader.text(json, "cluster", "name");
@@ -255,6 +256,8 @@ ClusterModel parse_cluster(std::string_view text, const std::string& file) {
     reader.known(section, name, keys);
     source_of(cluster, name) = reader.text(section, name, "source");
   }
+  if (json.contains("nodes"))
+    cluster.devices = cluster.devices_of_node * int(reader.number(json, "cluster", "nodes", 1, 1 << 17));
   if (reader.is_sound()) check_rates(reader, cluster);
   reader.finish();
   return cluster;
@@ -308,6 +311,20 @@ std::string_view known_cluster_text(std::string_view name) {
   for (const KnownCluster& cluster : known_clusters())
     if (cluster.name == name) return cluster.text;
   return {};
+}
+
+std::optional<ClusterModel> sized_cluster(const std::string& text) {
+  if (!known_cluster_text(text).empty()) return known_cluster(text);
+  constexpr int kMostDevices = 1 << 20;
+  const size_t dash = text.rfind('-');
+  if (dash == std::string::npos || known_cluster_text(text.substr(0, dash)).empty()) return std::nullopt;
+  int devices = 0;
+  const char *begin = text.data() + dash + 1, *end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(begin, end, devices);
+  if (error != std::errc{} || at != end || devices < 1 || devices > kMostDevices) return std::nullopt;
+  ClusterModel cluster = known_cluster(text.substr(0, dash));
+  cluster.devices = devices;
+  return cluster;
 }
 
 ClusterModel known_cluster(std::string_view name) {

@@ -1,6 +1,7 @@
 // ClusterModel: what limits the speed of a device, of a node and of the network between nodes. A cluster file
 // (scripts/clusters/NAME.json) gives it; the known ones are part of the program.
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +64,7 @@ struct ClusterModel {
   std::string device_source, node_source, fabric_source;  ///< where the numbers of each section are from
   DeviceSpeed device;
   int devices_of_node = 1;
+  int devices = 0;              ///< of all nodes; 0: not known
   LinkSpeed node;               ///< between two devices of a node, as collectives reach it
   LinkSpeed fabric;             ///< of one device to another node: its share of the node's network cards
   double overlap_slowdown = 0;  ///< share of their speed that computations lose while messages are under way
@@ -74,6 +76,9 @@ std::vector<std::string> cluster_names();
 std::string_view known_cluster_text(std::string_view name);
 /// A known cluster.
 ClusterModel known_cluster(std::string_view name);
+
+/// A known cluster, or one with its number of devices, as "h100-2048"; nullopt: another text.
+std::optional<ClusterModel> sized_cluster(const std::string& text);
 
 /// Reads a cluster file. Error(kUsage) with a line for each mistake, which names the file and the place in
 /// it: a number that is missing, impossible or of another unit, a key that is not known.

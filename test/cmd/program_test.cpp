@@ -243,6 +243,7 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"timeline", {"plan", big, "--timeline"}},
       {"schedules", {"plan", big, "--no-data", "--schedules"}},
       {"schedules", {"plan", big, "--no-data", "--schedules", "--device", "h100"}},
+      {"search", {"plan", big, "--no-data", "--alternatives", "3", "--device", "h100"}},
       {"launch-preview", and_also(launch, {"--dry-run"})},
       {"submit-preview", and_also(launch, {"--submit", "--dry-run", "-s", "launcher.slurm.nodes=1"})},
       {"manifest", and_also(manifest, {"--dry-run", "--image", "i", "--claim", "c", "--mount", folder.path(),

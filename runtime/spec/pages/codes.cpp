@@ -443,6 +443,12 @@ const std::vector<CodePage> kOperation = {
     {"E0708", "No mpirun", "launcher.mpirun is no executable that is found.",
      R"("launcher": {"mpirun": "/opt/none/mpirun"})",
      "Install OpenMPI (openmpi-bin), or give the full path of its mpirun."},
+    {"E0709", "A mesh larger than the cluster",
+     "plan --cluster gives a cluster with its number of devices, as h100-2048, or as a file with \"nodes\". "
+     "Each "
+     "rank needs a GPU, or its part of one (launcher.ranks_per_gpu).",
+     "--cluster h100-64 with tensor 8, pipeline 4, data 4: 128 ranks",
+     "Use a smaller mesh; plan --gpus finds one."},
     {"W0101", "One override replaces another field",
      "A length can be given in tokens or in steps. An override of one replaces the other, which a file or an "
      "override before it gives.",

@@ -52,6 +52,7 @@ TEST_CASE("the parts of a predicted step are the step, on every axis") {
        {std::vector<std::string>{},
         {"parallelism.tensor=2"},
         {"parallelism.pipeline=4"},
+        {"parallelism.pipeline=2", "parallelism.pipeline_schedule=dualpipev", "parallelism.virtual_stages=2"},
         {"parallelism.data=4", "parallelism.lanes=4"},
         {"parallelism.data=4", "parallelism.lanes=4", "parallelism.zero_stage=3"},
         {"parallelism.tensor=2", "parallelism.pipeline=2", "parallelism.data=2", "parallelism.lanes=2"}}) {

@@ -465,7 +465,7 @@ TEST_CASE("every diagnostic has a page, a help and a place, and every code is sh
   seen.insert({"E0602", "E0603", "E0605"});  // a resume's mistake: spec_parse_test.cpp
   // Of files and surroundings, not of the spec: test/end_to_end/validate_test.cpp.
   seen.insert({"E0402", "E0504", "E0506", "E0507", "E0508", "E0509", "E0510", "E0511", "E0513", "E0514",
-               "E0606", "E0607", "E0706", "E0707", "E0708"});
+               "E0606", "E0607", "E0706", "E0707", "E0708", "E0709"});
   for (const spec::CodePage& page : spec::code_pages()) {
     INFO(page.code);
     CHECK(seen.count(page.code) == 1);

@@ -1,0 +1,115 @@
+#include "cmd/plan_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+
+#include "cmd/output.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "runtime/plan/render_search.h"
+
+namespace trainctl::cmd {
+namespace {
+
+constexpr int kAlternatives = 5;
+constexpr int kMostGpus = 1 << 20;
+
+int number_of_gpus(const std::string& text) {
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc{} || end != text.data() + text.size() || count < 1 || count > kMostGpus)
+    throw Error(ErrorCode::kUsage,
+                fmt::format("--gpus {}: use auto, or a number from 1 to {}", text, kMostGpus));
+  return count;
+}
+
+/// A node, two nodes, four nodes, and so on up to the cluster's size.
+std::vector<int> numbers_of_gpus(const predict::ClusterModel& cluster) {
+  std::vector<int> numbers;
+  for (int count = std::min(cluster.devices_of_node, cluster.devices); count <= cluster.devices; count *= 2)
+    numbers.push_back(count);
+  return numbers;
+}
+
+void check_device(const SearchedJob& searched, const SearchOptions& options) {
+  const DeviceModel& device = searched.device;
+  const auto refuse = [](const std::string& what) { throw Error(ErrorCode::kUsage, what); };
+  if (!options.gpus.empty() && device.is_host())
+    refuse("--gpus: the job is planned for CPU cores; name the device, too: --device h100");
+  if (device.room(searched.job) == 0)
+    refuse("a search needs to know the memory of a GPU: name the device, e.g. --device h100");
+  if (!device.cluster || device.flops_per_s <= 0)
+    refuse("a search needs to know the speed of a GPU: name a cluster, e.g. --cluster h100");
+  const int devices = device.cluster->devices;
+  if (options.gpus == "auto" && devices == 0)
+    refuse(
+        fmt::format("--gpus auto: the size of cluster {0} is not known: give its file \"nodes\", or write "
+                    "--cluster {0}-2048",
+                    device.cluster->name));
+  if (!options.gpus.empty() && options.gpus != "auto" && devices > 0 &&
+      number_of_gpus(options.gpus) > devices)
+    refuse(fmt::format("--gpus {}: cluster {} has {}", options.gpus, device.cluster->name, devices));
+}
+
+}  // namespace
+
+void add_search_options(CommandLine command, SearchOptions& options) {
+  command
+      .add_option(
+          "--alternatives", options.alternatives,
+          "search all meshes, schedules, ZeRO stages, recomputation and micro-batches for the N fastest, "
+          "each with less memory than those before it")
+      .range(1, 1000);
+  command
+      .add_option(
+          "--gpus", options.gpus,
+          "search for this number of GPUs instead of the job's ranks; auto: for the best number up to "
+          "the size of the cluster")
+      .type_name("N|auto");
+  command
+      .add_option("--price", options.price,
+                  "file with the price of a GPU-hour: {\"date\": \"2026-11-01\", \"currency\": \"USD\", "
+                  "\"per_gpu_hour\": 2.5}")
+      .type_name("FILE");
+}
+
+int search_and_print(const SearchOptions& options, const SearchedJob& searched, const Context& context) {
+  check_device(searched, options);
+  const JobSpec& job = searched.job;
+  const DeviceModel& device = searched.device;
+  SearchReport report{.name = job.name, .device = &device};
+  if (!options.price.empty())
+    report.price = parse_price(real_file_system().read_text(options.price), options.price, device.name);
+  MeshSearch search(searched.input, job, device, searched.ranks_on_node);
+  const int of_gpu = device.is_host() ? 1 : job.launcher.ranks_per_gpu;
+  int ranks = job.mesh().world_size();
+  if (options.gpus == "auto") {
+    report.counts.emplace();
+    for (const int gpus : numbers_of_gpus(*device.cluster)) {
+      ranks = gpus * of_gpu;
+      SearchResult best = search.on(ranks, 1, false);
+      if (!best.front.empty()) report.counts->best.push_back(std::move(best.front.front()));
+    }
+    report.counts->chosen = chosen_count(report.counts->best);
+    if (!report.counts->best.empty()) ranks = report.counts->best[report.counts->chosen].choice.ranks();
+  } else if (!options.gpus.empty()) {
+    ranks = number_of_gpus(options.gpus) * of_gpu;
+  }
+  const int most = options.alternatives > 0 ? options.alternatives : kAlternatives;
+  report.result = search.on(ranks, size_t(most));
+  const bool found = !report.result.front.empty();
+  if (!found && !device.is_host()) report.least_ranks = search.least_ranks(2 * ranks);
+  if (found && ranks == job.mesh().world_size()) report.own = search.planned(choice_of(job));
+  if (context.json) {
+    print_json("search", parse_ordered_json(search_json(report)));
+  } else {
+    fmt::print("{}", render_search(report));
+    if (found) fmt::print("next: {}\n", searched.plan_command(report.result.front.front().settings));
+  }
+  return found ? kExitDone : exit_status(ErrorCode::kPlan);
+}
+
+}  // namespace trainctl::cmd

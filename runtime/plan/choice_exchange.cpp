@@ -1,0 +1,77 @@
+// The bound of what the exchange of gradients and weights over the data axis adds to a step (ChoiceCosts).
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/units.h"
+#include "runtime/plan/choice_costs.h"
+#include "runtime/predict/collective_time.h"
+
+namespace trainctl {
+
+/// The exchange of `bytes` over the data axis, twice for each bucket: where buckets are not known, in as few as
+/// there can be, at the rate and with the latency of the faster way.
+double ChoiceCosts::exchange_bound(const MeshChoice& c, double bytes, double elements,
+                                   const std::vector<BucketCounts>& buckets) {
+  const predict::GroupPlace place =
+      predict::place_of_group(cluster_, c.data * c.context, c.tensor, ranks_on_node(c));
+  if (buckets.empty()) {
+    const double calls = 2 * elements / (job_.parallelism.bucket_mib * kMebibyte / 4);
+    const predict::LinkSpeed& link = place.together < place.ranks ? cluster_.fabric : cluster_.node;
+    return calls * link.latency_s + bytes / predict::group_bytes_per_s(cluster_, place);
+  }
+  double least = INFINITY;
+  for (const BucketCounts& of : buckets) {
+    const double all = of.halving + of.direct;
+    const double direct = job_.parallelism.reduction == GradientSums::exact && all > 0 ? of.direct / all : 0;
+    least = std::min(least, (1 - direct) * predict::collective_seconds(cluster_, place, 2 * all, bytes) +
+                                direct * predict::all_to_all_seconds(cluster_, place, 2 * all, bytes));
+  }
+  return least;
+}
+
+/// As the prediction's, for the layers of the stage that has fewest.
+double ChoiceCosts::data_bound(const MeshChoice& c, const JobSpec* job, double micro_batches, double passes_s,
+                               const std::vector<BucketCounts>& buckets) {
+  const double sharing = double(c.data) * c.context, of_expert = sharing / c.expert;
+  if (sharing == 1) return 0;
+  double elements = INFINITY;
+  for (int stage = 0; stage < c.pipeline; ++stage) {
+    const Parameters p = parameters_of(c, stage, false);
+    elements = std::min(elements, p.dense / c.tensor * (1 - 1 / sharing) +
+                                      p.of_experts / c.tensor / c.expert * (1 - 1 / of_expert));
+  }
+  const double wire = double(size_of(job_.parallelism.reduction_dtype)),
+               gathered = double(size_of(job_.compute));
+  const bool each_lane = c.zero >= 2 || std::max<int64_t>(job_.parallelism.context_blocks, c.context) > 1;
+  const double times = job && each_lane ? parallel::times_of_lanes(int(job->parallelism.lanes), c.data) : 1;
+  const parallel::VirtualStages order = parallel::virtual_stages_of(c.schedule, c.pipeline, c.virtual_stages);
+  const std::vector<int64_t>& layers = layers_of(c);
+  double forward = 0, backward = 0, parts = 2;
+  for (int local = 0; local < order.each; ++local) {
+    const size_t v = size_t(order.global_of(0, local));
+    forward += stages_[v].forward;
+    backward += stages_[v].backward_input + stages_[v].backward_weight;
+    parts += double(layers[v]);
+  }
+  double gathers = c.zero > 0 ? 1 : 0;
+  if (c.zero >= 3 && job_.parallelism.reshard_after_forward) {
+    // Two layers stay for the next pass; others are gathered forward and backward.
+    const size_t ends = layers.size() > 2 ? 1 : 0;
+    const double fewest = double(*std::min_element(layers.begin() + ends, layers.end() - ends));
+    if (fewest > 2) gathers = std::max(1.0, 2 * micro_batches * (fewest - 2) / fewest);
+  }
+  const double reduced_bytes = times * wire * elements, bytes = reduced_bytes + gathers * gathered * elements;
+  const double all = exchange_bound(c, bytes, elements, buckets);
+  double exposed = 0;
+  if (c.zero >= 3) {
+    exposed = std::max(all / (parts * micro_batches), all - passes_s);
+  } else {
+    const double reduce = c.zero == 0 ? all : all * wire / (wire + gathered), gather = all - reduce;
+    const double window = each_lane ? backward * micro_batches : backward;
+    exposed = std::max(reduce / parts, reduce - window);
+    if (gather > 0) exposed += std::max(gather / parts, gather - forward);
+  }
+  return exposed + cluster_.overlap_slowdown * std::max(0.0, all - exposed);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,93 @@
+// The search for meshes: of all legal settings of a job on so many GPUs, those on which a step is predicted to
+// be fastest, and slower ones that need less memory. Branch and bound: choices are planned in the order of a
+// bound of their time (ChoiceCosts), until no bound is better than what was found. So the first proposal is
+// what planning every choice would find. Pure.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/choice_costs.h"
+#include "runtime/plan/fit.h"
+#include "runtime/spec/parse.h"
+
+namespace trainctl {
+
+/// Settings of a job, planned and predicted like the job.
+struct Proposal {
+  MeshChoice choice;
+  std::vector<std::string> settings;  ///< arguments of `-s`; none: the job as it is
+  JobSpec job;
+  uint64_t bytes = 0;  ///< that a GPU, or the machine, needs
+  uint64_t room = 0;   ///< and has
+  TimeEstimate time;
+  std::string other_bits;  ///< what gives other bits than the job: "tensor 8 → 4"; "": the same bits
+  double device_seconds() const { return time.step_s * time.devices; }
+};
+
+/// Why no choice with one value of a setting is the fastest.
+struct LoserClass {
+  std::string setting;           ///< "parallelism.tensor=1"
+  std::string why;               ///< one sentence
+  std::optional<double> slower;  ///< at least, as a share of the fastest's time; nullopt: it does not fit
+};
+
+struct SearchResult {
+  int ranks = 1;
+  std::vector<Proposal> front;  ///< fastest first; each needs less memory than all before it
+  std::vector<LoserClass> losers;
+  uint64_t room = 0;         ///< of a device
+  uint64_t least_bytes = 0;  ///< where nothing fits: what the smallest needs that was planned
+  bool complete = true;      ///< false: it ended at the limit of plans, and might find more
+  size_t choices = 0, simulated = 0, measured = 0, planned = 0;
+};
+
+class MeshSearch {
+ public:
+  /// device: with its memory and a cluster. All must outlive the search.
+  MeshSearch(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
+             RanksOnNode ranks_on_node);
+
+  /// The proposals on so many ranks, at most `most`. explains: also why others lose, or what the smallest needs
+  /// where nothing fits.
+  SearchResult on(int ranks, size_t most, bool explains = true);
+  /// The least power of two times `ranks` on which something fits; 0: none of up to 65,536 ranks.
+  int least_ranks(int ranks);
+  /// One choice, planned; nullopt: the checks refuse it. Does not ask whether it fits.
+  std::optional<Proposal> planned(const MeshChoice& choice);
+  ChoiceCosts& costs() { return costs_; }
+
+ private:
+  enum class State : uint8_t { bounded, simulated, measured, illegal, too_large, planned };
+  struct Tried {
+    MeshChoice choice;
+    double seconds = 0, bytes = 0;  // bounds, or exact from State::too_large on
+    State state = State::bounded;
+  };
+
+  const ModelTables& tables_of(const JobSpec& job, const MeshChoice& choice);
+  std::optional<JobSpec> checked(const MeshChoice& choice, std::vector<std::string>& settings);
+  void measure(Tried& tried);
+  void refine(Tried& tried, std::optional<Proposal>& proposal, SearchResult& result);
+  void find_smallest(std::vector<Tried>& all, SearchResult& result);
+  /// Those with one value of a setting.
+  struct ChoiceClass {
+    const Tried* fastest = nullptr;  // of those that fit, as far as is known
+    double least_bytes = 0;          // of the others; 0: there are none
+  };
+  void explain_losers(const std::vector<Tried>& all, SearchResult& result);
+  LoserClass explained(const std::string& setting, const ChoiceClass& members, const Proposal& best,
+                       uint64_t room);
+
+  const ParseInput& spec_;
+  const JobSpec& job_;
+  const DeviceModel& device_;
+  ChoiceCosts costs_;
+  std::map<int, ModelTables> tables_;  // by ParallelSpec::cut_for_tensor
+};
+
+/// What of a job's numbers `now` has otherwise: the order of sums. "": nothing.
+std::string other_bits(const JobSpec& job, const JobSpec& now);
+
+}  // namespace trainctl
