@@ -38,6 +38,7 @@ constexpr Command kCommands[] = {
     {"rank", add_rank},
     {"node", add_node},
     {"plan", add_plan},
+    {"simulate", add_simulate},
     {"data", add_data},
     {"sample", add_sample},
     {"eval", add_eval},

@@ -123,6 +123,7 @@ void add_node(CommandLine& app, Context& context);
 /// any form.
 int remote_shell(int argc, const char* const* argv);
 void add_plan(CommandLine& app, Context& context);
+void add_simulate(CommandLine& app, Context& context);
 void add_data(CommandLine& app, Context& context);
 void add_sample(CommandLine& app, Context& context);
 void add_eval(CommandLine& app, Context& context);

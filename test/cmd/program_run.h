@@ -1,11 +1,12 @@
-// Runs the program in this process.
+// Runs the program in this process, with stdout and stderr sent to files.
 #pragma once
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <cstdio>
 #include <string>
 #include <vector>
+
+#include <catch2/catch.hpp>
 
 #include "cmd/commands.h"
 #include "runtime/base/file_system.h"
@@ -42,7 +43,6 @@ class Redirect {
   int saved_;
 };
 
-/// stdout and stderr are sent to files meanwhile.
 inline Outcome run(std::vector<std::string> words) {
   const TemporaryFolder temporary;
   const std::string& folder = temporary.path();
@@ -58,5 +58,15 @@ inline Outcome run(std::vector<std::string> words) {
   outcome.err = real_file_system().read_text(folder + "/err");
   return outcome;
 }
+
+/// A spec in a folder of its own, gone with this object.
+class SpecFile {
+ public:
+  explicit SpecFile(const std::string& text) { real_file_system().write_new_text(path(), text); }
+  std::string path() const { return folder_ / "job.json"; }
+
+ private:
+  TemporaryFolder folder_;
+};
 
 }  // namespace trainctl::test

@@ -20,19 +20,10 @@
 using namespace trainctl;
 using test::Outcome;
 using test::run;
+using test::SpecFile;
 using test::TemporaryFolder;
 
 namespace {
-
-/// A spec in a folder of its own, gone with this object.
-class SpecFile {
- public:
-  explicit SpecFile(const std::string& text) { real_file_system().write_new_text(path(), text); }
-  std::string path() const { return folder_ / "job.json"; }
-
- private:
-  TemporaryFolder folder_;
-};
 
 const char* kValid =
     R"({"version":1,"model":{"preset":"gpt2-tiny"},"data":{"train":[{"path":"a.idx"}]},"schedule":{"total_steps":10}})";
@@ -241,6 +232,7 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"plan", {"plan", big, "--no-data", "--device", "1MiB"}},
       {"plan", {"plan", big, "--no-data", "-s", "parallelism.context=2", "-s", "device=cpu"}},
       {"timeline", {"plan", big, "--timeline"}},
+      {"simulation", {"simulate", big, "--cluster", "h100", "--days", "3", "--price", "2.10@2026-11-01"}},
       {"schedules", {"plan", big, "--no-data", "--schedules"}},
       {"schedules", {"plan", big, "--no-data", "--schedules", "--device", "h100"}},
       {"search", {"plan", big, "--no-data", "--alternatives", "3", "--device", "h100"}},

@@ -31,7 +31,7 @@ function nearest(xs, x) {
 
 /// options: title, format, and series(): [{name, run, colour, table, y, dots, dash, area}], where table has the
 /// columns of the axes; zero: the vertical axis begins at 0; clip: rare peaks do not set its height; log: the
-/// switch for a logarithmic axis applies. plain: never smoothed.
+/// switch for a logarithmic axis applies. plain: never smoothed. stepless: its points are no steps.
 class Chart {
   constructor(options) {
     this.options = options;
@@ -304,7 +304,7 @@ class Chart {
 
   latest() {
     const s = this.series.find((one) => !one.area);
-    if (!s || this.series.some((one) => one.run !== s.run)) return '';
+    if (!s || this.options.stepless || this.series.some((one) => one.run !== s.run)) return '';
     for (let i = s.y.length - 1; i >= 0; --i) if (known(s.y[i])) return `${this.options.format(s.y[i])} at step ${whole(s.steps[i])}`;
     return '';
   }
@@ -313,7 +313,7 @@ class Chart {
     const rows = seen.map(([s, i]) => el('div', {}, el('span', { class: 'swatch', colour: colour(s.colour) }), s.name,
       el('span', { class: 'of' }, known(s.y[i]) ? (this.options.exact || this.options.format)(s.y[i]) : 'not a number')));
     const first = seen[0];
-    const head = first ? 'Step ' + whole(first[0].steps[first[1]]) + (view.axis === 'step' ? '' : ' · ' + axisWords(first[0].x[first[1]])) : '';
+    const head = first && this.options.stepless ? axisWords(first[0].x[first[1]]) : first ? 'Step ' + whole(first[0].steps[first[1]]) + (view.axis === 'step' ? '' : ' · ' + axisWords(first[0].x[first[1]])) : '';
     if (this.series.some((s) => s.area) && first)
       rows.unshift(el('div', {}, 'all together', el('span', { class: 'of' }, seconds(seen.reduce((sum, [s, i]) => sum + (s.y[i] || 0), 0)))));
     const near = marksInView().filter((m) => Math.abs(this.px(m.x) - px) <= 5).slice(0, 6).map((m) =>

@@ -1,6 +1,6 @@
 # Writes OUT, a C++ file with the files of the page as string constants: cmake -DOUT=FILE -DFOLDER=DIR -P embed.cmake
 # Nothing is read when the program runs.
-set(scripts base.js chart.js cells.js pictures.js experts.js sections.js main.js)
+set(scripts base.js chart.js cells.js pictures.js experts.js sections.js simulation.js main.js)
 function(add_constant name)
   set(text "")
   foreach(file IN LISTS ARGN)

@@ -53,6 +53,7 @@ function runChooser() {
 }
 
 function build() {
+  if (data.simulation) return buildSimulation(data.simulation);
   const run = data.runs[chosen], single = data.runs.length === 1, main = document.getElementById('main');
   const open = [...main.querySelectorAll('details')].map((d) => d.open);
   document.getElementById('top').replaceChildren(...titleOf().filter(Boolean));
@@ -112,7 +113,7 @@ async function refresh() {
 
 setTheme(theme);
 view.smooth = data.runs.some((run) => run.curves.steps > 300);
-document.title = data.runs.length === 1 ? `${data.runs[0].id} · trainctl` : `${data.runs.length} runs · trainctl`;
+if (!data.simulation) document.title = data.runs.length === 1 ? `${data.runs[0].id} · trainctl` : `${data.runs.length} runs · trainctl`;
 build();
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { setTheme(theme); build(); });
 let waiting = 0;

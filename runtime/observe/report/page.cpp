@@ -93,8 +93,10 @@ std::string page_html(const OrderedJson& data) {
   const std::string script = script_text(), style(kPageStyle);
   const bool live = data.value("live", false);
   const OrderedJson& runs = data.at("runs");
-  const std::string title =
-      runs.size() == 1 ? runs[0].at("id").get<std::string>() : fmt::format("{} runs", runs.size());
+  const std::string title = data.contains("simulation")
+                                ? data.at("simulation").at("job").get<std::string>() + ", simulated"
+                            : runs.size() == 1 ? runs[0].at("id").get<std::string>()
+                                               : fmt::format("{} runs", runs.size());
   return filled(kPageTemplate,
                 {{"POLICY", html_text(fmt::format(
                                 "default-src 'none'; script-src {}; style-src {}; img-src data:; "

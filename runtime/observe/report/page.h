@@ -7,8 +7,8 @@
 
 namespace trainctl::report {
 
-/// The page with `data` in it (report_json). With data["live"] = true it asks its server for newer data. No
-/// text of `data` can become markup or a script, and the page's own policy (Content-Security-Policy) lets
+/// The page with `data` in it (report_json; or no runs, and a simulation_json as data["simulation"]). With
+/// data["live"] = true it asks its server for newer data. No text of `data` can become markup or a script, and the page's own policy (Content-Security-Policy) lets
 /// nothing run or load but what is in the program.
 std::string page_html(const OrderedJson& data);
 

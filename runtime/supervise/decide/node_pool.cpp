@@ -1,6 +1,8 @@
 #include "runtime/supervise/decide/node_pool.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -122,17 +124,23 @@ std::vector<PutOutNode> NodePool::take_quarantined() { return std::exchange(quar
 // ---- attempts
 
 std::string NodePool::begin_attempt(const std::vector<std::string>& names, double now_s) {
-  std::string missing;
   ++attempts_;
   places_ = int(names.size());
-  for (PoolNode& n : nodes_) n.place = -1, n.member = false;
+  // A search for each of ten thousand names would take longer than the rest of a recovery.
+  std::unordered_map<std::string_view, int> place_of;
+  for (size_t i = 0; i < names.size(); ++i) place_of.emplace(names[i], int(i));
+  std::vector<bool> is_ready(names.size());
+  for (PoolNode& n : nodes_) {
+    const auto found = place_of.find(n.name);
+    n.member = found != place_of.end() && n.state == PoolNode::ready;
+    n.place = n.member ? found->second : -1;
+    if (n.member) is_ready[size_t(n.place)] = true;
+  }
+  std::string missing;
   for (size_t i = 0; i < names.size(); ++i) {
-    PoolNode& n = node(names[i], now_s);
-    n.member = n.state == PoolNode::ready;
-    if (n.member)
-      n.place = int(i);
-    else if (missing.empty())
-      missing = n.name;
+    if (is_ready[i]) continue;
+    node(names[i], now_s);
+    if (missing.empty()) missing = names[i];
   }
   return missing;
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "runtime/base/ensure.h"
@@ -27,11 +29,12 @@ std::string joined(const std::string& first, const std::string& second) {
   return first.empty() || second.empty() ? first + second : first + "; " + second;
 }
 
-std::vector<std::string> without(const std::vector<std::string>& names, std::vector<std::string> others) {
-  std::sort(others.begin(), others.end());
+std::vector<std::string> without(const std::vector<std::string>& names,
+                                 const std::vector<std::string>& others) {
+  const std::unordered_set<std::string_view> known(others.begin(), others.end());
   std::vector<std::string> left;
   for (const std::string& name : names)
-    if (!std::binary_search(others.begin(), others.end(), name)) left.push_back(name);
+    if (!known.contains(name)) left.push_back(name);
   return left;
 }
 

@@ -1,0 +1,41 @@
+// The result of a simulation for people and as JSON. Pure.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "runtime/base/json.h"
+#include "runtime/simulate/survey.h"
+
+namespace trainctl::simulate {
+
+/// What a GPU hour costs, and since when.
+struct HourPrice {
+  double dollars = 0;
+  std::string date;
+};
+/// "2.10@2026-11-01". Error(kUsage) with what is wrong: a price without its date, a date that is none.
+HourPrice parse_price(const std::string& text);
+
+struct SimulationReport {
+  RunModel run;
+  FleetModel fleet;
+  uint64_t seed = 1;
+  int fleet_gpus = 1;  ///< with those of spare nodes
+  int gpus_of_node = 8;
+  SimulatedRun result;
+  std::optional<Survey> survey;
+  std::optional<HourPrice> price;
+
+  double tokens() const { return double(result.steps) * double(run.tokens_per_step); }
+  /// GPU hours of the whole fleet.
+  double gpu_hours() const;
+  /// Days for all tokens of the job, at the pace of the simulated time; NaN: no step was made.
+  double days_for_job() const;
+  double dollars_per_trillion_tokens() const;  ///< NaN: there is no price, or no step was made
+};
+
+std::string render_simulation(const SimulationReport& report);
+/// A result of kind `simulation` (runtime/observe/schemas).
+OrderedJson simulation_json(const SimulationReport& report);
+
+}  // namespace trainctl::simulate
