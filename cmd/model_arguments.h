@@ -6,8 +6,7 @@
 
 #include "cmd/command_line.h"
 #include "cmd/runs.h"
-#include "data/tokenizer_choice.h"
-#include "kernels/tensor.h"
+#include "runtime/train/generate/sample.h"
 
 namespace trainctl::cmd {
 

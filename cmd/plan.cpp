@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "cmd/cluster_argument.h"
 #include "cmd/commands.h"
 #include "cmd/output.h"
 #include "cmd/plan_against.h"
@@ -35,18 +36,6 @@ struct PlanOptions {
   AgainstOptions against;
   SearchOptions search;
 };
-
-/// A known cluster, one of so many devices ("h100-2048"), or that of a file.
-predict::ClusterModel cluster_of(const std::string& text) {
-  if (auto cluster = predict::sized_cluster(text)) return *std::move(cluster);
-  if (!real_file_system().exists(text))
-    throw Error(
-        ErrorCode::kUsage,
-        fmt::format("--cluster {}: is no file and no known cluster; use {}, or one with its number of "
-                    "devices: h100-2048",
-                    text, fmt::join(predict::cluster_names(), ", ")));
-  return predict::parse_cluster(real_file_system().read_text(text), text);
-}
 
 DeviceModel device_of(const PlanOptions& options, const JobSpec& job) {
   DeviceModel device = options.device.empty() ? device_here(job, device_kind(job), true)
@@ -82,6 +71,10 @@ std::string plan_command(const PlanOptions& options, const std::vector<std::stri
   line.argv = {"trainctl", "plan", options.job.path};
   if (!options.device.empty()) line.argv.insert(line.argv.end(), {"--device", options.device});
   if (!options.cluster.empty()) line.argv.insert(line.argv.end(), {"--cluster", options.cluster});
+  if (options.nodes > 0) line.argv.insert(line.argv.end(), {"--nodes", std::to_string(options.nodes)});
+  if (options.slots > 0) line.argv.insert(line.argv.end(), {"--slots", std::to_string(options.slots)});
+  if (!options.switches.empty()) line.argv.insert(line.argv.end(), {"--switches", options.switches});
+  if (options.job.no_data) line.argv.emplace_back("--no-data");
   for (const std::string& setting : all) line.argv.insert(line.argv.end(), {"-s", setting});
   return shell_text(line);
 }
@@ -276,7 +269,9 @@ int plan(const PlanOptions& options, const Context& context) {
   if (const auto wrong = larger_than_cluster(*parsed, device)) return report_mistakes({*wrong}, context);
   device.ranks_on_node =
       parallel::ranks_on_node(ranks_of_nodes(placed, node_count(nodes, parsed->job, device), parsed->job));
+  const std::optional<Price> price = price_of(options.search, device);
   PlanReport report = make_report(job_input(options.job), parsed->job, device, assumed_mfu(options));
+  report.price = price;
   forecast(report, nodes, placed);
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {

@@ -26,6 +26,7 @@ struct RunOfStep {
   std::string id;
   ParsedJob job;  ///< of its last attempt
   MeasuredStep measured;
+  int ranks_on_node = 0;  ///< 0: all
 };
 
 /// What `trainctl trace` reported of the attempt; nullopt: it was not traced, or on GPUs.
@@ -59,7 +60,8 @@ std::optional<TracedStep> read_trace(FileSystem& fs, const RunDirectory& run, ui
 RunOfStep read_run(FileSystem& fs, const FoundRun& found) {
   const RunDirectory& run = found.run;
   const auto identity = read_identity(fs, run);
-  RunOfStep result{.id = identity ? identity->run_id : run.path, .job = {}, .measured = {}};
+  RunOfStep result{
+      .id = identity ? identity->run_id : run.path, .job = {}, .measured = {}, .ranks_on_node = 0};
   AttemptFile attempt;
   if (fs.exists(run.attempt())) attempt = AttemptFile::from_json(fs.read_text(run.attempt()));
   if (attempt.threads_per_rank > 0)
@@ -81,6 +83,7 @@ RunOfStep read_run(FileSystem& fs, const FoundRun& found) {
         "run {} has recorded no step with the times of its ranks, so there is nothing to compare; let it do "
         "a few steps, with observability.rank_metrics_every_steps = 1 for the times of each",
         result.id));
+  if (attempt.nodes.size() > 1) result.ranks_on_node = attempt.nodes.front().count;
   result.measured.traced = read_trace(fs, run, attempt.epoch);
   return result;
 }
@@ -136,6 +139,7 @@ void print_corrections(const CorrectedCluster& corrected, const std::string& out
   for (const Correction& one : corrected.corrections)
     fmt::print("correct    {}: {:.4g} instead of {:.4g}\n", one.field, one.after, one.before);
   for (const std::string& text : corrected.undecided) fmt::print("left       {}\n", text);
+  if (out.empty() && corrected.corrections.empty()) return;
   if (out.empty())
     fmt::print("next: write the corrected cluster file with -o FILE, and plan with --cluster FILE\n");
   else
@@ -169,7 +173,8 @@ int plan_against(const AgainstOptions& options, const JobArguments& job,
     refuse_comparison("-s changes a JOB, and none is given: the run is compared with its own");
   }
   const JobSpec& spec = run.job.job;
-  const DeviceModel device = device_of(spec);
+  DeviceModel device = device_of(spec);
+  device.ranks_on_node = run.ranks_on_node;
   const auto identity = read_identity(fs, find_run({options.run, options.root}).run);
   if (identity && !identity->numerics.empty() && identity->numerics.starts_with("cpu") != device.is_host())
     refuse_comparison(fmt::format(
@@ -184,9 +189,12 @@ int plan_against(const AgainstOptions& options, const JobArguments& job,
     return predict_step(spec, plan, device, cluster, ranks_on_device(spec, device));
   };
   const Comparison comparison = compare_step(predict(*device.cluster), run.measured);
-  const CorrectedCluster corrected = correct_cluster(
-      *device.cluster, run.measured, predict, spec.parallelism.pipeline > 1,
-      fmt::format("corrected by run {}, {}", run.id, utc_text(real_clock().unix_s()).substr(0, 10)));
+  const CorrectedCluster corrected =
+      correct_cluster(*device.cluster, run.measured, predict,
+                      {.with_pipeline = spec.parallelism.pipeline > 1,
+                       .shares_devices = ranks_on_device(spec, device) > 1,
+                       .source = fmt::format("corrected by run {}, {}", run.id,
+                                             utc_text(real_clock().unix_s()).substr(0, 10))});
   if (!options.out.empty()) fs.replace_text(options.out, predict::cluster_text(corrected.cluster));
   if (context.json) {
     print_json("against", result_json(run, device.cluster->name, comparison, corrected, options.out));

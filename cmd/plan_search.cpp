@@ -43,7 +43,19 @@ void check_device(const SearchedJob& searched, const SearchOptions& options) {
     refuse("a search needs to know the memory of a GPU: name the device, e.g. --device h100");
   if (!device.cluster || device.flops_per_s <= 0)
     refuse("a search needs to know the speed of a GPU: name a cluster, e.g. --cluster h100");
+  if (searched.job.parallelism.token_parts() > 1)
+    refuse(
+        "a search does not know whole experts (expert_tensor = 1); search with cut ones: -s "
+        "parallelism.expert_tensor=0 -s parallelism.expert=1");
+  if (!device.is_host() && searched.job.launcher.ranks_per_gpu > 1)
+    refuse(
+        fmt::format("a search has one rank a GPU, and launcher.ranks_per_gpu is {}; search with -s "
+                    "launcher.ranks_per_gpu=1",
+                    searched.job.launcher.ranks_per_gpu));
   const int devices = device.cluster->devices;
+  if (options.gpus.empty() && devices > 0 && searched.job.mesh().world_size() > devices)
+    refuse(fmt::format("the job has {} ranks, and cluster {} has {} devices; search with --gpus {}",
+                       searched.job.mesh().world_size(), device.cluster->name, devices, devices));
   if (options.gpus == "auto" && devices == 0)
     refuse(
         fmt::format("--gpus auto: the size of cluster {0} is not known: give its file \"nodes\", or write "
@@ -55,6 +67,13 @@ void check_device(const SearchedJob& searched, const SearchOptions& options) {
 }
 
 }  // namespace
+
+std::optional<Price> price_of(const SearchOptions& options, const DeviceModel& device) {
+  if (options.price.empty()) return std::nullopt;
+  if (device.is_host())
+    throw Error(ErrorCode::kUsage, "--price: the job is planned for CPU cores; a price is of a GPU-hour");
+  return named_price(real_file_system(), options.price, device.name);
+}
 
 void add_search_options(CommandLine command, SearchOptions& options) {
   command
@@ -80,9 +99,7 @@ int search_and_print(const SearchOptions& options, const SearchedJob& searched, 
   check_device(searched, options);
   const JobSpec& job = searched.job;
   const DeviceModel& device = searched.device;
-  SearchReport report{.name = job.name, .device = &device};
-  if (!options.price.empty())
-    report.price = parse_price(real_file_system().read_text(options.price), options.price, device.name);
+  SearchReport report{.name = job.name, .device = &device, .price = price_of(options, device)};
   MeshSearch search(searched.input, job, device, searched.ranks_on_node);
   const int of_gpu = device.is_host() ? 1 : job.launcher.ranks_per_gpu;
   int ranks = job.mesh().world_size();

@@ -1,18 +1,20 @@
 // `plan --alternatives` and `plan --gpus`: the search for meshes and what is printed of it.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cmd/commands.h"
 #include "runtime/plan/choice_costs.h"
+#include "runtime/plan/price.h"
 
 namespace trainctl::cmd {
 
 struct SearchOptions {
   int alternatives = 0;  ///< 0: not given
   std::string gpus;      ///< a number, or "auto"; "": the job's ranks
-  std::string price;     ///< a file; "": none
+  std::string price;     ///< named_price; "": none
   bool is_given() const { return alternatives > 0 || !gpus.empty(); }
 };
 
@@ -25,6 +27,8 @@ struct SearchedJob {
   std::function<std::string(const std::vector<std::string>&settings)> plan_command, launch_command;
 };
 
+/// The price of --price for this kind of device; nullopt: none is given.
+std::optional<Price> price_of(const SearchOptions& options, const DeviceModel& device);
 void add_search_options(CommandLine command, SearchOptions& options);
 /// The exit status.
 int search_and_print(const SearchOptions& options, const SearchedJob& searched, const Context& context);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "cmd/cluster_argument.h"
 #include "cmd/commands.h"
 #include "cmd/output.h"
 #include "runtime/base/error.h"
@@ -38,13 +39,12 @@ std::string text_of_file(const char* what, const std::string& name, std::string_
 
 DeviceModel simulated_device(const SimulateOptions& options, const JobSpec& job) {
   const std::vector<std::string> names = device_names();
-  const bool is_device = std::find(names.begin(), names.end(), options.cluster) != names.end();
-  const std::string name = !options.device.empty() ? options.device : is_device ? options.cluster : "80GiB";
+  const predict::ClusterModel cluster = cluster_of(options.cluster);
+  const bool is_device = std::find(names.begin(), names.end(), cluster.name) != names.end();
+  const std::string name = !options.device.empty() ? options.device : is_device ? cluster.name : "80GiB";
   const bool is_cpu = job.device == DeviceChoice::cpu || options.cluster == "cpu-core";
   DeviceModel device = device_named(name, job, is_cpu ? DeviceKind::cpu : DeviceKind::cuda);
-  const std::string text = text_of_file(
-      "--cluster", options.cluster, predict::known_cluster_text(options.cluster), predict::cluster_names());
-  device.cluster = predict::parse_cluster(text, options.cluster);
+  device.cluster = cluster;
   device.flops_per_s = device.cluster->device.peak_flops_per_s(job.compute == DType::f32);
   device.measured = false;
   device.ranks_on_node =
@@ -80,6 +80,7 @@ PlanReport planned(const SimulateOptions& options, const JobSpec& job, const Dev
                     .fit = {},
                     .alternatives = {},
                     .time = {}};
+  report.fit = fit_of(job, report.plan, device);
   report.time = estimate_time(job, report.plan, device, std::nullopt);
   if (options.step_seconds > 0) {
     if (!report.time) report.time.emplace();
@@ -96,12 +97,21 @@ int simulate(const SimulateOptions& options, const Context& context) {
                                                             known_fleet_text(options.fleet), fleet_names()),
                                                options.fleet),
                           .seed = options.seed};
-  if (!options.price.empty()) report.price = parse_price(options.price);
   const DeviceModel device = simulated_device(options, parsed->job);
+  if (!options.price.empty())
+    report.price = named_price(real_file_system(), options.price, device.cluster->name);
   report.gpus_of_node = device.cluster->devices_of_node;
-  report.run =
-      make_run_model(*parsed, planned(options, parsed->job, device), {.gpus_of_node = report.gpus_of_node});
+  const PlanReport plan = planned(options, parsed->job, device);
+  if (plan.fit.known() && !plan.fit.fits())
+    throw Error(
+        ErrorCode::kPlan,
+        fmt::format("the job does not fit: {} for each {} that has {}; `trainctl plan` says what would",
+                    memory_text(double(plan.fit.needed())), device.name, memory_text(double(plan.fit.room))));
+  report.run = make_run_model(*parsed, plan, {.gpus_of_node = report.gpus_of_node});
   report.run.spares = spares_of(options, report.run.nodes, report.gpus_of_node);
+  if (const int devices = device.cluster->devices; devices > 0 && report.run.gpus > devices)
+    throw Error(ErrorCode::kUsage, fmt::format("the job's mesh takes {} GPUs, and cluster {} has {}",
+                                               report.run.gpus, device.cluster->name, devices));
   report.fleet_gpus =
       options.gpus > 0 ? options.gpus : (report.run.nodes + report.run.spares) * report.gpus_of_node;
   const FailureSource source{
@@ -171,7 +181,7 @@ void add_simulate(CommandLine& app, Context& context) {
       .add_option("--step-seconds", options->step_seconds, "a step takes so long, instead of the prediction")
       .range(1e-6, 1e6)
       .type_name("SECONDS");
-  command.add_option("--price", options->price, "of a GPU hour, with its date: 2.10@2026-11-01")
+  command.add_option("--price", options->price, "of a GPU hour, with its date (2.10@2026-11-01), or a file as for `plan`")
       .type_name("DOLLARS@DATE");
   command.add_option("--html", options->html, "write the result as a page with pictures").type_name("FILE");
   command.add_option("--seed", options->seed, "the same seed gives the same failures").show_default();

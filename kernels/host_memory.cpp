@@ -19,10 +19,12 @@ HostBuffer::HostBuffer(size_t bytes) : bytes_(bytes) {
   data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
-    throw Error(ErrorCode::kPlan,
-                fmt::format("cannot allocate {} of host memory: {}; use a smaller micro-batch, activation recomputation or "
-                            "fewer ranks a machine (`trainctl plan` shows what fits), or of `sample` and `eval` --dtype bf16",
-                            memory_text(double(bytes)), std::strerror(errno)));
+    throw Error(
+        ErrorCode::kPlan,
+        fmt::format(
+            "cannot allocate {} of host memory: {}; use a smaller micro-batch, activation recomputation or "
+            "fewer ranks a machine (`trainctl plan` shows what fits), or of `sample` and `eval` --dtype bf16",
+            memory_text(double(bytes)), std::strerror(errno)));
   }
   if (bytes >= 4 * kHugePageBytes) {
     madvise(data_, bytes, MADV_HUGEPAGE);
@@ -51,6 +53,8 @@ class HostDevice::CountedBuffer final : public Buffer {
   std::shared_ptr<Count> count_;
 };
 
-std::unique_ptr<Buffer> HostDevice::allocate(size_t bytes) { return std::make_unique<CountedBuffer>(bytes, count_); }
+std::unique_ptr<Buffer> HostDevice::allocate(size_t bytes) {
+  return std::make_unique<CountedBuffer>(bytes, count_);
+}
 
 }  // namespace trainctl::kernels

@@ -55,6 +55,10 @@ __device__ inline float rounded_to(const Fp8Format& f, float x) {
   return copysignf(value, x);
 }
 
+/// The NaN that hosts store, too: conversions on GPUs have another one.
+__device__ inline void store_nan(float* to) { *to = __uint_as_float(0x7fc00000u); }
+__device__ inline void store_nan(bf16_t* to) { *to = __ushort_as_bfloat16(0x7fc0); }
+
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads)
     quantize_kernel(View<const T> x, View<T> y, int64_t cols, Fp8Format format, Fp8Cut groups) {
@@ -80,8 +84,10 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     const int64_t r = begin + i / width, c = col + i % width;
     const float value = to_float(*x.at(r, c));
-    const float seen = __fmul_rn(rounded_to(format, __fmul_rn(value, down)), up);
-    *y.at(r, c) = from_float<T>(fabsf(value) < infinity ? seen : __uint_as_float(0x7fc00000u));
+    if (fabsf(value) < infinity)
+      *y.at(r, c) = from_float<T>(__fmul_rn(rounded_to(format, __fmul_rn(value, down)), up));
+    else
+      store_nan(y.at(r, c));
   }
 }
 

@@ -35,33 +35,42 @@ const char* name_of(kernels::cpu::InstructionSet set) {
 
 DoctorCheck cpu_check(const CpuFacts& cpu) {
   DoctorCheck check{.name = "cpu"};
-  check.found = fmt::format("{} · {}", cpu.model.empty() ? "unnamed processor" : cpu.model, count_of(cpu.cores, "core"));
-  if (cpu.usable > 0 && cpu.usable < cpu.cores) check.found += fmt::format(", {} of them usable here", cpu.usable);
-  if (cpu.quota_cores > 0) check.found += fmt::format(", at most {:.1f} by its control group", cpu.quota_cores);
+  check.found = fmt::format("{} · {}", cpu.model.empty() ? "unnamed processor" : cpu.model,
+                            count_of(cpu.cores, "core"));
+  if (cpu.usable > 0 && cpu.usable < cpu.cores)
+    check.found += fmt::format(", {} of them usable here", cpu.usable);
+  if (cpu.quota_cores > 0)
+    check.found += fmt::format(", at most {:.1f} by its control group", cpu.quota_cores);
   if (!cpu.instruction_set) {
     check.verdict = DoctorCheck::fail;
-    check.advice = "the kernels need x86-64-v2 (SSE4.2); use a processor made after 2009, or give the virtual machine its host's";
+    check.advice =
+        "the kernels need x86-64-v2 (SSE4.2); use a processor made after 2009, or give the virtual machine "
+        "its host's";
     return check;
   }
   check.found += std::string(" · ") + name_of(*cpu.instruction_set);
   if (*cpu.instruction_set == kernels::cpu::InstructionSet::v2) {
     check.verdict = DoctorCheck::warn;
-    check.advice = "no AVX2: runs are several times slower; give the virtual machine its host's processor type";
+    check.advice =
+        "no AVX2: runs are several times slower; give the virtual machine its host's processor type";
   }
   return check;
 }
 
 DoctorCheck memory_check(const MemoryFacts& memory) {
   DoctorCheck check{.name = "memory"};
-  check.found = fmt::format("{} free of {}", memory_text(memory.free_bytes()), memory_text(memory.total_bytes));
+  check.found =
+      fmt::format("{} free of {}", memory_text(memory.free_bytes()), memory_text(memory.total_bytes));
   if (memory.group_limit_bytes > 0)
     check.found += fmt::format(" · control group {} of {} taken", memory_text(memory.group_used_bytes),
                                memory_text(memory.group_limit_bytes));
-  if (memory.address_space_bytes > 0) check.found += fmt::format(" · ulimit -v {}", memory_text(memory.address_space_bytes));
+  if (memory.address_space_bytes > 0)
+    check.found += fmt::format(" · ulimit -v {}", memory_text(memory.address_space_bytes));
   check.found += fmt::format(" · {} open files", memory.open_files);
   if (memory.free_bytes() < kLittleMemory) {
     check.verdict = DoctorCheck::warn;
-    check.advice = "little memory is free; end other programs or raise the limit, and look at `trainctl plan` first";
+    check.advice =
+        "little memory is free; end other programs or raise the limit, and look at `trainctl plan` first";
   } else if (memory.open_files < kFewOpenFiles) {
     check.verdict = DoctorCheck::warn;
     check.advice = "few files may be open at once; `ulimit -n 4096` before a launch of many ranks";
@@ -70,7 +79,8 @@ DoctorCheck memory_check(const MemoryFacts& memory) {
 }
 
 /// `name` for the line, `fix` for what to do when nothing can be written.
-DoctorCheck folder_check(const char* name, const FolderFacts& folder, uint64_t little, uint64_t nothing, const char* fix) {
+DoctorCheck folder_check(const char* name, const FolderFacts& folder, uint64_t little, uint64_t nothing,
+                         const char* fix) {
   DoctorCheck check{.name = name, .found = folder.path};
   if (!folder.type.empty()) check.found += " · " + folder.type;
   if (!folder.exists || !folder.problem.empty()) {
@@ -106,27 +116,34 @@ DoctorCheck launcher_check(const MpiFacts& mpi) {
   if (mpi.launcher.empty()) {
     check.verdict = DoctorCheck::fail;
     check.found = mpi.bundle.empty() ? "not on PATH" : "not in " + mpi.bundle + "/bin and not on PATH";
-    check.advice = mpi.bundle.empty() ? "install OpenMPI 4 (Debian: openmpi-bin), or name it: -s launcher.mpirun=PATH"
-                                      : "unpack the bundle again: a part of it is missing";
+    check.advice = mpi.bundle.empty()
+                       ? "install OpenMPI 4 (Debian: openmpi-bin), or name it: -s launcher.mpirun=PATH"
+                       : "unpack the bundle again: a part of it is missing";
     return check;
   }
-  check.found = fmt::format("{} · {} · {}", mpi.launcher, mpi.launcher_text.empty() ? "says no version" : mpi.launcher_text,
+  check.found = fmt::format("{} · {} · {}", mpi.launcher,
+                            mpi.launcher_text.empty() ? "says no version" : mpi.launcher_text,
                             mpi.bundled ? "the bundle's own" : "of this machine");
   const std::string launcher = version_in(mpi.launcher_text), library = version_in(mpi.library_text);
   if (launcher.empty()) {
     check.verdict = DoctorCheck::fail;
-    check.advice = fmt::format("`{} --version` does not run; mend it, or name another: -s launcher.mpirun=PATH", mpi.launcher);
+    check.advice = fmt::format(
+        "`{} --version` does not run; mend it, or name another: -s launcher.mpirun=PATH", mpi.launcher);
   } else if (mpi.launcher_text.find("Open MPI") == std::string::npos) {
     check.verdict = DoctorCheck::fail;
-    check.advice = "this is another MPI than the one trainctl is linked with; name an OpenMPI: -s launcher.mpirun=PATH";
-  } else if (!library.empty() && launcher.substr(0, launcher.find('.')) != library.substr(0, library.find('.'))) {
+    check.advice =
+        "this is another MPI than the one trainctl is linked with; name an OpenMPI: -s launcher.mpirun=PATH";
+  } else if (!library.empty() &&
+             launcher.substr(0, launcher.find('.')) != library.substr(0, library.find('.'))) {
     check.verdict = DoctorCheck::fail;
-    check.advice = fmt::format("launcher {} and library {} do not work together; name an mpirun of version {}", launcher,
-                               library, library);
+    check.advice =
+        fmt::format("launcher {} and library {} do not work together; name an mpirun of version {}", launcher,
+                    library, library);
   } else if (!library.empty() && launcher != library) {
     check.verdict = DoctorCheck::warn;
-    check.advice = fmt::format("the launcher is {} and the library {}; should ranks not start, name an mpirun of version {}",
-                               launcher, library, library);
+    check.advice = fmt::format(
+        "the launcher is {} and the library {}; should ranks not start, name an mpirun of version {}",
+        launcher, library, library);
   }
   return check;
 }
@@ -147,7 +164,9 @@ DoctorCheck cuda_check(const CudaFacts& cuda) {
   DoctorCheck check{.name = "cuda"};
   const auto version = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
   check.found = status.built ? "built in" : "not built in";
-  if (status.runtime_version > 0) check.found += " · runtime " + version(status.runtime_version) + " (" + kernels::driver_floor_text(status.runtime_version) + ")";
+  if (status.runtime_version > 0)
+    check.found += " · runtime " + version(status.runtime_version) + " (" +
+                   kernels::driver_floor_text(status.runtime_version) + ")";
   if (status.driver_version > 0) check.found += " · driver for CUDA " + version(status.driver_version);
   if (status.devices > 0) {
     check.found += fmt::format(" · {}", count_of(status.devices, "GPU"));
@@ -165,14 +184,14 @@ DeviceModel model_of(const kernels::GpuFacts& gpu) { return device_of_gpu(gpu, D
 DoctorCheck gpu_check(const kernels::GpuFacts& g) {
   const DeviceModel device = model_of(g);
   DoctorCheck check{.name = fmt::format("gpu {}", g.index)};
-  check.found =
-      fmt::format("{} · sm_{}{} · {} multiprocessors · {} free of {}", device.name, g.compute_major,
-                  g.compute_minor, g.multiprocessors,
-                  device.memory_bytes > 0 ? memory_text(device.memory_bytes) : "an unknown amount",
-                  memory_text(device.total_bytes));
+  check.found = fmt::format("{} · sm_{}{} · {} multiprocessors · {} free of {}", device.name, g.compute_major,
+                            g.compute_minor, g.multiprocessors,
+                            device.memory_bytes > 0 ? memory_text(device.memory_bytes) : "an unknown amount",
+                            memory_text(device.total_bytes));
   if (!g.driver.empty()) check.found += " · driver " + g.driver;
   if (g.temperature_c) check.found += fmt::format(" · {:.0f} °C", *g.temperature_c);
-  if (g.power_w && g.power_limit_w) check.found += fmt::format(" · {:.0f} of {:.0f} W", *g.power_w, *g.power_limit_w);
+  if (g.power_w && g.power_limit_w)
+    check.found += fmt::format(" · {:.0f} of {:.0f} W", *g.power_w, *g.power_limit_w);
   if (g.sm_clock_mhz && g.sm_clock_max_mhz)
     check.found += fmt::format(" · {:.0f} of {:.0f} MHz", *g.sm_clock_mhz, *g.sm_clock_max_mhz);
   check.found += device.flops_per_s > 0
@@ -186,18 +205,21 @@ DoctorCheck gpu_check(const kernels::GpuFacts& g) {
   if (device.memory_bytes > 0 && device.memory_bytes < device.total_bytes / 2)
     warn("more than half of its memory is taken; see with nvidia-smi who has it");
   if (g.remapped_rows && *g.remapped_rows > 0)
-    warn(fmt::format("{} memory rows were replaced by spares; watch it, and report it if the number grows", *g.remapped_rows));
+    warn(fmt::format("{} memory rows were replaced by spares; watch it, and report it if the number grows",
+                     *g.remapped_rows));
   if (g.last_xid && *g.last_xid > 0)
     warn(fmt::format("the driver reported XID {}; look for it in dmesg before a long run", *g.last_xid));
   if (g.ecc_uncorrected && *g.ecc_uncorrected > 0)
-    warn(fmt::format("{} memory errors could not be corrected; take this GPU out of use until it is reset", *g.ecc_uncorrected));
+    warn(fmt::format("{} memory errors could not be corrected; take this GPU out of use until it is reset",
+                     *g.ecc_uncorrected));
   return check;
 }
 
 DoctorCheck gpu_library_check(const LibraryFacts& library, bool gpus) {
   DoctorCheck check{.name = library.name};
   if (library.problem.empty()) {
-    check.found = fmt::format("{} · {}", library.version.empty() ? "version unknown" : library.version, library.path);
+    check.found =
+        fmt::format("{} · {}", library.version.empty() ? "version unknown" : library.version, library.path);
     return check;
   }
   check.verdict = gpus && library.needed ? DoctorCheck::warn : DoctorCheck::none;
@@ -207,23 +229,26 @@ DoctorCheck gpu_library_check(const LibraryFacts& library, bool gpus) {
 }
 
 OrderedJson folder_json(const FolderFacts& folder) {
-  return {{"path", folder.path},         {"type", folder.type},
-          {"exists", folder.exists},     {"writable", folder.exists && folder.problem.empty()},
-          {"problem", folder.problem},   {"total_bytes", folder.total_bytes},
+  return {{"path", folder.path},
+          {"type", folder.type},
+          {"exists", folder.exists},
+          {"writable", folder.exists && folder.problem.empty()},
+          {"problem", folder.problem},
+          {"total_bytes", folder.total_bytes},
           {"free_bytes", folder.free_bytes}};
 }
 
 OrderedJson gpu_json(const kernels::GpuFacts& g) {
   const DeviceModel device = model_of(g);
   OrderedJson j = {{"index", g.index},
-                    {"name", device.name},
-                    {"uuid", g.uuid},
-                    {"pci_bus_id", g.pci_bus_id},
-                    {"driver", g.driver},
-                    {"compute", fmt::format("{}.{}", g.compute_major, g.compute_minor)},
-                    {"multiprocessors", g.multiprocessors},
-                    {"total_bytes", device.total_bytes},
-                    {"free_bytes", device.memory_bytes}};
+                   {"name", device.name},
+                   {"uuid", g.uuid},
+                   {"pci_bus_id", g.pci_bus_id},
+                   {"driver", g.driver},
+                   {"compute", fmt::format("{}.{}", g.compute_major, g.compute_minor)},
+                   {"multiprocessors", g.multiprocessors},
+                   {"total_bytes", device.total_bytes},
+                   {"free_bytes", device.memory_bytes}};
   const auto put = [&](const char* name, const auto& value) {
     j[name] = value ? OrderedJson(*value) : OrderedJson(nullptr);
   };
@@ -249,7 +274,8 @@ OrderedJson cuda_json(const CudaFacts& cuda) {
   return {{"built", cuda.status.built},
           {"devices", cuda.status.devices},
           {"driver_version", cuda.status.driver_version},
-          {"driver_needed", cuda.status.runtime_version > 0 ? kernels::driver_floor_text(cuda.status.runtime_version) : ""},
+          {"driver_needed",
+           cuda.status.runtime_version > 0 ? kernels::driver_floor_text(cuda.status.runtime_version) : ""},
           {"runtime_version", cuda.status.runtime_version},
           {"problem", cuda.status.problem},
           {"gpus", gpus},
@@ -297,7 +323,8 @@ const char* verdict_word(DoctorCheck::Verdict verdict) {
 
 /// One line, whatever the machine said.
 std::string one_line(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
   return text;
 }
 
@@ -305,7 +332,8 @@ std::string one_line(std::string text) {
 
 uint64_t MemoryFacts::free_bytes() const {
   uint64_t least = available_bytes > 0 ? available_bytes : total_bytes;
-  if (group_limit_bytes > 0) least = std::min(least, group_limit_bytes - std::min(group_used_bytes, group_limit_bytes));
+  if (group_limit_bytes > 0)
+    least = std::min(least, group_limit_bytes - std::min(group_used_bytes, group_limit_bytes));
   if (address_space_bytes > 0) least = std::min(least, address_space_bytes);
   return least;
 }
@@ -315,18 +343,21 @@ DoctorReport examine(const DoctorFacts& facts) {
   std::vector<DoctorCheck>& checks = report.checks;
   checks.push_back(cpu_check(facts.cpu));
   checks.push_back(memory_check(facts.memory));
-  checks.push_back(folder_check("shared memory", facts.shared_memory, kLittleSharedMemory, kNoSharedMemory,
-                                "ranks talk through it, 5 MiB each; remove old files there, or give the container more "
-                                "(docker run --shm-size 1g)"));
+  checks.push_back(
+      folder_check("shared memory", facts.shared_memory, kLittleSharedMemory, kNoSharedMemory,
+                   "ranks talk through it, 5 MiB each; remove old files there, or give the container more "
+                   "(docker run --shm-size 1g)"));
   if (!facts.left_memory.empty()) checks.push_back(left_memory_check(facts.left_memory));
   checks.push_back(folder_check("scratch", facts.scratch, kLittleDisk / 16, kNoDisk / 16,
                                 "mpirun and ranks keep sockets there; make it writable and free some space"));
-  checks.push_back(folder_check("this folder", facts.here, kLittleDisk, kNoDisk,
-                                "runs are written below it; change to a folder of yours with room, or set observability.run_dir "
-                                "and checkpoint.dir"));
+  checks.push_back(folder_check(
+      "this folder", facts.here, kLittleDisk, kNoDisk,
+      "runs are written below it; change to a folder of yours with room, or set observability.run_dir "
+      "and checkpoint.dir"));
   checks.push_back(launcher_check(facts.mpi));
   checks.push_back(library_check(facts.mpi));
-  report.cpu_runs = std::none_of(checks.begin(), checks.end(), [](const auto& c) { return c.verdict == DoctorCheck::fail; });
+  report.cpu_runs = std::none_of(checks.begin(), checks.end(),
+                                 [](const auto& c) { return c.verdict == DoctorCheck::fail; });
   checks.push_back(cuda_check(facts.cuda));
   const bool gpus = facts.cuda.status.devices > 0;
   report.gpu_runs = report.cpu_runs && gpus;
@@ -335,8 +366,8 @@ DoctorReport examine(const DoctorFacts& facts) {
     checks.push_back(gpu_library_check(library, gpus));
     if (library.needed && !library.problem.empty()) report.gpu_runs = false;
   }
-  report.warnings =
-      int(std::count_if(checks.begin(), checks.end(), [](const auto& c) { return c.verdict == DoctorCheck::warn; }));
+  report.warnings = int(std::count_if(checks.begin(), checks.end(),
+                                      [](const auto& c) { return c.verdict == DoctorCheck::warn; }));
   return report;
 }
 
@@ -353,7 +384,8 @@ std::string render_doctor(const DoctorReport& report, bool color) {
                         verdict_word(check.verdict), color ? "\x1b[0m" : "", one_line(check.found));
     if (!check.advice.empty()) text += fmt::format("{:<{}}        {}\n", "", width, one_line(check.advice));
   }
-  text += report.cpu_runs ? "runs on the CPU: possible" : "runs: not possible before what is marked fail is mended";
+  text += report.cpu_runs ? "runs on the CPU: possible"
+                          : "runs: not possible before what is marked fail is mended";
   if (report.cpu_runs) text += report.gpu_runs ? " · runs on a GPU: possible" : " · runs on a GPU: not here";
   if (report.warnings > 0) text += fmt::format(" · {}", count_of(report.warnings, "warning"));
   text += "\n";
@@ -367,11 +399,11 @@ std::string doctor_json(const DoctorReport& report, const DoctorFacts& facts) {
     checks.push_back(
         {{"name", c.name}, {"verdict", verdict_word(c.verdict)}, {"found", c.found}, {"advice", c.advice}});
   const OrderedJson j = {{"v", 1},
-                          {"cpu_runs", report.cpu_runs},
-                          {"gpu_runs", report.gpu_runs},
-                          {"warnings", report.warnings},
-                          {"checks", checks},
-                          {"facts", facts_json(facts)}};
+                         {"cpu_runs", report.cpu_runs},
+                         {"gpu_runs", report.gpu_runs},
+                         {"warnings", report.warnings},
+                         {"checks", checks},
+                         {"facts", facts_json(facts)}};
   return dump_json(j, 2);
 }
 
@@ -381,8 +413,10 @@ std::string version_in(const std::string& text) {
     const bool word = begin == 0 || text[begin - 1] == ' ' || text[begin - 1] == 'v';
     if (!word || !std::isdigit(static_cast<unsigned char>(text[begin]))) continue;
     size_t end = begin;
-    while (end < text.size() && (std::isdigit(static_cast<unsigned char>(text[end])) || text[end] == '.')) ++end;
-    if (text.substr(begin, end - begin).find('.') != std::string::npos) return text.substr(begin, end - begin);
+    while (end < text.size() && (std::isdigit(static_cast<unsigned char>(text[end])) || text[end] == '.'))
+      ++end;
+    if (text.substr(begin, end - begin).find('.') != std::string::npos)
+      return text.substr(begin, end - begin);
   }
   return "";
 }

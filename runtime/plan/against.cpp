@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/text.h"
 #include "runtime/base/units.h"
 
 namespace trainctl {
@@ -45,16 +46,20 @@ std::string verdict_of(const Comparison& c) {
 
 /// Multiplies a rate that is written as a share of a peak; what a share cannot be goes to the peak.
 void scale_share(double& share, double times, const auto& scale_peak) {
-  share *= times;
-  if (share <= 1) return;
-  scale_peak(share);
-  share = 1;
+  const double wanted = share * times;
+  constexpr double kLeast = 0.05;  // in a file
+  share = std::clamp(wanted, kLeast, 1.0);
+  if (share != wanted) scale_peak(wanted / share);
 }
 
 void scale_products(DeviceSpeed& device, double times) {
   scale_share(device.product_share, times, [&](double more) {
     device.peak_bf16_flops_per_s *= more;
     device.peak_f32_flops_per_s *= more;
+    for (predict::AttentionRate& rate : device.attention) {
+      rate.forward_flops_per_s = std::min(rate.forward_flops_per_s, device.peak_bf16_flops_per_s);
+      rate.backward_flops_per_s = std::min(rate.backward_flops_per_s, device.peak_bf16_flops_per_s);
+    }
   });
 }
 
@@ -81,11 +86,16 @@ class Corrector {
     result_.cluster = cluster;
   }
 
-  CorrectedCluster correct(bool with_pipeline, const std::string& source) {
+  CorrectedCluster correct(const CorrectionBasis& basis) {
     const ClusterModel before = result_.cluster;
+    const std::string& source = basis.source;
+    if (basis.shares_devices) {
+      undecided("everything: ranks took turns on a device; let a run have no more of them than devices");
+      return std::move(result_);
+    }
     correct_optimizer();
     correct_passes();
-    correct_waits(with_pipeline);
+    correct_waits(basis.with_pipeline);
     DeviceSpeed& device = result_.cluster.device;
     const LinkSpeeds old{before.node.bytes_per_s / 1e9, result_.cluster.node.bytes_per_s / 1e9};
     note("device.peak_bf16_tflops", before.device.peak_bf16_flops_per_s / 1e12,
@@ -99,17 +109,22 @@ class Corrector {
     note("device.memory_share", before.device.memory_share, device.memory_share);
     if (!result_.corrections.empty()) result_.cluster.device_source += "; " + source;
     note("node.link_gb_per_s", old.before, old.after);
+    note("fabric.device_gb_per_s", before.fabric.bytes_per_s / 1e9, result_.cluster.fabric.bytes_per_s / 1e9);
     if (old.before != old.after) result_.cluster.node_source += "; " + source;
+    if (before.fabric.bytes_per_s != result_.cluster.fabric.bytes_per_s)
+      result_.cluster.fabric_source += "; no faster than the link of a node, " + source;
     return std::move(result_);
   }
 
  private:
+  /// What a call takes besides its products or bytes does not change with a rate.
+  static constexpr int kRounds = 8;
   struct LinkSpeeds {
     double before, after;
   };
 
   void note(const char* field, double before, double after) {
-    if (std::abs(after - before) > 1e-9 * before) result_.corrections.push_back({field, before, after});
+    if (std::abs(after - before) > 1e-3 * before) result_.corrections.push_back({field, before, after});
   }
   void undecided(std::string text) { result_.undecided.push_back(std::move(text)); }
   StepTime now() const { return predict_(result_.cluster); }
@@ -117,29 +132,33 @@ class Corrector {
 
   /// Its ops move bytes, and compute no products.
   void correct_optimizer() {
-    const double predicted = now().parts.optimizer;
-    if (is_small(predicted) || is_small(measured_.optimizer_s))
-      return undecided("memory_share: the optimizer takes less than 1 % of a step");
-    scale_memory(result_.cluster.device, predicted / measured_.optimizer_s);
+    for (int round = 0; round < kRounds; ++round) {
+      const double predicted = now().parts.optimizer;
+      if (is_small(predicted) || is_small(measured_.optimizer_s))
+        return undecided("memory_share: the optimizer takes less than 1 % of a step");
+      scale_memory(result_.cluster.device, predicted / measured_.optimizer_s);
+    }
   }
 
   /// What of the passes other ops do not take, products or attention do.
   void correct_passes() {
-    const StepTime time = now();
-    const predict::TimeParts& work = time.parts.work;
+    const predict::TimeParts first = now().parts.work;
+    const bool by_products = first.products >= first.attention;
     const double measured = measured_.forward_s + measured_.backward_s;
-    const bool by_products = work.products >= work.attention;
-    const double share = by_products ? work.products : work.attention;
-    const double left = measured - (work.sum() - share);
-    if (left < share / 20)
-      return undecided(fmt::format(
-          "product_share: other ops alone are predicted to take longer than the measured {} of the passes",
-          duration_text(measured)));
-    (by_products ? scale_products : scale_attention)(result_.cluster.device, share / left);
+    for (int round = 0; round < kRounds; ++round) {
+      const predict::TimeParts work = now().parts.work;
+      const double share = by_products ? work.products : work.attention;
+      const double left = measured - (work.sum() - share);
+      if (left < share / 20)
+        return undecided(fmt::format(
+            "product_share: other ops alone are predicted to take longer than the measured {} of the passes",
+            duration_text(measured)));
+      (by_products ? scale_products : scale_attention)(result_.cluster.device, share / left);
+    }
     undecided(by_products
                   ? "attention: a step's time does not tell it from products; they were corrected alone"
-                  : "product_share: a step's time does not tell products from attention, which takes "
-                    "longer; it was corrected alone");
+                  : "product_share: a step's time does not tell products from attention, which takes longer; "
+                    "it was corrected alone");
   }
 
   void correct_waits(bool with_pipeline) {
@@ -158,6 +177,9 @@ class Corrector {
     if (measured <= latencies)
       return undecided("link_gb_per_s: exchanges were shorter than the latencies of their messages");
     link.bytes_per_s = std::clamp(rate * (predicted - latencies) / (measured - latencies), 1e7, 1e14);
+    // A file whose network is faster than the links of a node is refused.
+    predict::LinkSpeed& fabric = result_.cluster.fabric;
+    fabric.bytes_per_s = std::min(fabric.bytes_per_s, link.bytes_per_s);
   }
 
   const MeasuredStep& measured_;
@@ -196,14 +218,14 @@ Comparison compare_step(const StepTime& predicted, const MeasuredStep& measured)
 
 CorrectedCluster correct_cluster(const ClusterModel& cluster, const MeasuredStep& measured,
                                  const std::function<StepTime(const ClusterModel&)>& predict,
-                                 bool with_pipeline, const std::string& source) {
-  return Corrector(cluster, measured, predict).correct(with_pipeline, source);
+                                 const CorrectionBasis& basis) {
+  return Corrector(cluster, measured, predict).correct(basis);
 }
 
 std::string render_comparison(const Comparison& c, const MeasuredStep& measured, const std::string& cluster) {
   std::string out =
-      fmt::format("A step predicted from cluster {}, and as {} of the run measured it (steps {} to {})\n",
-                  cluster, measured.steps, measured.first, measured.last);
+      fmt::format("A step predicted from cluster {}, and as {} of the run measured it ({} to {})\n", cluster,
+                  count_of(measured.steps, "step"), measured.first, measured.last);
   out +=
       fmt::format("  {:<22}{:>12}{:>12}{:>10}{:>14}\n", "", "predicted", "measured", "error", "of the step");
   const auto line = [&](const ComparedKind& k) {

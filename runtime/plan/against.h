@@ -55,13 +55,18 @@ struct CorrectedCluster {
   std::vector<Correction> corrections;
   std::vector<std::string> undecided;  ///< what the run says nothing about, a sentence each
 };
-/// `predict`: the step of the job on a cluster. `with_pipeline`: its waits are for the pipeline, too.
-/// Forward and backward passes decide product_share (attention keeps its ratio to products), the optimizer
-/// the rates of other ops, waits the link of a node where nothing else is waited for. source: what each
-/// changed section says of its numbers behind what it said before.
+/// What a correction needs to know besides.
+struct CorrectionBasis {
+  bool with_pipeline = false;   ///< ranks also wait for stages of the pipeline
+  bool shares_devices = false;  ///< ranks take turns on a device, so that passes of one are waits of others
+  std::string source;           ///< what each changed section says of its numbers behind what it said before
+};
+/// `predict`: the step of the job on a cluster. Forward and backward passes decide product_share, or the rates
+/// of attention where that takes longer; the optimizer the rates of other ops; waits the link of a node where
+/// nothing else is waited for.
 CorrectedCluster correct_cluster(const predict::ClusterModel& cluster, const MeasuredStep& measured,
                                  const std::function<StepTime(const predict::ClusterModel&)>& predict,
-                                 bool with_pipeline, const std::string& source);
+                                 const CorrectionBasis& basis);
 
 std::string render_comparison(const Comparison& comparison, const MeasuredStep& measured,
                               const std::string& cluster);

@@ -39,6 +39,8 @@ InstructionTimes::InstructionTimes(const JobSpec& job, const DeviceModel& device
     cluster_ = *cluster;
     // Tensor cores multiply f32 that is rounded to TF32 at half of the rate of bf16.
     if (job.tf32) cluster_->device.peak_f32_flops_per_s = cluster->device.peak_bf16_flops_per_s / 2;
+    const int ranks = device.ranks_on_node > 0 ? device.ranks_on_node : job.mesh().world_size();
+    if (device.is_host()) cluster_->devices_of_node = std::max(cluster->devices_of_node, ranks);
   }
   std::map<std::vector<VirtualStageClass>, size_t> known;
   for (int pp = 0; pp < job.parallelism.pipeline; ++pp) {

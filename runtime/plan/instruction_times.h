@@ -58,6 +58,9 @@ class InstructionTimes {
   /// One of each class of stages.
   const std::vector<StageCost>& classes() const { return classes_; }
   const ModelTables& tables() const { return tables_; }
+  /// As it is for this job: f32 products by TF32; CPU ranks of a machine reach each other through its memory,
+  /// also where there are more of them than cores. Only where the times are predicted.
+  const predict::ClusterModel& cluster() const { return *cluster_; }
 
  private:
   PredictedPasses simulated(int micro_batches) const;

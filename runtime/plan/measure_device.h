@@ -22,7 +22,7 @@ struct TimedOps {
   bool f32 = true;  ///< the precision of its products
   double head_dim = 64;
   std::vector<TimedOp> ops;
-  /// As the medians of their calls: of a busy machine other work takes some of them.
+  /// As a fast call of four takes: other work of a busy machine is a part of the slow ones.
   static TimedOps of(const TimedSteps& steps, bool f32, double head_dim);
 };
 

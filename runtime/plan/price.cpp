@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -68,6 +69,25 @@ Price parse_price(std::string_view text, const std::string& file, const std::str
   if (number && !(price.per_gpu_hour >= kLeastPrice && price.per_gpu_hour <= kMostPrice))
     wrong(fmt::format("per_gpu_hour of {} is not a number from {} to {}", gpu, kLeastPrice, kMostPrice));
   if (!mistakes.empty()) throw Error(ErrorCode::kUsage, fmt::format("{}", fmt::join(mistakes, "\n")));
+  return price;
+}
+
+Price named_price(FileSystem& fs, const std::string& named, const std::string& gpu) {
+  if (fs.exists(named)) return parse_price(fs.read_text(named), named, gpu);
+  const auto refuse = [&](const char* what) {
+    throw Error(ErrorCode::kUsage, fmt::format("--price {}: {}; use DOLLARS@DATE, for example 2.10@2026-11-01, "
+                                               "or a file with date, currency and per_gpu_hour",
+                                               named, what));
+  };
+  const size_t at = named.find('@');
+  Price price{.currency = "USD", .date = at == named.npos ? "" : named.substr(at + 1)};
+  if (price.date.empty()) refuse("it is no file, and a price needs its date");
+  const char* const begin = named.data();
+  const auto [end, error] = std::from_chars(begin, begin + at, price.per_gpu_hour);
+  if (error != std::errc{} || end != begin + at ||
+      !(price.per_gpu_hour >= kLeastPrice && price.per_gpu_hour <= kMostPrice))
+    refuse("the price is no number of dollars from 0.001 to 10000");
+  if (!is_date(price.date)) refuse("the date is no day");
   return price;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/file_system.h"
+
 namespace trainctl {
 
 struct Price {
@@ -15,5 +17,7 @@ struct Price {
 /// "per_gpu_hour": 2.5}, or an object of prices by name: {"h100": 2.5, "b200": 5}. Error(kUsage) with a line
 /// for each mistake.
 Price parse_price(std::string_view text, const std::string& file, const std::string& gpu);
+/// The price that `--price` names: such a file, or dollars with their date ("2.10@2026-11-01"). Error(kUsage).
+Price named_price(FileSystem& fs, const std::string& named, const std::string& gpu);
 
 }  // namespace trainctl

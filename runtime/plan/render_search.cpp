@@ -30,8 +30,13 @@ std::string mesh_words(const Proposal& p) {
   return text;
 }
 
+/// Small amounts with two digits behind the point.
+std::string amount_text(double amount) {
+  return amount < 100 ? fmt::format("{:.2f}", amount) : count_text(amount);
+}
+
 std::string money_text(const Price& price, double device_hours) {
-  return fmt::format("{} {}", price.currency, count_text(device_hours * price.per_gpu_hour));
+  return fmt::format("{} {}", price.currency, amount_text(device_hours * price.per_gpu_hour));
 }
 
 std::string row(const SearchReport& r, const Proposal& p, const std::string& mark) {
@@ -40,7 +45,7 @@ std::string row(const SearchReport& r, const Proposal& p, const std::string& mar
   return fmt::format("{:>3} {:>7} {:>9} {:>6.1f}% {:>9} {:>11} {:>9}{}  {:<5} {}\n", mark, p.time.devices,
                      fmt::format("{:.4g} s", p.time.step_s), 100 * p.time.mfu,
                      count_text(p.time.tokens_per_s), memory_text(double(p.bytes)),
-                     count_text(p.time.device_hours), money, p.other_bits.empty() ? "same" : "other",
+                     amount_text(p.time.device_hours), money, p.other_bits.empty() ? "same" : "other",
                      mesh_words(p));
 }
 
@@ -152,7 +157,7 @@ std::string render_search(const SearchReport& r) {
                              memory_text(double(result.least_bytes - result.room)), r.device->name)
                : "the checks refuse all\n";
     if (r.least_ranks > 0)
-      out += fmt::format("the smallest cluster that would do has {}\n", count_of(r.least_ranks, "GPU"));
+      out += fmt::format("{} would do\n", count_of(r.least_ranks, "GPU"));
     else
       out += "nothing up to 65,536 GPUs would do: make the model or its sequences smaller\n";
     return out;

@@ -62,6 +62,12 @@ std::string time_lines(const PlanReport& r) {
   if (r.device.kind == DeviceKind::cuda)
     out += fmt::format("         {} GPU-hours on {} GPU{}\n", count_text(t.device_hours), t.devices,
                        t.devices == 1 ? "" : "s");
+  if (r.price) {
+    const double cost = t.device_hours * r.price->per_gpu_hour;
+    out += fmt::format("Cost     {0} {1}, {0} {2} for 10^12 tokens, at {0} {3} a GPU-hour ({4})\n",
+                       r.price->currency, count_text(cost), count_text(cost / t.tokens * 1e12),
+                       r.price->per_gpu_hour, r.price->date);
+  }
   return out;
 }
 
@@ -78,6 +84,11 @@ OrderedJson time_json(const PlanReport& r) {
                       {"hours", t.run_s / kHourS},
                       {"device_hours", t.device_hours},
                       {"mfu_full", t.mfu_full}};
+  if (r.price)
+    json["cost"] = {{"total", t.device_hours * r.price->per_gpu_hour},
+                    {"currency", r.price->currency},
+                    {"per_gpu_hour", r.price->per_gpu_hour},
+                    {"date", r.price->date}};
   if (t.predicted) {
     OrderedJson parts = OrderedJson::object();
     for (const NamedSeconds& part : named(t.predicted->parts)) parts[part.name] = part.seconds;

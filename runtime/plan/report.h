@@ -9,6 +9,7 @@
 #include "runtime/plan/fit.h"
 #include "runtime/plan/node_copies.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/price.h"
 
 namespace trainctl {
 
@@ -55,6 +56,7 @@ struct PlanReport {
   std::optional<SaveForecast> saves = {};
   std::optional<CopyForecast> memory_copies = {}, second_copies = {};  ///< nullopt: none are made
   std::optional<NodeCopies> copies = {};  ///< of the node that holds most; nullopt: nodes are not known
+  std::optional<Price> price = {};        ///< nullopt: none is given
 };
 
 /// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches alternatives if the

@@ -40,8 +40,8 @@ std::string setting_text(const ChoiceSetting& setting, int64_t value) {
   return fmt::format("{}={}", path, text);
 }
 
-/// The part in which the slower one loses most.
-const char* most_lost(const BoundParts& slower, const BoundParts& best) {
+/// ": " and the part in which the slower one loses most; "": in none.
+std::string most_lost(const BoundParts& slower, const BoundParts& best) {
   const std::pair<double, const char*> parts[] = {
       {slower.recompute - best.recompute, "more is computed again"},
       {slower.bubble - best.bubble, "stages of the pipeline wait longer"},
@@ -50,7 +50,8 @@ const char* most_lost(const BoundParts& slower, const BoundParts& best) {
       {slower.experts - best.experts, "ranks that share experts exchange more"},
       {slower.data - best.data, "less of the exchange of gradients and weights is hidden"},
       {slower.work - best.work, "products and other ops take longer"}};
-  return std::max_element(std::begin(parts), std::end(parts))->second;
+  const auto most = std::max_element(std::begin(parts), std::end(parts));
+  return most->first > 0 ? std::string(": ") + most->second : "";
 }
 
 }  // namespace
@@ -67,11 +68,10 @@ LoserClass MeshSearch::explained(const std::string& setting, const ChoiceClass& 
   }
   loser.slower = std::max(0.0, members.fastest->seconds / best.time.step_s - 1);
   constexpr double kNone = 5e-4;
-  const char* part =
+  const std::string part =
       most_lost(costs_.parts(members.fastest->choice, nullptr), costs_.parts(best.choice, nullptr));
-  loser.why = *loser.slower < kNone
-                  ? "takes as long or longer"
-                  : fmt::format("slower by {:.1f} % or more: {}", 100 * *loser.slower, part);
+  loser.why = *loser.slower < kNone ? "takes as long or longer"
+                                    : fmt::format("slower by {:.1f} % or more{}", 100 * *loser.slower, part);
   return loser;
 }
 

@@ -15,7 +15,7 @@ using predict::TimeParts;
 class StepTimer {
  public:
   StepTimer(const JobSpec& job, const DeviceModel& device, const ClusterModel& cluster)
-      : job_(job), device_(device), cluster_(cluster), times_(job, device, &cluster) {}
+      : job_(job), device_(device), times_(job, device, &cluster) {}
 
   const StageCost& stage(int pp) const { return times_.stage(pp); }
   PredictedPasses passes() const { return times_.passes(); }
@@ -44,20 +44,20 @@ class StepTimer {
  private:
   const JobSpec& job_;
   const DeviceModel& device_;
-  const ClusterModel& cluster_;
   const InstructionTimes times_;
 };
 
 double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
+  const ClusterModel& cluster = times_.cluster();
   const ParallelSpec& p = job_.parallelism;
   const double bytes = plan.traffic.data;
   if (p.ranks_of_parameters() == 1 || bytes == 0) return 0;
   const GroupPlace place =
-      predict::place_of_group(cluster_, p.ranks_of_parameters(), p.tensor, device_.ranks_on_node);
+      predict::place_of_group(cluster, p.ranks_of_parameters(), p.tensor, device_.ranks_on_node);
   const double buckets = plan.buckets.halving + plan.buckets.direct;
   const double direct = p.reduction == GradientSums::exact && buckets > 0 ? plan.buckets.direct / buckets : 0;
-  double all_s = (1 - direct) * predict::collective_seconds(cluster_, place, 2 * buckets, bytes) +
-                 direct * predict::all_to_all_seconds(cluster_, place, 2 * buckets, bytes);
+  double all_s = (1 - direct) * predict::collective_seconds(cluster, place, 2 * buckets, bytes) +
+                 direct * predict::all_to_all_seconds(cluster, place, 2 * buckets, bytes);
   all_s += stage(0).moves.sum();
   double forward_s = 0, backward_s = 0, parts = 2;
   for (const VirtualStageCost& cost : stage(0).virtual_stages) {
@@ -79,7 +79,7 @@ double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
     if (gather_s > 0) exposed += std::max(gather_s / parts, gather_s - forward_s);
   }
   const double hidden = std::max(0.0, all_s - exposed);
-  return exposed + cluster_.overlap_slowdown * hidden;
+  return exposed + cluster.overlap_slowdown * hidden;
 }
 
 }  // namespace

@@ -298,6 +298,8 @@ std::string cluster_text(const ClusterModel& of) {
     section["source"] = source_of(cluster, name);
     json[name] = std::move(section);
   }
+  if (cluster.devices >= cluster.devices_of_node && cluster.devices % cluster.devices_of_node == 0)
+    json["nodes"] = cluster.devices / cluster.devices_of_node;
   return dump_json(json, 2) + "\n";
 }
 

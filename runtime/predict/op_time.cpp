@@ -20,6 +20,21 @@ constexpr double kWholeWaves = 0.25;  // of the last wave's idle processors, the
 
 bool is_grouped(const kernels::OpShape& shape) { return shape.op.starts_with("grouped_"); }
 
+/// rate: of all processors together on large tiles.
+double tiled_seconds(const DeviceSpeed& device, double m, double n, double k, double rate) {
+  const double processors = device.processors;
+  double best = INFINITY;
+  for (const Tile& tile : kTiles) {
+    const double tiles = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double cuts = std::max(1.0, std::min(std::floor(processors / tiles), k / kLeastDepth));
+    const double waves = tiles * cuts / processors;
+    const double charged = kWholeWaves * std::ceil(waves) + (1 - kWholeWaves) * std::max(1.0, waves);
+    const double flops = 2 * tile.rows * tile.columns * (k / cuts + device.depth_cost);
+    best = std::min(best, charged * flops / (rate * tile.share / processors));
+  }
+  return best;
+}
+
 }  // namespace
 
 TimeParts& TimeParts::operator+=(const TimeParts& other) {
@@ -36,17 +51,10 @@ TimeParts operator*(double times, TimeParts parts) {
 
 double product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes, bool f32) {
   const double rate = device.product_share * device.peak_flops_per_s(f32);
-  const double processors = device.processors;
-  double best = INFINITY;
-  for (const Tile& tile : kTiles) {
-    const double tiles = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
-    const double cuts = std::max(1.0, std::min(std::floor(processors / tiles), k / kLeastDepth));
-    const double waves = tiles * cuts / processors;
-    const double charged = kWholeWaves * std::ceil(waves) + (1 - kWholeWaves) * std::max(1.0, waves);
-    const double flops = 2 * tile.rows * tile.columns * (k / cuts + device.depth_cost);
-    best = std::min(best, charged * flops / (rate * tile.share / processors));
-  }
-  return std::max(best, bytes / (device.memory_bytes_per_s * device.memory_share)) + device.op_s;
+  // A core deals no tiles: small blocks follow each other at one rate, whatever the shape.
+  const double products_s = device.processors > 1 ? tiled_seconds(device, m, n, k, rate)
+                                                  : 2 * m * n * (k + device.depth_cost) / rate;
+  return std::max(products_s, bytes / (device.memory_bytes_per_s * device.memory_share)) + device.op_s;
 }
 
 TimeParts op_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, const kernels::OpCount& count,

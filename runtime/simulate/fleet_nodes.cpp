@@ -15,19 +15,27 @@ FleetNodes::FleetNodes(const RunModel& run, const FleetModel& fleet, std::span<c
     for (int i = 0; i < fleet.failures[size_t(failure.kind)].nodes; ++i)
       index_[size_t((failure.place + i) % run.nodes)] = 0;
   sound_ = int(std::count(index_.begin(), index_.end(), -1));
-  if (sound_ > 0) names_.push_back(kSound);
   for (int place = 0; place < run.nodes; ++place) {
     if (index_[size_t(place)] < 0) continue;
     index_[size_t(place)] = int(names_.size());
     names_.push_back(fmt::format("n{}", place));
   }
+  // Last of the mesh: a smaller width leaves out nodes at its end, which are sound ones almost always.
+  if (sound_ > 0) names_.push_back(kSound);
   for (int i = 0; i < run.spares; ++i) names_.push_back(fmt::format("s{}", i));
+}
+
+void FleetNodes::place(const std::vector<std::string>& members) {
+  members_.clear();
+  for (const std::string& name : members)
+    if (name != kSound) members_.push_back(name);
 }
 
 std::string FleetNodes::at(int place) const {
   const int index = index_[size_t(place)];
   ENSURE(index >= 0, "place {}", place);
-  return size_t(index) < members_.size() ? members_[size_t(index)] : "";
+  // Of fewer members each has more places: a failure hits one of them.
+  return members_.empty() ? "" : members_[size_t(index) % members_.size()];
 }
 
 void FleetNodes::take_out(const std::string& name, Ns now, Ns until) {

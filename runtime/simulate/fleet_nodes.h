@@ -28,11 +28,9 @@ class FleetNodes {
   const std::vector<std::string>& names() const { return names_; }
   int slots(const std::string& name) const { return name == kSound ? sound_ * slots_ : slots_; }
   /// The nodes of an attempt, in the order of its ranks.
-  void place(std::vector<std::string> members) { members_ = std::move(members); }
-  /// The node at that place of the mesh; "": it is not used now.
+  void place(const std::vector<std::string>& members);
+  /// The node that a failure at that place of the mesh hits; "": none.
   std::string at(int place) const;
-  const std::vector<std::string>& members() const { return members_; }
-
   bool is_out(const std::string& name) const { return out_.contains(name); }
   void take_out(const std::string& name, Ns now, Ns until);
   Ns next_return() const { return returns_.empty() ? kNeverNs : returns_.top().first; }
@@ -49,7 +47,7 @@ class FleetNodes {
 
  private:
   int sound_ = 0, slots_ = 1;
-  std::vector<int> index_;  ///< of each place in the order of an attempt's nodes; -1: of the sound ones
+  std::vector<int> index_;  ///< of each place among those that are not sound; -1: it is sound
   std::vector<std::string> names_, members_;
   std::unordered_map<std::string, Ns> out_;
   using Return = std::pair<Ns, std::string>;

@@ -88,10 +88,14 @@ std::string survey_text(const SimulationReport& report) {
 
 std::string cost_text(const SimulationReport& report) {
   if (!report.price || report.result.steps == 0) return "";
-  return fmt::format(
-      "Cost     ${:.3g} M for the simulated time, ${:.3g} M per trillion tokens, at ${:g} a GPU hour of {}\n",
-      report.gpu_hours() * report.price->dollars / 1e6, report.dollars_per_trillion_tokens() / 1e6,
-      report.price->dollars, report.price->date);
+  const auto money = [&](double amount) {
+    return amount < 1e6 ? fmt::format("{} {:.2f}", report.price->currency, amount)
+                        : fmt::format("{} {:.3g} M", report.price->currency, amount / 1e6);
+  };
+  return fmt::format("Cost     {} for the simulated time, {} per trillion tokens, at {} a GPU-hour ({})\n",
+                     money(report.gpu_hours() * report.price->per_gpu_hour),
+                     money(report.cost_per_trillion_tokens()), money(report.price->per_gpu_hour),
+                     report.price->date);
 }
 
 OrderedJson rows_json(const std::vector<SurveyRow>& rows) {
@@ -139,25 +143,6 @@ OrderedJson nodes_out_json(const SimulatedRun& result) {
 
 }  // namespace
 
-HourPrice parse_price(const std::string& text) {
-  const auto refuse = [&](const char* what) {
-    throw Error(ErrorCode::kUsage,
-                fmt::format("--price {}: {}; use DOLLARS@DATE, for example 2.10@2026-11-01", text, what));
-  };
-  const size_t at = text.find('@');
-  HourPrice price{.date = at == text.npos ? "" : text.substr(at + 1)};
-  if (price.date.empty()) refuse("a price needs its date");
-  char* end = nullptr;
-  price.dollars = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || end != text.c_str() + at || !(price.dollars > 0 && price.dollars < 1e6))
-    refuse("the price is no number of dollars above 0");
-  int year = 0, month = 0, day = 0, read = 0;
-  if (std::sscanf(price.date.c_str(), "%4d-%2d-%2d%n", &year, &month, &day, &read) != 3 ||
-      size_t(read) != price.date.size() || year < 2000 || month < 1 || month > 12 || day < 1 || day > 31)
-    refuse("the date is none");
-  return price;
-}
-
 double SimulationReport::gpu_hours() const { return seconds_of(result.wall) / kHourS * fleet_gpus; }
 
 double SimulationReport::days_for_job() const {
@@ -165,8 +150,8 @@ double SimulationReport::days_for_job() const {
   return seconds_of(result.wall) / kDayS * double(run.total_steps) / double(result.steps);
 }
 
-double SimulationReport::dollars_per_trillion_tokens() const {
-  return price && result.steps > 0 ? gpu_hours() * price->dollars / tokens() * 1e12 : NAN;
+double SimulationReport::cost_per_trillion_tokens() const {
+  return price && result.steps > 0 ? gpu_hours() * price->per_gpu_hour / tokens() * 1e12 : NAN;
 }
 
 std::string render_simulation(const SimulationReport& report) {
@@ -258,10 +243,11 @@ OrderedJson simulation_json(const SimulationReport& report) {
         {"partner", rows_json(report.survey->partner)}, {"directory", rows_json(report.survey->directory)},
         {"spares", rows_json(report.survey->spares)},   {"grid", rows_json(report.survey->grid)}};
   if (report.price)
-    json["price"] = {{"dollars_per_gpu_hour", report.price->dollars},
+    json["price"] = {{"per_gpu_hour", report.price->per_gpu_hour},
+                     {"currency", report.price->currency},
                      {"date", report.price->date},
-                     {"dollars", report.gpu_hours() * report.price->dollars},
-                     {"dollars_per_trillion_tokens", number_or_null(report.dollars_per_trillion_tokens())}};
+                     {"total", report.gpu_hours() * report.price->per_gpu_hour},
+                     {"per_trillion_tokens", number_or_null(report.cost_per_trillion_tokens())}};
   return json;
 }
 

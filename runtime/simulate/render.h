@@ -4,17 +4,10 @@
 #include <string>
 
 #include "runtime/base/json.h"
+#include "runtime/plan/price.h"
 #include "runtime/simulate/survey.h"
 
 namespace trainctl::simulate {
-
-/// What a GPU hour costs, and since when.
-struct HourPrice {
-  double dollars = 0;
-  std::string date;
-};
-/// "2.10@2026-11-01". Error(kUsage) with what is wrong: a price without its date, a date that is none.
-HourPrice parse_price(const std::string& text);
 
 struct SimulationReport {
   RunModel run;
@@ -24,14 +17,14 @@ struct SimulationReport {
   int gpus_of_node = 8;
   SimulatedRun result;
   std::optional<Survey> survey;
-  std::optional<HourPrice> price;
+  std::optional<Price> price;
 
   double tokens() const { return double(result.steps) * double(run.tokens_per_step); }
   /// GPU hours of the whole fleet.
   double gpu_hours() const;
   /// Days for all tokens of the job, at the pace of the simulated time; NaN: no step was made.
   double days_for_job() const;
-  double dollars_per_trillion_tokens() const;  ///< NaN: there is no price, or no step was made
+  double cost_per_trillion_tokens() const;  ///< NaN: there is no price, or no step was made
 };
 
 std::string render_simulation(const SimulationReport& report);

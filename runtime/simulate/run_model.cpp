@@ -131,6 +131,8 @@ SaveSteps decide_saves(const RunModel& run, const SeenFailures& seen, const Save
   // A copy is sent of what is copied.
   if (steps.partner > 0 && steps.memory > 0)
     steps.partner = (steps.partner + steps.memory - 1) / steps.memory * steps.memory;
+  for (int64_t* of : {&steps.directory, &steps.memory, &steps.partner})
+    *of = std::min(*of, std::max<int64_t>(1, run.total_steps));
   // A save is left out while the one before is written.
   if (steps.directory > 0) {
     const Ns interval = steps.directory * run.step_time;

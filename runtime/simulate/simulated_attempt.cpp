@@ -5,6 +5,7 @@
 #include "runtime/simulate/simulation.h"
 
 namespace trainctl::simulate {
+
 Ns Simulation::paced(const Width& width) const {
   double slowest = 0;
   for (const Spell& spell : slow_)

@@ -39,6 +39,8 @@ class Simulation {
   SimulatedRun run();
 
  private:
+  /// What is loaded next. A person takes the wrong numbers rather than to begin again.
+  KeptStates::Choice choose(const FindCheckpoint& find);
   void supervise();
   void decide(const StartAttempt& start) { attempt(start); }
   void decide(const FindCheckpoint& find);

@@ -66,6 +66,17 @@ void Simulation::node_returns(Attempt* attempt) {
 
 // ---- between attempts
 
+KeptStates::Choice Simulation::choose(const FindCheckpoint& find) {
+  std::optional<int64_t> at_most = std::exchange(at_most_, {});
+  if (find.at_most) at_most = std::min(*find.at_most, at_most.value_or(*find.at_most));
+  KeptStates::Choice choice = kept_.choose(at_most, find.refused);
+  if (choice.from == LoadFrom::nothing && at_most && !find.at_most) {
+    ++result_.wrong_kept;
+    choice = kept_.choose({}, find.refused);
+  }
+  return choice;
+}
+
 void Simulation::supervise() {
   const int ranks = run_.widths.back().ranks;
   ENSURE(ranks > 0);
@@ -80,7 +91,7 @@ void Simulation::supervise() {
                                            : Recovery::TooFew::stop,
                             .wait_limit_s = run_.fault.wait_for_nodes_seconds};
   load_ = LoadFrom::nothing;
-  if (const auto choice = kept_.choose(std::exchange(at_most_, {}), {}); choice.from != LoadFrom::nothing) {
+  if (const auto choice = choose({}); choice.from != LoadFrom::nothing) {
     options.from_step = choice.state.step;
     load_ = choice.from;
   }
@@ -93,14 +104,7 @@ void Simulation::supervise() {
 }
 
 void Simulation::decide(const FindCheckpoint& find) {
-  std::optional<int64_t> at_most = std::exchange(at_most_, {});
-  if (find.at_most) at_most = std::min(*find.at_most, at_most.value_or(*find.at_most));
-  KeptStates::Choice choice = kept_.choose(at_most, find.refused);
-  if (choice.from == LoadFrom::nothing && at_most && !find.at_most) {
-    // A person takes the wrong numbers rather than to begin again.
-    ++result_.wrong_kept;
-    choice = kept_.choose({}, find.refused);
-  }
+  const KeptStates::Choice choice = choose(find);
   load_ = choice.from;
   if (std::exchange(has_failed_, false)) {  // else the attempt ended on order
     const bool in_memory = choice.from == LoadFrom::memory, in_partner = choice.from == LoadFrom::partner;

@@ -39,12 +39,14 @@ std::vector<Cut> attention_cuts(const ModelSpec& m, const Fp8Spec& fp8) {
   return cuts;
 }
 
-std::vector<Cut> feed_forward_cuts(const ModelSpec& m, bool whole_experts) {
+std::vector<Cut> feed_forward_cuts(const ModelSpec& m, const Fp8Spec& fp8, bool whole_experts) {
   std::vector<Cut> cuts;
-  bool has_dense = false;
-  for (int64_t i = 0; i < m.num_layers; ++i) has_dense = has_dense || !m.has_experts(i);
+  bool has_dense = false, has_experts = false;
+  for (int64_t i = 0; i < m.num_layers; ++i)
+    if (!(i == 0 && fp8.keeps(Fp8Kept::first)) && !(i == m.num_layers - 1 && fp8.keeps(Fp8Kept::last)))
+      (m.has_experts(i) ? has_experts : has_dense) = true;
   if (has_dense) cuts.push_back({"model.ffn_size", m.ffn_size});
-  if (m.moe.num_experts == 0) return cuts;
+  if (!has_experts) return cuts;
   cuts.push_back({"model.moe.expert_ffn_size", m.moe.expert_ffn_size, 1, !whole_experts});
   cuts.push_back({"model.moe.shared_ffn_size", m.moe.shared_ffn_size});
   cuts.push_back({"model.moe.latent_size", m.moe.latent_size, 1, false});
@@ -62,10 +64,13 @@ void check_blocks(Resolution& r) {
   const Fp8Spec& fp8 = r.job.fp8;
   const ModelSpec& m = r.job.model;
   const int64_t tensor = r.job.parallelism.tensor;
+  if (fp8.keeps(Fp8Kept::qkv) && fp8.keeps(Fp8Kept::out) && fp8.keeps(Fp8Kept::up) &&
+      fp8.keeps(Fp8Kept::down))
+    return;
   std::vector<Cut> cuts = {{"model.hidden_size", m.hidden_size, 1, false}};
   for (const Cut& cut : attention_cuts(m, fp8)) cuts.push_back(cut);
   if (!fp8.keeps(Fp8Kept::up) || !fp8.keeps(Fp8Kept::down))
-    for (const Cut& cut : feed_forward_cuts(m, r.job.parallelism.token_parts() > 1)) cuts.push_back(cut);
+    for (const Cut& cut : feed_forward_cuts(m, fp8, r.job.parallelism.token_parts() > 1)) cuts.push_back(cut);
   for (const Cut& cut : cuts) {
     const int64_t all = cut.channels(), ranks = cut.by_tensor ? tensor : 1;
     if (!r.sound(cut.path) || all % ranks != 0 || all / ranks % kBlock == 0) continue;

@@ -110,15 +110,11 @@ void check_whole_experts(Resolution& r) {
                     p.tensor),
         {"data.seq_len", "batch.micro_sequences", "parallelism.tensor"},
         fmt::format("use a seq_len that is a multiple of {}, or {}", p.tensor * p.context_blocks, cut));
-  // Drops are of the tokens of a source, and counted by sequences, or chunks where these are cut.
-  const int64_t parts = (p.context_blocks > 1 ? 2 : 1) * r.job.batch.micro_sequences;
-  if (r.sound("model.moe.capacity_factor") && r.job.model.moe.capacity_factor > 0 && parts % p.tensor != 0)
-    refuse(fmt::format("with a capacity each of {} tensor ranks sends whole {} to whole experts, and a "
-                       "micro-batch has {}",
-                       p.tensor, p.context_blocks > 1 ? "chunks of sequences" : "sequences", parts),
-           {"batch.micro_sequences", "model.moe.capacity_factor"},
-           fmt::format("use a micro_sequences that is a multiple of {}, capacity_factor = 0, or {}", p.tensor,
-                       cut));
+  if (r.sound("model.moe.capacity_factor") && r.job.model.moe.capacity_factor > 0)
+    refuse(
+        "a capacity is of the tokens that a rank sends, so that whole experts would drop others at each "
+        "tensor width",
+        {"model.moe.capacity_factor"}, "use capacity_factor = 0, or " + cut);
 }
 
 void check_expert_ranks(Resolution& r) {

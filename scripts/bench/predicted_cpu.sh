@@ -28,7 +28,7 @@ cat >job.json <<JOB
  "model": {"family": "llama", "hidden_size": 384, "num_layers": 6, "num_heads": 6, "num_kv_heads": 6,
            "ffn_size": 1024, "vocab_size": 2048, "max_seq_len": 256, "tie_embeddings": false},
  "data": {"train": [{"path": "tokens.idx"}], "seq_len": 256},
- "batch": {"global_sequences": 16, "micro_sequences": 2},
+ "batch": {"global_sequences": 8, "micro_sequences": 2},
  "parallelism": {"threads_per_rank": 1}, "precision": {"compute": "f32"},
  "schedule": {"total_steps": ${STEPS:-12}, "warmup_steps": 2, "lr": 1e-4},
  "checkpoint": {"on_exit": false, "memory": "off"},
@@ -76,6 +76,6 @@ row "data 2, ZeRO-3" parallelism.data=2 parallelism.zero_stage=3
 row "context 2" parallelism.context=2
 row "tensor 2, pipeline 2" parallelism.tensor=2 $pipeline
 awk -F'|' '
-  { gsub(/[ %+]/, "", $5); e = $5 < 0 ? -$5 : $5; sum += e; if (e > most) most = e; if (e <= 10) ++within }
+  { gsub(/[ %+]/, "", $5); e = $5 + 0; if (e < 0) e = -e; sum += e; if (e > most) most = e; if (e <= 10) ++within }
   END { printf "\n%d meshes: mean absolute error of the step %.1f %%, largest %.1f %%, ", NR, sum / NR, most
         printf "%d within 10 %%\n", within }' rows

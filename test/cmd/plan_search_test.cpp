@@ -59,6 +59,19 @@ TEST_CASE("plan chooses a number of GPUs and prices it", "[cmd]") {
   CHECK(undated.err.find("undated.json: date is missing") != std::string::npos);
 }
 
+TEST_CASE("plan prices a run", "[cmd]") {
+  const SearchRig rig;
+  const std::vector<std::string> words = {"--device", "h100", "--price", rig.folder / "price.json"};
+  CHECK(rig.plan(words).out.find("at USD 2.5 a GPU-hour (2026-11-01)") != std::string::npos);
+  std::vector<std::string> in_json = words;
+  in_json.push_back("--json");
+  const Outcome priced = rig.plan(in_json);
+  CHECK(test::result_error(priced.out, "plan") == "");
+  const Json time = Json::parse(priced.out)["time"];
+  CHECK(time["cost"]["total"].get<double>() == Approx(2.5 * time["device_hours"].get<double>()));
+  CHECK(rig.plan({"--device", "80GiB", "--price", rig.folder / "price.json"}).status == 2);
+}
+
 TEST_CASE("plan refuses what is larger than the cluster, and what it cannot search for", "[cmd]") {
   const SearchRig rig;
   const Outcome large = rig.plan({"--cluster", "h100-4", "-s", "parallelism.data=8"});
@@ -70,6 +83,9 @@ TEST_CASE("plan refuses what is larger than the cluster, and what it cannot sear
       {{"--cluster", "h100-16", "--gpus", "many"}, "use auto, or a number"},
       {{"--cluster", "h100", "--device", "h100", "--gpus", "auto"}, "--cluster h100-2048"},
       {{"--device", "80GiB", "--gpus", "4"}, "CPU cores"},
+      {{"--device", "h100", "--alternatives", "2", "-s", "model.preset=mixtral-tiny", "-s",
+        "parallelism.tensor=2", "-s", "parallelism.expert=2", "-s", "parallelism.expert_tensor=1"},
+       "does not know whole experts"},
       {{"--cluster", "h100-", "--gpus", "4"}, "no known cluster"}};
   for (const auto& [words, says] : refused) {
     const Outcome outcome = rig.plan(words);

@@ -18,7 +18,7 @@ TEST_CASE("simulate: what cannot be simulated is refused with what would be lega
   using Catch::Contains;
   CHECK_THAT(refusal({}, 2), Contains("--cluster"));
   CHECK_THAT(refusal({"--cluster", "h1000"}, 2),
-             Contains("--cluster h1000: is no file and no known one; use a100-40"));
+             Contains("--cluster h1000: is no file and no known cluster; use a100-40"));
   CHECK_THAT(refusal({"--cluster", "h100", "--fleet", "x"}, 2),
              Contains("--fleet x: is no file and no known one; use llama3"));
   CHECK_THAT(refusal({"--cluster", "h100", "--days", "0"}, 2), Contains("--days"));

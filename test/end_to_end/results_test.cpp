@@ -75,6 +75,8 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   REQUIRE(eventually(60, [&] {
     return Json::parse(ran({"status", "d", "--json"}).out)["state"] == "stopped";
   }));
+  check("against", {"plan", "--against", "d"});
+  check("measured", {"doctor", "--measure", "--quick", "-o", "cluster.json"});
   check("removed", {"rm", "d", "--yes"});
   check("removed", {"prune", "--dry-run"});
   std::filesystem::create_directory(in + "/bin");

@@ -62,8 +62,11 @@ class ExpertRows {
     return s.cut.blocks_here() * dispatch.rows(tokens_of_source(s));
   }
   static int64_t most_rows(const LayerShape& s, const Dispatch& dispatch) {
-    return s.expert_ranks * s.cut.blocks_here() *
-           dispatch.rows_at(tokens_of_source(s), dispatch.experts / s.expert_ranks);
+    return s.expert_ranks * s.cut.blocks_here() * rows_of_source(s, dispatch);
+  }
+  /// Of them those of one source at most.
+  static int64_t rows_of_source(const LayerShape& s, const Dispatch& dispatch) {
+    return dispatch.rows_at(tokens_of_source(s), dispatch.experts / s.expert_ranks);
   }
   static int64_t tokens_of_source(const LayerShape& s) {
     return s.rows / s.cut.blocks_here() / s.token_parts;

@@ -354,7 +354,7 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
   if (s.expert_ranks > 1)
     list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, width_of_rows(s)});
   if (s.compute != DType::f32) list.push_back({kRouterInput, Life::scratch, DType::f32, s.rows, s.hidden});
-  declare_fp8(list, s, *this, std::max(s.rows, sizes.rows_here));
+  declare_fp8(list, s, *this, std::max(s.rows, ExpertRows::rows_of_source(s, dispatch(s))));
   SharedExpert::declare(list, s, kShared, shared, activation);
   LatentExperts::declare(list, s, kLatent, latent);
   EntryNorm::declare(list, s, kNormNumbers, norm);

@@ -8,6 +8,7 @@
 // Letters: E experts, R rows in the order of experts (kernels/moe_ops.h), M k at most, N rows of the experts
 // here, F the width of one expert, where it is cut / tp, L that of a token at its experts.
 #pragma once
+#include <algorithm>
 #include <optional>
 
 #include "kernels/moe_ops.h"
@@ -17,8 +18,10 @@
 namespace trainctl {
 
 /// The tokens whose use of experts the auxiliary loss evens out: those of a sequence, or of a chunk where
-/// sequences are cut, so that each is on one rank.
-inline int64_t route_tokens(const LayerShape& s) { return s.cut.exists() ? s.cut.chunk_tokens() : s.seq_len; }
+/// sequences are cut, so that each is on one rank. A pass without training may have fewer.
+inline int64_t route_tokens(const LayerShape& s) {
+  return std::min(s.rows, s.cut.exists() ? s.cut.chunk_tokens() : s.seq_len);
+}
 
 /// Sizes of the whole model.
 struct MoePlan {

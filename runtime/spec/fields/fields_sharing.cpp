@@ -64,12 +64,12 @@ void declare_experts(DeclareSection& parallel) {
       .integer(
           "expert_tensor",
           "How many tensor ranks cut each expert's matrices: all of them (0), or 1. With 1 experts are "
-          "whole, and "
-          "`expert` shares them out over tensor, context and data-parallel ranks together, so that it may be "
-          "more than data * context; a multiple of `tensor`. Each tensor rank sends its part of the tokens, "
-          "and a capacity is of these. "
-          "Products of experts are then wider, and rows cross the network once, not once for each tensor "
-          "rank. The same bits at every `expert`, and others than with cut ones.")
+          "whole, and `expert` shares them out over tensor, context and data-parallel ranks together, so "
+          "that "
+          "it may be more than data * context; a multiple of `tensor`. Each tensor rank sends its part of "
+          "the "
+          "tokens. Products of experts are then wider, and rows cross the network once, not once for each "
+          "tensor rank. The same bits at every `expert`, and others than with cut ones. Not with a capacity.")
       .to(IN_JOB(parallelism.expert_tensor))
       .on_change(Change::numerics)
       .bits_by(BitsBy::sum_order)

@@ -289,9 +289,8 @@ const std::vector<CodePage> kParallelism = {
     {"E0321", "Whole experts that tensor ranks cannot share",
      "With expert_tensor 1 tensor ranks do not cut experts: each sends its part of a micro-batch's tokens to "
      "whole ones, which are shared out over tensor, context and data-parallel ranks together. So `expert` is "
-     "a multiple of `tensor`, and each tensor rank has as many tokens of a context block: with a capacity, "
-     "which "
-     "is of these tokens, whole sequences.",
+     "a multiple of `tensor`, each tensor rank has as many tokens of a context block, and there is no "
+     "capacity, which would be of these.",
      R"("expert_tensor": 1 with "tensor": 4, "expert": 2)",
      "Use an expert that is a multiple of tensor, or leave expert_tensor out: experts are then cut."},
     {"E0322", "FP8 blocks do not fit",

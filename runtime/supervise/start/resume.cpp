@@ -87,6 +87,7 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
   const auto keeps_order = [](const JobSpec& job) { return !nccl_adds_gradients(job, device_kind(job)); };
   const bool reordered = before.parallelism.tensor != now.parallelism.tensor ||
                          before.parallelism.lanes != now.parallelism.lanes ||
+                         before.parallelism.token_parts() != now.parallelism.token_parts() ||
                          before.micro_batches_per_lane() != now.micro_batches_per_lane() ||
                          !keeps_order(before) || !keeps_order(now);
   append(reordered      ? "the loss curve continues (same data order, sums rounded in another order)"

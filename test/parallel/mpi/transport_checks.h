@@ -95,21 +95,29 @@ class Elements {
   void download(kernels::Stream& stream) { bytes_.download(stream); }
   void set(int64_t i, float value) {
     unsigned char* element = bytes_.host() + kCanary + i * size_of(dtype_);
-    if (dtype_ == DType::f32) std::memcpy(element, &value, 4);
-    else { const bf16 b(value); std::memcpy(element, &b, 2); }
+    if (dtype_ == DType::f32)
+      std::memcpy(element, &value, 4);
+    else {
+      const bf16 b(value);
+      std::memcpy(element, &b, 2);
+    }
   }
   float get(int64_t i) const {
     const unsigned char* element = bytes_.host() + kCanary + i * size_of(dtype_);
     float value = 0;
     bf16 b;
-    if (dtype_ == DType::f32) std::memcpy(&value, element, 4);
-    else { std::memcpy(&b, element, 2); value = float(b); }
+    if (dtype_ == DType::f32)
+      std::memcpy(&value, element, 4);
+    else {
+      std::memcpy(&b, element, 2);
+      value = float(b);
+    }
     return value;
   }
   void require_canaries(const std::string& where) const {
     for (size_t i = 0; i < kCanary; i++)
-      require(bytes_.host()[i] == 0x5a && bytes_.host()[bytes_.size() - 1 - i] == 0x5a, "{}: written outside its {} elements", where,
-              n_);
+      require(bytes_.host()[i] == 0x5a && bytes_.host()[bytes_.size() - 1 - i] == 0x5a,
+              "{}: written outside its {} elements", where, n_);
   }
 
  private:
@@ -123,7 +131,8 @@ inline float as_stored(DType dtype, float value) { return dtype == DType::f32 ? 
 
 inline float expected_sum(const Communicator& comm, DType dtype, int64_t i) {
   std::vector<float> values;
-  for (int r = 0; r < comm.size(); r++) values.push_back(as_stored(dtype, input_value(comm.world_rank(r), i)));
+  for (int r = 0; r < comm.size(); r++)
+    values.push_back(as_stored(dtype, input_value(comm.world_rank(r), i)));
   return as_stored(dtype, serial_tree(values));
 }
 
@@ -131,8 +140,10 @@ inline void require_same_bits(float got, float want, const std::string& where, i
   require(std::memcmp(&got, &want, 4) == 0, "{}: element {} is {:a}, not {:a}", where, i, got, want);
 }
 
-inline void check_all_reduce(Communicator& comm, kernels::Backend& backend, DType dtype, int64_t n, int tag = 0) {
-  const std::string where = fmt::format("all_reduce of {} {} on rank {} of {}", n, name_of(dtype), comm.rank(), comm.size());
+inline void check_all_reduce(Communicator& comm, kernels::Backend& backend, DType dtype, int64_t n,
+                             int tag = 0) {
+  const std::string where =
+      fmt::format("all_reduce of {} {} on rank {} of {}", n, name_of(dtype), comm.rank(), comm.size());
   const auto stream = backend.create_stream();
   Elements data(backend, dtype, n);
   const size_t scratch_bytes = parallel::all_reduce_scratch_bytes(comm.size(), dtype, n);
@@ -150,9 +161,10 @@ inline void check_all_reduce(Communicator& comm, kernels::Backend& backend, DTyp
 }
 
 /// n elements per rank; in_place: the sum is left in this rank's part of the input.
-inline void check_reduce_scatter(Communicator& comm, kernels::Backend& backend, DType dtype, int64_t n, bool in_place) {
-  const std::string where = fmt::format("reduce_scatter of {} {} on rank {} of {}{}", n, name_of(dtype), comm.rank(), comm.size(),
-                                        in_place ? " in place" : "");
+inline void check_reduce_scatter(Communicator& comm, kernels::Backend& backend, DType dtype, int64_t n,
+                                 bool in_place) {
+  const std::string where = fmt::format("reduce_scatter of {} {} on rank {} of {}{}", n, name_of(dtype),
+                                        comm.rank(), comm.size(), in_place ? " in place" : "");
   const auto stream = backend.create_stream();
   const int64_t total = n * comm.size(), begin = n * comm.rank();
   Elements full(backend, dtype, total), scratch(backend, dtype, total), apart(backend, dtype, n);
@@ -165,9 +177,11 @@ inline void check_reduce_scatter(Communicator& comm, kernels::Backend& backend, 
   for (int64_t i = 0; i < total; i++) {
     const bool is_mine = i >= begin && i < begin + n;
     if (is_mine)
-      require_same_bits(in_place ? full.get(i) : apart.get(i - begin), expected_sum(comm, dtype, i), where, i);
+      require_same_bits(in_place ? full.get(i) : apart.get(i - begin), expected_sum(comm, dtype, i), where,
+                        i);
     if (!is_mine || !in_place)
-      require_same_bits(full.get(i), as_stored(dtype, input_value(comm.world_rank(comm.rank()), i)), where + " (input)", i);
+      require_same_bits(full.get(i), as_stored(dtype, input_value(comm.world_rank(comm.rank()), i)),
+                        where + " (input)", i);
   }
   full.require_canaries(where);
   scratch.require_canaries(where + " (scratch)");
@@ -175,7 +189,8 @@ inline void check_reduce_scatter(Communicator& comm, kernels::Backend& backend, 
 }
 
 /// Rank r's part has sizes[r] bytes; byte i of it is mix(r, i). Device memory, or (without a backend) host memory.
-inline void check_all_gather_v(Communicator& comm, kernels::Backend* device, const std::vector<size_t>& sizes, bool in_place) {
+inline void check_all_gather_v(Communicator& comm, kernels::Backend* device, const std::vector<size_t>& sizes,
+                               bool in_place) {
   static const auto host_backend = kernels::make_reference_backend();
   kernels::Backend& backend = device ? *device : *host_backend;
   const auto stream = backend.create_stream();
@@ -192,25 +207,29 @@ inline void check_all_gather_v(Communicator& comm, kernels::Backend* device, con
   const void* send = in_place ? all.device() + begin : own.device();
   bool are_equal = true;
   for (const size_t s : sizes) are_equal = are_equal && s == sizes[0];
-  if (device && are_equal) parallel::all_gather(comm, *stream, send, all.device(), sizes[0]);
-  else if (device) parallel::all_gather_v(comm, *stream, send, all.device(), sizes);
-  else if (are_equal) parallel::all_gather(comm, send, all.device(), sizes[0]);
-  else parallel::all_gather_v(comm, send, all.device(), sizes);
+  if (device && are_equal)
+    parallel::all_gather(comm, *stream, send, all.device(), sizes[0]);
+  else if (device)
+    parallel::all_gather_v(comm, *stream, send, all.device(), sizes);
+  else if (are_equal)
+    parallel::all_gather(comm, send, all.device(), sizes[0]);
+  else
+    parallel::all_gather_v(comm, send, all.device(), sizes);
   all.download(*stream);
   stream->synchronize();
   size_t at = 0;
   for (int r = 0; r < comm.size(); r++)
     for (size_t i = 0; i < sizes[r]; i++, at++)
-      require(all.host()[at] == (unsigned char)mix(r, i), "all_gather on rank {} of {}: byte {} of rank {} differs", comm.rank(),
-              comm.size(), i, r);
+      require(all.host()[at] == (unsigned char)mix(r, i),
+              "all_gather on rank {} of {}: byte {} of rank {} differs", comm.rank(), comm.size(), i, r);
   require(all.host()[total] == 0x5a, "all_gather wrote past its {} bytes", total);
 }
 
 /// Every collective, sizes around every border (fewer elements than ranks, not divisible, one round or two).
 inline void check_collectives(Communicator& comm, kernels::Backend& backend) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const int64_t n : {0, 1, 2, 3, 5, 7, 8, 9, 64, 1001, 2340, 2341, 5461, 5462, 8192, 8193, 16384, 16385, 32768, 32773,
-                            50021})
+    for (const int64_t n : {0,    1,    2,    3,    5,    7,     8,     9,     64,    1001, 2340,
+                            2341, 5461, 5462, 8192, 8193, 16384, 16385, 32768, 32773, 50021})
       check_all_reduce(comm, backend, dtype, n, int(n % 1024));
     for (const int64_t n : {0, 1, 3, 8, 1001, 20011})
       for (const bool in_place : {false, true}) check_reduce_scatter(comm, backend, dtype, n, in_place);
@@ -227,7 +246,8 @@ inline void check_collectives(Communicator& comm, kernels::Backend& backend) {
   for (int root = 0; root < comm.size(); root++) {
     std::vector<double> data(501, comm.rank() == root ? root + 0.5 : -1);
     parallel::broadcast(comm, root, data.data(), data.size() * sizeof(double), root);
-    for (const double d : data) require(d == root + 0.5, "broadcast from {}: rank {} got {}", root, comm.rank(), d);
+    for (const double d : data)
+      require(d == root + 0.5, "broadcast from {}: rank {} got {}", root, comm.rank(), d);
   }
   std::vector<int64_t> values(37);
   for (size_t i = 0; i < values.size(); i++) values[i] = int64_t(mix(comm.rank(), i) % 1000) - 500;
@@ -248,7 +268,7 @@ struct PlannedMessage {
   int source = 0, destination = 0, tag = 0;
   size_t bytes = 0;
   int chunk_of_source = 0, chunk_of_destination = 0;
-  size_t at = 0;   ///< offset in the memory of sent and of received bytes
+  size_t at = 0;  ///< offset in the memory of sent and of received bytes
 };
 
 inline std::vector<PlannedMessage> plan_messages(uint64_t seed, int ranks, int count, Matching matching) {
@@ -263,7 +283,8 @@ inline std::vector<PlannedMessage> plan_messages(uint64_t seed, int ranks, int c
       for (int r : {m.source, m.destination}) chunk[r] += random() % 3 == 0;
     else if (random() % 4 == 0)
       for (int& c : chunk) c++;
-    if (m.source == m.destination && matching == Matching::by_tag) chunk[m.source]++;  // both halves in one exchange
+    if (m.source == m.destination && matching == Matching::by_tag)
+      chunk[m.source]++;  // both halves in one exchange
     m.chunk_of_source = chunk[m.source];
     m.chunk_of_destination = chunk[m.destination];
     m.at = at;
@@ -303,16 +324,19 @@ inline void check_random_messages(Communicator& comm, kernels::Backend& backend,
         transfers.push_back({Transfer::receive, m.source, in.device() + m.at, m.bytes, m.tag});
     }
     // Every rank posts the tags of a chunk in another order; within a tag the order stays.
-    std::stable_sort(transfers.begin(), transfers.end(),
-                     [&](const Transfer& a, const Transfer& b) { return (a.tag + rank) % 3 < (b.tag + rank) % 3; });
+    std::stable_sort(transfers.begin(), transfers.end(), [&](const Transfer& a, const Transfer& b) {
+      return (a.tag + rank) % 3 < (b.tag + rank) % 3;
+    });
     tickets.emplace_back(c, comm.exchange(transfers, stream.get()));
   }
   std::mt19937_64 own_random(seed + 1 + rank);
   std::shuffle(tickets.begin(), tickets.end(), own_random);
   for (auto& [chunk, t] : tickets) {
     if (own_random() % 2 == 0) comm.test(t);
-    if (own_random() % 2 == 0) comm.wait(t, "random messages");
-    else comm.wait(t, "random messages", *stream);
+    if (own_random() % 2 == 0)
+      comm.wait(t, "random messages");
+    else
+      comm.wait(t, "random messages", *stream);
     require(!t && comm.test(t), "a ticket is not empty after its wait");
     for (const PlannedMessage& m : plan)
       if (m.source == rank && m.chunk_of_source == chunk)
@@ -324,18 +348,19 @@ inline void check_random_messages(Communicator& comm, kernels::Backend& backend,
     const PlannedMessage& m = plan[k];
     if (m.destination != rank) continue;
     for (size_t i = 0; i < m.bytes; i++)
-      require(in.host()[m.at + i] == (unsigned char)mix(k, i), "seed {}: message {} from {} to {} (tag {}): byte {} differs", seed,
-              k, m.source, m.destination, m.tag, i);
+      require(in.host()[m.at + i] == (unsigned char)mix(k, i),
+              "seed {}: message {} from {} to {} (tag {}): byte {} differs", seed, k, m.source, m.destination,
+              m.tag, i);
     require(in.host()[m.at + m.bytes] == 0x5a, "seed {}: message {} is longer than it should be", seed, k);
   }
 }
 
 /// The members of `comm` on the same line as this rank, ordered by `key_of`; null if `line_of` gives less
 /// than 0.
-inline std::unique_ptr<Communicator> group_by(Communicator& comm, int number, const std::string& name,
-                                              const std::function<int(int)>& line_of,
-                                              const std::function<int(int)>& key_of = [](int rank) { return rank; },
-                                              parallel::Traffic traffic = parallel::Traffic::bulk) {
+inline std::unique_ptr<Communicator> group_by(
+    Communicator& comm, int number, const std::string& name, const std::function<int(int)>& line_of,
+    const std::function<int(int)>& key_of = [](int rank) { return rank; },
+    parallel::Traffic traffic = parallel::Traffic::bulk) {
   if (line_of(comm.rank()) < 0) return nullptr;
   std::vector<int> members;
   for (int r = 0; r < comm.size(); ++r)
@@ -350,19 +375,20 @@ inline std::unique_ptr<Communicator> same_again(Communicator& comm, int number, 
 }
 
 /// Rows and columns of a grid of ranks (some ranks outside), ordered backwards, and one thread working on each at once.
-inline void check_subgroups(Communicator& comm, kernels::Backend& backend, Matching matching = Matching::by_tag) {
+inline void check_subgroups(Communicator& comm, kernels::Backend& backend,
+                            Matching matching = Matching::by_tag) {
   const int rank = comm.rank(), size = comm.size();
-  const auto rows =
-      group_by(comm, 1, fmt::format("row {}", rank / 2), [](int r) { return r / 2; }, [](int r) { return -r; });
+  const auto rows = group_by(
+      comm, 1, fmt::format("row {}", rank / 2), [](int r) { return r / 2; }, [](int r) { return -r; });
   const auto columns = group_by(comm, 2, fmt::format("column {}", rank % 2), [](int r) { return r % 2; });
   const auto few = group_by(comm, parallel::kMostSubgroups, "few", [](int r) { return r % 3 == 1 ? -1 : 0; });
   require(rows->name() == fmt::format("row {}", rank / 2), "name is {}", rows->name());
   require((few == nullptr) == (rank % 3 == 1), "rank {}: membership of 'few'", rank);
   const int row_size = std::min(2, size - rank / 2 * 2);
-  require(rows->size() == row_size && columns->size() == (size + 1 - rank % 2) / 2, "sizes {} and {}", rows->size(),
-          columns->size());
-  require(rows->rank() == row_size - 1 - rank % 2 && columns->rank() == rank / 2, "ranks {} and {}", rows->rank(),
-          columns->rank());
+  require(rows->size() == row_size && columns->size() == (size + 1 - rank % 2) / 2, "sizes {} and {}",
+          rows->size(), columns->size());
+  require(rows->rank() == row_size - 1 - rank % 2 && columns->rank() == rank / 2, "ranks {} and {}",
+          rows->rank(), columns->rank());
   for (int r = 0; r < columns->size(); r++)
     require(columns->world_rank(r) == comm.world_rank(2 * r + rank % 2), "column member {}", r);
   const auto column_row = group_by(*columns, 3, "part of a column", [](int r) { return r / 2; });

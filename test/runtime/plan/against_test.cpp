@@ -60,9 +60,8 @@ struct Against {
             .uneven_s = t.parts.spread};
   }
   CorrectedCluster correct(const ClusterModel& cluster, const MeasuredStep& step) const {
-    return correct_cluster(
-        cluster, step, [&](const ClusterModel& c) { return time(c); }, job.parallelism.pipeline > 1,
-        "corrected by a test");
+    return correct_cluster(cluster, step, [&](const ClusterModel& c) { return time(c); },
+                           {.with_pipeline = job.parallelism.pipeline > 1, .source = "corrected by a test"});
   }
 };
 
@@ -127,6 +126,34 @@ TEST_CASE("waits decide the link where nothing else is waited for") {
   const CorrectedCluster left = staged.correct(known, staged.measured(slow));
   CHECK(std::isnan(before_over_after(left, "node.link_gb_per_s")));
   CHECK(left.cluster.node_source == known.node_source);
+}
+
+TEST_CASE("ranks of one machine exchange through its memory, also where they are more than its cores") {
+  const ClusterModel known = predict::known_cluster("cpu-core");
+  REQUIRE(known.devices_of_node == 1);
+  const Against of({"parallelism.tensor=4"});
+  ClusterModel other = known;
+  other.fabric.bytes_per_s /= 100;
+  CHECK(of.time(other).step_s == of.time(known).step_s);
+  other.node.bytes_per_s /= 100;
+  CHECK(of.time(other).parts.tensor > 10 * of.time(known).parts.tensor);
+  // Of two nodes.
+  DeviceModel apart = of.device;
+  apart.ranks_on_node = 2;
+  CHECK(predict_step(of.job, of.plan, apart, known).parts.tensor > of.time(known).parts.tensor);
+}
+
+TEST_CASE("ranks that take turns on a core decide nothing") {
+  const ClusterModel known = predict::known_cluster("cpu-core");
+  const Against of({"parallelism.tensor=2"});
+  MeasuredStep measured = of.measured(known);
+  measured.forward_s /= 2, measured.optimizer_s *= 3;
+  const CorrectedCluster corrected = correct_cluster(
+      known, measured, [&](const ClusterModel& c) { return of.time(c); }, {.shares_devices = true});
+  CHECK(corrected.corrections.empty());
+  CHECK(predict::cluster_text(corrected.cluster) == predict::cluster_text(known));
+  REQUIRE(corrected.undecided.size() == 1);
+  CHECK_THAT(corrected.undecided[0], Catch::Contains("took turns"));
 }
 
 TEST_CASE("a step that is predicted well is said to be so, and corrects nothing") {

@@ -108,6 +108,18 @@ TEST_CASE("classes of ranks give the plan that a walk over all ranks gives") {
         check_against_all_ranks(parsed.job, DeviceKind::cpu);
         check_against_all_ranks(parsed.job, DeviceKind::cuda);
       }
+  for (const char* whole : {"0", "1"})
+    for (const char* zero : {"0", "1", "2", "3"}) {
+      const ParsedJob parsed = parse_job(input_of(
+          kLlama, {R"(model.moe={"num_experts": 8, "expert_ffn_size": 24})", "parallelism.tensor=2",
+                   "parallelism.expert=4", fmt::format("parallelism.expert_tensor={}", whole),
+                   fmt::format("parallelism.zero_stage={}", zero), "parallelism.data=4",
+                   "parallelism.lanes=4", "batch.global_sequences=8", "checkpoint.chunk_mib=0.004"}));
+      INFO(render(parsed.diagnostics, false));
+      REQUIRE(parsed.ok());
+      CAPTURE(whole, zero);
+      check_against_all_ranks(parsed.job, DeviceKind::cpu);
+    }
 }
 
 TEST_CASE("a long pipeline is extrapolated to what its simulation gives") {

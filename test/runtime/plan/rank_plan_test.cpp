@@ -55,6 +55,21 @@ void for_each_mesh(Visit visit) {
           CAPTURE(tensor, context, data, zero);
           visit(job);
         }
+  for (const int whole : {0, 1})
+    for (const int expert : {2, 4, 8})
+      for (const int zero : {0, 1, 3}) {
+        if (!whole && expert == 8) continue;
+        JobSpec job = tiny_job(Family::llama, dir.path());
+        job.model.moe = {.num_experts = 8, .top_k = 2, .expert_ffn_size = 24};
+        job.parallelism.tensor = 2;
+        job.parallelism.expert_tensor = whole;
+        job.parallelism.expert = expert;
+        job.parallelism.data = job.parallelism.lanes = 4;
+        job.parallelism.zero_stage = zero;
+        job.checkpoint.chunk_mib = 0.01;
+        CAPTURE(whole, expert, zero);
+        visit(job);
+      }
 }
 
 JobSpec llama_405b(int data) {

@@ -23,20 +23,20 @@ ParseInput searched_input(const std::string& model, std::vector<std::string> set
           .environment = {}};
 }
 
-const std::string kDense =
+const std::string kSearchedDense =
     R"({"family": "llama", "hidden_size": 1024, "num_layers": 4, "num_heads": 8, "num_kv_heads": 2, "ffn_size": 2816,
         "vocab_size": 4096, "max_seq_len": 512, "tie_embeddings": false})";
-const std::string kExperts =
+const std::string kSearchedExperts =
     R"({"preset": "mixtral-tiny", "hidden_size": 256, "num_layers": 2, "moe": {"num_experts": 4, "expert_ffn_size": 512},
         "max_seq_len": 256})";
 
 /// A job, a GPU and the ranks of a node.
-struct Rig {
+struct SearchedRig {
   ParseInput input;
   JobSpec job;
   DeviceModel device;
 
-  Rig(const std::string& model, const std::vector<std::string>& settings)
+  SearchedRig(const std::string& model, const std::vector<std::string>& settings)
       : input(searched_input(model, settings)) {
     const ParsedJob parsed = parse_job(input);
     INFO(render(parsed.diagnostics, false));
@@ -50,7 +50,7 @@ struct Rig {
 };
 
 /// Every choice planned, by time; of equal ones the first listed.
-std::vector<Proposal> all_planned(const Rig& rig, MeshSearch& search, int ranks) {
+std::vector<Proposal> all_planned(const SearchedRig& rig, MeshSearch& search, int ranks) {
   std::vector<Proposal> all;
   for (const MeshChoice& choice : mesh_choices(rig.job, rig.device, ranks)) {
     std::optional<Proposal> planned = search.planned(choice);
@@ -85,10 +85,10 @@ TEST_CASE("a search finds what planning every choice finds", "[search]") {
     std::vector<std::string> settings;
     int ranks;
   };
-  for (const Case& c : {Case{kDense, {"batch.global_sequences=8"}, 4},
-                        Case{kDense, {"batch.global_sequences=4", "parallelism.lanes=2"}, 2},
-                        Case{kExperts, {"batch.global_sequences=4"}, 4}}) {
-    Rig rig(c.model, c.settings);
+  for (const Case& c : {Case{kSearchedDense, {"batch.global_sequences=4"}, 4},
+                        Case{kSearchedDense, {"batch.global_sequences=4", "parallelism.lanes=2"}, 2},
+                        Case{kSearchedExperts, {"batch.global_sequences=4"}, 4}}) {
+    SearchedRig rig(c.model, c.settings);
     MeshSearch every = rig.search();
     const std::vector<Proposal> all = all_planned(rig, every, c.ranks);
     REQUIRE(all.size() > 50);
@@ -117,7 +117,7 @@ TEST_CASE("a search finds what planning every choice finds", "[search]") {
 }
 
 TEST_CASE("what is proposed is planned alike from its settings", "[search]") {
-  Rig rig(kDense, {"batch.global_sequences=16", "parallelism.data=4", "parallelism.lanes=4"});
+  SearchedRig rig(kSearchedDense, {"batch.global_sequences=16", "parallelism.data=4", "parallelism.lanes=4"});
   rig.set_room(uint64_t{900} << 20);
   MeshSearch search = rig.search();
   const SearchResult found = search.on(4, 10);
@@ -148,7 +148,7 @@ TEST_CASE("what is proposed is planned alike from its settings", "[search]") {
 }
 
 TEST_CASE("more GPUs and more memory are never slower", "[search]") {
-  Rig rig(kDense, {"batch.global_sequences=64"});
+  SearchedRig rig(kSearchedDense, {"batch.global_sequences=64"});
   double last = INFINITY;
   for (const uint64_t mib : {600, 700, 800, 3000}) {
     rig.set_room(mib << 20);
@@ -169,7 +169,7 @@ TEST_CASE("more GPUs and more memory are never slower", "[search]") {
 }
 
 TEST_CASE("where nothing fits, the smallest number of GPUs that would do is named", "[search]") {
-  Rig rig(kDense, {"batch.global_sequences=16", "model.num_layers=24"});
+  SearchedRig rig(kSearchedDense, {"batch.global_sequences=16", "model.num_layers=24"});
   rig.set_room(uint64_t{2500} << 20);
   MeshSearch search = rig.search();
   const int least = search.least_ranks(2);
@@ -179,7 +179,7 @@ TEST_CASE("where nothing fits, the smallest number of GPUs that would do is name
   SearchReport report{
       .name = "searched", .device = &rig.device, .result = search.on(1, 3), .least_ranks = least};
   CHECK_THAT(render_search(report), Catch::Contains("fits on no mesh of 1 rank") &&
-                                        Catch::Contains(fmt::format("has {} GPUs", least)));
+                                        Catch::Contains(fmt::format("{} GPUs would do", least)));
 }
 
 TEST_CASE("auto takes the most GPUs that use their hours well", "[search]") {
@@ -214,6 +214,12 @@ TEST_CASE("a price without a date is refused, and mistakes are named", "[search]
                "gpu is not known"},
         Broken{"[]", "is not a price"}, Broken{"{", "price.json: "}})
     CHECK_THROWS_WITH(parse_price(b.text, "price.json", "h100"), Catch::Contains(b.says));
+  const auto named = [](const char* text) { return named_price(real_file_system(), text, "h100"); };
+  CHECK(named("2.10@2026-11-01").per_gpu_hour == 2.10);
+  CHECK(named("2.10@2026-11-01").date == "2026-11-01");
+  CHECK_THROWS_WITH(named("2.10"), Catch::Contains("a price needs its date"));
+  CHECK_THROWS_WITH(named("x@2026-11-01"), Catch::Contains("no number of dollars"));
+  CHECK_THROWS_WITH(named("2@2026-13-01"), Catch::Contains("the date is no day"));
 }
 
 TEST_CASE("a cluster has a size by its name or by its nodes", "[search]") {

@@ -102,6 +102,14 @@ TEST_CASE("a broken cluster file is refused with its place") {
              contains("mine.json: the key \"version\" occurs twice"));
 }
 
+TEST_CASE("a core has no tiles: a row more takes a row's time") {
+  DeviceSpeed core = known_cluster("cpu-core").device;
+  core.op_s = 0;
+  CHECK(product(core, 129, 700, 512) == Approx(129.0 / 128 * product(core, 128, 700, 512)));
+  core.processors = 2;
+  CHECK(product(core, 129, 700, 512) > 1.1 * product(core, 128, 700, 512));
+}
+
 TEST_CASE("products of an H100 take what was measured") {
   // scripts/bench/results/gpu-h100-h200.md, TFLOP/s.
   struct Measured {

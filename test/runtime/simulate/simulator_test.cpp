@@ -259,6 +259,26 @@ TEST_CASE("simulation: a lost node is replaced by a spare, or the run goes on na
   CHECK(simulate::simulate(run, fleet, once, options).persons > 0);
 }
 
+TEST_CASE("simulation: nodes that a smaller width leaves out are sound ones almost always") {
+  // Of 2000 nodes a hundred or so fail, and up to thirty are out at a time. A failure must still hit a node in use.
+  const FleetModel fleet = small_fleet({{.name = "node",
+                                         .what = "node",
+                                         .events = 120,
+                                         .per = Per::run,
+                                         .effect = Effect::node,
+                                         .repair_s = 20000}});
+  RunModel run = copying_run();
+  run.nodes = 2000, run.gpus = 16000, run.lanes = 1;
+  run.widths.clear();
+  for (int data = 2000; data > 1900; --data) run.widths.push_back({data, 8 * data});
+  run.partners.clear(), run.partner = {};
+  const SimulatedRun result = simulated(run, fleet, 1);
+  CHECK(result.kinds[0].failures > 90);
+  CHECK(result.spares_for(0.5) > 10);
+  CHECK(result.regroup.failures > 10);
+  CHECK(result.kinds[0].interruptions >= result.kinds[0].failures - 5);
+}
+
 TEST_CASE("simulation: a broken GPU fails again until its node is put out") {
   FleetModel fleet =
       small_fleet({{.name = "gpu", .what = "gpu", .events = 1, .effect = Effect::crash, .repair_s = 3600}});
@@ -293,6 +313,13 @@ TEST_CASE("simulation: wrong numbers cost all steps since they were computed") {
   // the time.
   run.directory.given = 10, run.keep_last = 2;
   CHECK(simulate::simulate(run, fleet, once, {.end = 2000 * kNsOfS}).wrong_kept == 1);
+  // Nor does a run begin again that a person resumes.
+  run.fault.max_restarts = 0;
+  const SimulatedRun resumed = simulate::simulate(run, fleet, once, {.end = 2000 * kNsOfS});
+  CHECK(resumed.persons == 1);
+  CHECK(resumed.wrong_kept == 1);
+  CHECK(resumed.lost_steps < 115);
+  run.fault.max_restarts = copying_run().fault.max_restarts;
   run.keep_every = 900;
   const SimulatedRun kept = simulate::simulate(run, fleet, once, {.end = 2000 * kNsOfS});
   CHECK(kept.wrong_kept == 0);

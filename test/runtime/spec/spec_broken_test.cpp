@@ -92,7 +92,6 @@ const std::vector<Broken> kOverrides = {
      {"E0315 with ZeRO-2 and fast sums the data parallel size must divide the number of lanes"}},
     {{"parallelism.expert=2"}, {"E0320 the model has no experts to share"}},
     {{"parallelism.expert_tensor=1"}, {"E0321 the model has no experts to be kept whole"}},
-    {{"precision.fp8.recipe=tensor"}, {}},
     {{"precision.fp8.recipe=blocks"}, {"E0203 `precision.fp8.recipe` cannot be \"blocks\""}},
     {{"precision.keep=[\"middle\"]"}, {"E0203 `precision.keep` cannot be \"middle\""}},
     {{"precision.keep=[\"first\"]"}, {"W0245 `precision.keep` has no effect here"}},

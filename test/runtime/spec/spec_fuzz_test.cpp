@@ -25,6 +25,8 @@ void check_consistent(const ParsedJob& parsed) {
   CHECK(p.data <= p.lanes);
   CHECK((p.zero_stage < 2 || p.lanes % p.data == 0 ||
          (p.expert == 1 && p.context_blocks == 1 && p.reduction == GradientSums::exact)));
+  CHECK(p.expert % p.token_parts() == 0);
+  CHECK(p.ranks_of_experts() % p.expert == 0);
   CHECK(job.batch.global_sequences % (p.lanes * job.batch.micro_sequences) == 0);
   CHECK(job.micro_batches_per_lane() >= 1);
   CHECK(job.model.head_dim() >= 1);

@@ -52,12 +52,10 @@ TEST_CASE("whole experts are shared over tensor and data-parallel ranks, or refu
   CHECK(said_of({"parallelism.expert=8", "parallelism.data=1", "parallelism.world_size=4"}) ==
         "E0320 the experts are shared by ranks of a data-parallel group and their tensor ranks, and 4 ranks "
         "are not cut into groups of 8; use a divisor of data * context * tensor = 4");
-  CHECK(said_of({"model.moe.capacity_factor=1.5"}) ==
-        "E0321 with a capacity each of 4 tensor ranks sends whole sequences to whole experts, and a "
-        "micro-batch has 1; use a micro_sequences that is a multiple of 4, capacity_factor = 0, or "
-        "expert_tensor = 4");
-  CHECK(said_of({"model.moe.capacity_factor=1.5", "batch.micro_sequences=4", "batch.global_sequences=32"}) ==
-        "");
+  CHECK(
+      said_of({"model.moe.capacity_factor=1.5"}) ==
+      "E0321 a capacity is of the tokens that a rank sends, so that whole experts would drop others at each "
+      "tensor width; use capacity_factor = 0, or expert_tensor = 4");
   CHECK(said_of({"data.seq_len=30", "parallelism.sequence_parallel=false"}) ==
         "E0321 30 tokens of a context block cannot be sent in equal parts by 4 tensor ranks; "
         "use a seq_len that is a multiple of 4, or expert_tensor = 4");

@@ -315,23 +315,6 @@ TEST_CASE("whole experts: in cut sequences, of all kinds", "[bits]") {
   }
 }
 
-TEST_CASE("whole experts: each tensor rank's tokens are under a capacity, and drops are counted once",
-          "[bits]") {
-  const TemporaryFolder dir;
-  SharedMeshes meshes{dir};
-  const JobSpec cut = in_two_blocks(dir, describe_capped_experts);
-  JobSpec job = on_whole_experts(cut);
-  job.parallelism.sequence_parallel = false;
-  const auto drops = drops_of(meshes.run(job));
-  REQUIRE(drops.size() == size_t(kSharedSteps));
-  CHECK(drops.front().first > 0);
-  CHECK(drops_of(meshes.run(on_mesh(job, {.expert = 8, .context = 2, .data = 2, .zero = 2}))) == drops);
-  // Under a capacity of half the tokens about as many are dropped.
-  const auto of_all = drops_of(meshes.run(cut));
-  CHECK(double(drops.front().first) > 0.7 * double(of_all.front().first));
-  CHECK(double(drops.front().first) < 1.5 * double(of_all.front().first));
-}
-
 TEST_CASE("whole experts: lanes of one micro-batch, every optimizer", "[bits]") {
   const TemporaryFolder dir;
   SharedMeshes meshes{dir};

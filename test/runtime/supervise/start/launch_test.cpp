@@ -397,6 +397,9 @@ TEST_CASE("a change of layout is described in one line") {
   CHECK(describe_change(before, now, true) ==
         "8 → 4 ranks: data 2 → 1 (tensor, pipeline kept) · micro-batches per rank 4 → 8 · the loss curve "
         "continues with the same bits (same data order)");
+  now.parallelism.expert_tensor = 1;  // whole experts: parts of the tokens are added
+  CHECK(describe_change(before, now, true).ends_with("sums rounded in another order)"));
+  now.parallelism.expert_tensor = 0;
   before.parallelism.reduction = now.parallelism.reduction = GradientSums::fast;   // on a CPU the same as exact
   CHECK(describe_change(before, now, true).ends_with("with the same bits (same data order)"));
   before.device = now.device = DeviceChoice::cuda;
