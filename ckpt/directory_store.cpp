@@ -360,7 +360,8 @@ std::string publish(FileSystem& fs, const std::string& dir, const StateInfo& sta
 std::vector<int64_t> retain(FileSystem& fs, const std::string& dir, int keep_last, int64_t keep_every_steps,
                             const std::string& current_saving) {
   DirectoryStore store(fs, dir);
-  return retain(store, {keep_last, keep_every_steps, current_saving});
+  return retain(store,
+                {.keep_last = keep_last, .keep_every_steps = keep_every_steps, .current = current_saving});
 }
 
 std::unique_ptr<Checkpoint> Checkpoint::open(FileSystem& fs, const std::string& given_path) {

@@ -17,6 +17,7 @@ const char* safetensors_name(DType dtype) {
   switch (dtype) {
     case DType::f32: return "F32";
     case DType::bf16: return "BF16";
+    case DType::f16: return "F16";
     case DType::f64: return "F64";
     case DType::i32: return "I32";
     case DType::u16: return "U16";

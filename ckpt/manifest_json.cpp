@@ -76,8 +76,9 @@ std::vector<Tensor> read_tensors(const Json& rows) {
     tensor.role = named(row.at(1).get<std::string>(),
                         {Role::master, Role::first_moment, Role::second_moment, Role::gradient,
                          Role::first_scales, Role::second_scales, Role::ema});
-    tensor.dtype = named(row.at(2).get<std::string>(), {DType::f32, DType::bf16, DType::f64, DType::i32,
-                                                        DType::u16, DType::u32, DType::i8, DType::u8});
+    tensor.dtype =
+        named(row.at(2).get<std::string>(), {DType::f32, DType::bf16, DType::f64, DType::i32, DType::u16,
+                                             DType::u32, DType::i8, DType::u8, DType::f16});
     if (tensor.shape.empty() || tensor.shape.size() > 2) malformed(fmt::format("{} has no shape", tensor.name));
     int64_t bytes = int64_t(size_of(tensor.dtype));
     for (const int64_t size : tensor.shape) {

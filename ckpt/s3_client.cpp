@@ -1,7 +1,5 @@
 #include "ckpt/s3_client.h"
 
-#include <curl/curl.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
@@ -9,56 +7,11 @@
 #include <charconv>
 #include <cstring>
 
+#include "ckpt/curl_library.h"
 #include "runtime/base/hash.h"
-
-// The macros that check arguments need the functions' own names.
-#undef curl_easy_setopt
-#undef curl_easy_getinfo
 
 namespace trainctl::ckpt {
 namespace {
-
-/// libcurl's functions, looked up once.
-struct Curl {
-  decltype(&::curl_global_init) global_init;
-  decltype(&::curl_easy_init) easy_init;
-  decltype(&::curl_easy_reset) easy_reset;
-  decltype(&::curl_easy_setopt) easy_setopt;
-  decltype(&::curl_easy_getinfo) easy_getinfo;
-  decltype(&::curl_easy_perform) easy_perform;
-  decltype(&::curl_easy_cleanup) easy_cleanup;
-  decltype(&::curl_easy_strerror) easy_strerror;
-  decltype(&::curl_slist_append) slist_append;
-  decltype(&::curl_slist_free_all) slist_free_all;
-
-  Curl() {
-    void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-      throw Error(ErrorCode::kUsage,
-                  "object stores need libcurl.so.4, which is not installed here: apt-get install libcurl4");
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-      if (!function) throw Error(ErrorCode::kUsage, fmt::format("libcurl.so.4 has no {}", name));
-    };
-    find(global_init, "curl_global_init");
-    find(easy_init, "curl_easy_init");
-    find(easy_reset, "curl_easy_reset");
-    find(easy_setopt, "curl_easy_setopt");
-    find(easy_getinfo, "curl_easy_getinfo");
-    find(easy_perform, "curl_easy_perform");
-    find(easy_cleanup, "curl_easy_cleanup");
-    find(easy_strerror, "curl_easy_strerror");
-    find(slist_append, "curl_slist_append");
-    find(slist_free_all, "curl_slist_free_all");
-    if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
-      throw Error(ErrorCode::kUsage, "libcurl cannot be started");
-  }
-};
-
-const Curl& curl() {
-  static const Curl instance;
-  return instance;
-}
 
 std::string base64_md5(std::span<const std::byte> data) {
   unsigned char digest[16], text[25];

@@ -71,10 +71,33 @@ std::unique_ptr<Checkpoint> open_latest(
   return nullptr;
 }
 
+namespace {
+
+/// The checkpoint that Retention::keep_upto keeps.
+std::optional<int64_t> kept_upto(Store& store, const Retention& retention) {
+  std::optional<int64_t> there;
+  if (!retention.keep_upto) return there;
+  for (const int64_t step : store.list()) {
+    if (step > *retention.keep_upto) continue;
+    try {
+      const auto files = store.open(step);
+      if (!files) continue;
+      if (!retention.counts || retention.counts(*files)) return step;
+    } catch (const Error&) {
+      continue;
+    }
+    if (!there) there = step;
+  }
+  return there;
+}
+
+}  // namespace
+
 std::vector<int64_t> retain(Store& store, const Retention& retention) {
   // Only what opens counts towards the number to keep: a damaged checkpoint must not push a good one out.
   const int keep = std::max(retention.keep_last, 2);
   store.restore();
+  const std::optional<int64_t> kept = kept_upto(store, retention);
   std::vector<uint64_t> good;  // the epochs that saved them
   std::vector<int64_t> removed;
   bool is_newest = true;
@@ -92,7 +115,7 @@ std::vector<int64_t> retain(Store& store, const Retention& retention) {
       } catch (const Error&) {
         // Kept while it is newer than the checkpoints that count, as evidence of what happened.
       }
-    } else if (retention.keep_every_steps <= 0 || step % retention.keep_every_steps != 0) {
+    } else if (step != kept && (retention.keep_every_steps <= 0 || step % retention.keep_every_steps != 0)) {
       if (store.remove(step, retention.current_epoch)) removed.push_back(step);
     }
   }

@@ -102,6 +102,8 @@ class SavingFiles : public StoredFiles {
 struct Retention {
   int keep_last = 2;             ///< the newest checkpoints to keep; at least two are always kept
   int64_t keep_every_steps = 0;  ///< also keep multiples of this step number; 0: none
+  /// Also keep the newest of this step or before that counts, or else the newest that is there.
+  std::optional<int64_t> keep_upto = {};
   std::string current;           ///< where() of a current save, which is not removed
   /// The epoch of the caller: nor are saves of this epoch, and nothing of later ones. UINT64_MAX: the caller
   /// is the only writer, no save is under way.

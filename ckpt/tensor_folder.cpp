@@ -32,15 +32,6 @@ struct trainctl::Words<trainctl::ckpt::WeightNumber> {
 namespace trainctl::ckpt {
 namespace {
 
-/// IEEE binary16.
-float half_to_float(uint16_t bits) {
-  const int exponent = bits >> 10 & 0x1f;
-  const float sign = bits & 0x8000 ? -1.0f : 1.0f, fraction = float(bits & 0x3ff);
-  if (exponent == 0x1f) return fraction != 0 ? std::nanf("") : sign * INFINITY;
-  if (exponent == 0) return sign * std::ldexp(fraction, -24);
-  return sign * std::ldexp(fraction + 1024.0f, exponent - 25);
-}
-
 /// The most bytes of a file that are held before they are converted.
 constexpr size_t kRawBytes = size_t(4) << 20;
 
@@ -148,7 +139,9 @@ class OpenTensorFolder final : public TensorFolder {
       case WeightNumber::f32: return convert<float>(raw, [](float value) { return value; }, out);
       case WeightNumber::f64: return convert<double>(raw, [](double value) { return float(value); }, out);
       case WeightNumber::bf16: return convert<bf16>(raw, [](bf16 value) { return float(value); }, out);
-      case WeightNumber::f16: return convert<uint16_t>(raw, half_to_float, out);
+      case WeightNumber::f16:
+        return convert<f16>(
+            raw, [](f16 value) { return float(value); }, out);
     }
   }
   const Place& place(const std::string& name) const {

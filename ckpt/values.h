@@ -17,7 +17,7 @@ void visit_values(DType dtype, std::span<const std::byte> data, Visit&& visit) {
     for (size_t i = 0; i < data.size() / sizeof(Stored); ++i) {
       Stored value;
       std::memcpy(&value, data.data() + i * sizeof(Stored), sizeof(Stored));
-      if constexpr (std::is_same_v<Stored, bf16>)
+      if constexpr (std::is_same_v<Stored, bf16> || std::is_same_v<Stored, f16>)
         visit(i, double(float(value)));
       else
         visit(i, double(value));
@@ -26,6 +26,7 @@ void visit_values(DType dtype, std::span<const std::byte> data, Visit&& visit) {
   switch (dtype) {
     case DType::f32: return each(float{});
     case DType::bf16: return each(bf16{});
+    case DType::f16: return each(f16{});
     case DType::f64: return each(double{});
     case DType::i32: return each(int32_t{});
     case DType::u16: return each(uint16_t{});

@@ -121,7 +121,9 @@ class Verifier {
           fmt::format("the hash of these {} bytes differs from the manifest's", entry.bytes));
       return;
     }
-    if (entry.dtype != DType::f32 && entry.dtype != DType::bf16 && entry.dtype != DType::f64) return;
+    if (entry.dtype != DType::f32 && entry.dtype != DType::bf16 && entry.dtype != DType::f64 &&
+        entry.dtype != DType::f16)
+      return;
     visit_values(entry.dtype, data, [&](size_t, double value) {
       if (std::isfinite(value)) return;
       ++(std::isnan(value) ? report_.nan_values : report_.infinite_values);

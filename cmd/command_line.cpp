@@ -138,6 +138,9 @@ Option CommandLine::add_option(const std::string& name, double& value, const std
 Option CommandLine::add_flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));
 }
+Option CommandLine::add_flag(const std::string& name, int64_t& value, const std::string& help) {
+  return Option(app_->add_flag(name, value, help));
+}
 Option CommandLine::add_optional_value(const std::string& name, std::optional<std::string>& value,
                                        const std::string& help) {
   const auto take = [&value](const std::vector<std::string>& words) {

@@ -65,6 +65,8 @@ class CommandLine {
   Option add_option(const std::string& name, uint64_t& value, const std::string& help);
   Option add_option(const std::string& name, double& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
+  /// A flag that may have a number behind `=`; alone it is 1.
+  Option add_flag(const std::string& name, int64_t& value, const std::string& help);
   /// An option that may stand alone: then its value is "".
   Option add_optional_value(const std::string& name, std::optional<std::string>& value,
                             const std::string& help);

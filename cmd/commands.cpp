@@ -34,6 +34,7 @@ constexpr Command kCommands[] = {
     {"diagnose", add_diagnose},
     {"report", add_report},
     {"compare", add_compare},
+    {"verify", add_verify},
     {"trace", add_trace},
     {"rank", add_rank},
     {"node", add_node},

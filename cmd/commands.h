@@ -116,6 +116,7 @@ void add_logs(CommandLine& app, Context& context);
 void add_diagnose(CommandLine& app, Context& context);
 void add_report(CommandLine& app, Context& context);
 void add_compare(CommandLine& app, Context& context);
+void add_verify(CommandLine& app, Context& context);
 void add_trace(CommandLine& app, Context& context);
 void add_rank(CommandLine& app, Context& context);
 void add_node(CommandLine& app, Context& context);

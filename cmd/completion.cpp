@@ -24,7 +24,9 @@ std::vector<CompletedField> set_fields() {
   std::vector<CompletedField> list;
   for (const spec::Field* field : spec::listed_fields()) {
     CompletedField entry{
-        .path = field->path, .values = field->choices, .is_file = field->names != spec::Names::no_file};
+        .path = field->path,
+        .values = field->choices,
+        .is_file = field->names != spec::Names::no_file && field->names != spec::Names::command};
     if (const size_t at = entry.path.find("[]"); at != std::string::npos) entry.path.replace(at, 2, ".0");
     if (field->type == spec::Type::boolean) entry.values = {"true", "false"};
     if (field->path == "model.preset") entry.values = preset_names();

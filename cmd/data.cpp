@@ -237,6 +237,7 @@ void add_data(CommandLine& app, Context& context) {
   add_data_filter(group, context);
   add_tokenize(group, context);
   add_data_mix(group, context);
+  add_data_spikes(group, context);
 
   auto seen = std::make_shared<ReadArguments>();
   CommandLine command = group.add_subcommand("inspect", "format, tokens, documents and first texts of a token set");

@@ -39,6 +39,7 @@ std::string unescaped(const std::string& word);
 
 void add_data_dedup(CommandLine& group, Context& context);
 void add_data_filter(CommandLine& group, Context& context);
+void add_data_spikes(CommandLine& group, Context& context);
 void add_data_mix(CommandLine& group, Context& context);
 
 }  // namespace trainctl::cmd

@@ -24,6 +24,8 @@ A job is one JSON file; `//` comments are allowed. `trainctl init` writes one, `
   time      is predicted from a cluster file. `trainctl doctor --measure -o FILE` makes one of this machine,
             `trainctl plan JOB --cluster FILE` uses it, `trainctl plan --against RUN -o FILE` compares it with
             a run and corrects it.
+  machine   `trainctl doctor` reports what this machine has. `trainctl doctor --deep` puts it to work for some
+            seconds and names cores, GPUs and memory that are wrong or slow; --quarantine keeps runs off them.
 
 What a resume may change (`trainctl explain FIELD` gives the class of a field):
 
@@ -49,7 +51,7 @@ Runs are in ./runs, or in --run-dir, $TRAINCTL_RUN_DIR or `observability.run_dir
             logs/rank-N.log         the output of a rank; logs/node-NAME.log that of an agent
             ckpt/step-N/            a checkpoint; one rename publishes it, so it is complete
             checkpoints.json        checkpoints whose every byte was read again; only they replace older ones
-            failures/<n>/           crash records and logs of a failure
+            failures/<n>/           crash records, logs and rings of a failure; merged.json: who was missing
             events.out.tfevents.*   the curves: tensorboard --logdir runs
             trainctl.prom           the state of the run for Prometheus, rewritten each second
             report.html             written by `trainctl report`
@@ -72,6 +74,9 @@ Runs are in ./runs, or in --run-dir, $TRAINCTL_RUN_DIR or `observability.run_dir
   repair    `trainctl inspect-ckpt RUN --verify` reads every byte. --repair --from BACKUP takes damaged parts
             from good copies. --copy-to copies a checkpoint to a folder or to s3://bucket/prefix, and back.
   compare   `trainctl compare RUN OTHER...` finds the first step whose bits differ (exit status 20).
+  verify    `trainctl verify RUN` computes the steps before the newest checkpoint again, from the checkpoint
+            before it, and compares them with what was recorded, bit for bit; `resume --verify` does it before
+            the run goes on.
   use       `trainctl sample RUN` writes text. `trainctl eval RUN` measures loss, bits per byte and, with --tasks,
             the accuracy on multiple-choice files. `trainctl export RUN --out DIR` writes a folder for Hugging
             Face's transformers; `trainctl import` makes a checkpoint of such a folder.

@@ -1,12 +1,16 @@
 // trainctl launch: checks a job, starts its ranks and supervises them to the end.
 #include <memory>
 
+#include "cmd/chosen_mesh.h"
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/paths.h"
+#include "runtime/supervise/nodes/run_nodes.h"
+#include "runtime/supervise/nodes/slurm_slots.h"
 #include "runtime/supervise/start/launch.h"
+#include "runtime/supervise/start/start.h"
 #include "runtime/supervise/start/submit.h"
 
 namespace trainctl::cmd {
@@ -80,6 +84,28 @@ int submit(const LaunchOptions& options, ParsedJob job, const Context& context) 
   return kExitDone;
 }
 
+/// The mesh of the run that the job goes on with, else one for this machine or the nodes of the job.
+MeshChoosing choosing_here(const JobSpec& job) {
+  FileSystem& fs = real_file_system();
+  MeshChoosing choosing{
+      .device_of =
+          [](const JobSpec& of) { return device_here(of, device_of_run(of, real_file_system()), true); },
+      .ranks_on_node =
+          [](const JobSpec& of, const DeviceModel&) {
+            std::vector<ClusterNode> nodes = listed_nodes(of, real_file_system());
+            if (const auto slurm = allocation_from_environment(process_variables()); nodes.empty() && slurm)
+              nodes = nodes_for(of, *slurm, 0);
+            return nodes.size() > 1 ? nodes.front().slots : 0;
+          }};
+  if (job.observability.run_id.empty()) return choosing;
+  const RunDirectory run{absolute_path(job.observability.run_dir) + "/" + job.observability.run_id};
+  if (!read_identity(fs, run)) return choosing;
+  const ParsedJob before =
+      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
+  if (before.ok()) choosing.settled = choice_of(before.job);
+  return choosing;
+}
+
 int launch(LaunchOptions options, const Context& context) {
   set_run_folder(options.job.overrides, options.run_dir);
   LaunchRequest request{.program = own_program(), .command = context.arguments, .max_steps = options.max_steps};
@@ -89,6 +115,11 @@ int launch(LaunchOptions options, const Context& context) {
                                        fmt::print(stderr, "skipped {}: {}\n", path, reason);
                                      });
   auto job = load_job(options.job, context);
+  if (job && options.submit) require_mesh(job->job.parallelism.mesh_from, "launch --submit");
+  if (job) {
+    const MeshChoosing choosing = choosing_here(job->job);
+    job = with_chosen_mesh(std::move(*job), options.job, choosing, context);
+  }
   if (!job) return exit_status(ErrorCode::kSpec);
   const StartsAt place = options.submit ? StartsAt::elsewhere : StartsAt::now;
   if (const int status = check_start(*job, options.job, place, context); status != kExitDone) return status;

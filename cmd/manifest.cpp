@@ -2,6 +2,7 @@
 // JobSet.
 #include <memory>
 
+#include "cmd/chosen_mesh.h"
 #include "cmd/output.h"
 #include "cmd/runs.h"
 #include "runtime/base/error.h"
@@ -20,6 +21,7 @@ struct ManifestOptions {
 int manifest(ManifestOptions options, const Context& context) {
   set_run_folder(options.job.overrides, options.run_dir);
   auto job = load_job(options.job, context);
+  if (job) require_mesh(job->job.parallelism.mesh_from, "manifest");
   if (!job) return exit_status(ErrorCode::kSpec);
   if (const int status = check_start(*job, options.job, StartsAt::elsewhere, context); status != kExitDone)
     return status;

@@ -40,12 +40,7 @@ void lift(QuarantineFile& file, const std::string& place) {
 }
 
 int nodes(const NodesOptions& options, const Context& context) {
-  const std::string path = quarantine_path(options.list);
-  if (path.empty())
-    throw Error(ErrorCode::kUsage,
-                "there is no home folder for the list of quarantined nodes; name one with --list FILE "
-                "or $TRAINCTL_QUARANTINE");
-  QuarantineFile file(real_file_system(), real_clock(), path, this_cluster());
+  QuarantineFile file = quarantine_of_user(real_file_system(), real_clock(), options.list, this_cluster());
   if (!options.lift.empty()) {
     lift(file, options.lift);
     if (!context.quiet() && !context.json) fmt::print("{} may be used again\n", options.lift);
@@ -55,7 +50,7 @@ int nodes(const NodesOptions& options, const Context& context) {
     print_json_text("nodes", list.to_json());
   } else if (options.lift.empty()) {
     const std::string text = list.describe(real_clock().unix_s());
-    fmt::print("{}", text.empty() ? fmt::format("no node is in quarantine ({})\n", path) : text);
+    fmt::print("{}", text.empty() ? fmt::format("no node is in quarantine ({})\n", file.path()) : text);
   }
   return kExitDone;
 }
@@ -67,8 +62,9 @@ void add_nodes(CommandLine& app, Context& context) {
   CommandLine command =
       app.add_subcommand("nodes", "list the nodes and GPUs in quarantine, with the evidence");
   command
-      .add_option("--lift", options->lift,
-                  "allow this node, or NODE:gpuN, again; earlier evidence no longer counts")
+      .add_option(
+          "--lift", options->lift,
+          "allow this node, or NODE:gpuN, again, also in runs that go on; earlier evidence no longer counts")
       .type_name("NODE");
   command
       .add_option("--list", options->list,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "cmd/chosen_mesh.h"
 #include "cmd/cluster_argument.h"
 #include "cmd/commands.h"
 #include "cmd/output.h"
@@ -17,6 +18,7 @@
 #include "runtime/observe/report/plan_view.h"
 #include "runtime/plan/report.h"
 #include "runtime/plan/schedule_table.h"
+#include "runtime/predict/op_time.h"
 #include "runtime/supervise/decide/placement.h"
 #include "runtime/supervise/nodes/run_nodes.h"
 #include "runtime/supervise/start/start.h"
@@ -29,6 +31,7 @@ struct PlanOptions {
   JobArguments job;
   std::string device, cluster;
   double mfu = 0;  // percent or a fraction; 0: the default
+  double days = 0, tokens = 0;  // of the run that is asked for; 0: none, the job's
   int nodes = 0, slots = 0;  // of a cluster that is not here
   std::string switches;
   bool timeline = false, schedules = false;
@@ -54,7 +57,8 @@ DeviceModel device_of(const PlanOptions& options, const JobSpec& job) {
                 fmt::format("--cluster {} is of GPUs, and the job is planned for CPU cores; name the device, too: "
                             "--device h100, or --device 80GiB with -s device=cuda",
                             options.cluster));
-  device.flops_per_s = device.cluster->device.peak_flops_per_s(job.compute == DType::f32);
+  device.flops_per_s =
+      predict::product_peak(device.cluster->device, job.compute == DType::f32, job.tf32 && !device.is_host());
   device.measured = false;
   return device;
 }
@@ -235,13 +239,17 @@ std::optional<Diagnostic> larger_than_cluster(const ParsedJob& parsed, const Dev
   return wrong;
 }
 
+int ranks_on_node(const PlanOptions& options, const JobSpec& job, const DeviceModel& device) {
+  const std::vector<ClusterNode> nodes = nodes_of_plan(options, job);
+  return parallel::ranks_on_node(
+      ranks_of_nodes(placement_of(nodes, job), node_count(nodes, job, device), job));
+}
+
 int search(const PlanOptions& options, const JobSpec& job, const Context& context) {
   SearchedJob searched{job_input(options.job), job, device_of(options, job), {}, {}, {}};
   const DeviceModel& device = searched.device;
-  searched.ranks_on_node = [&](const JobSpec& of) {
-    const std::vector<ClusterNode> nodes = nodes_of_plan(options, of);
-    return parallel::ranks_on_node(
-        ranks_of_nodes(placement_of(nodes, of), node_count(nodes, of, device), of));
+  searched.ranks_on_node = [&](const MeshChoice& of) {
+    return ranks_on_node(options, with_choice(job, of), device);
   };
   searched.plan_command = [&](const std::vector<std::string>& settings) {
     return plan_command(options, settings);
@@ -249,7 +257,25 @@ int search(const PlanOptions& options, const JobSpec& job, const Context& contex
   return search_and_print(options.search, searched, context);
 }
 
-int plan(const PlanOptions& options, const Context& context) {
+/// Error(kUsage) where --days and --tokens are of no use.
+void refuse_unanswered_days(const PlanOptions& o) {
+  if (o.tokens > 0 && o.days == 0)
+    throw Error(ErrorCode::kUsage,
+                "--tokens is of the run that --days asks for; schedule.total_steps is the job's");
+  const char* other = !o.against.run.empty() ? "--against"
+                      : o.timeline           ? "--timeline"
+                      : o.schedules          ? "--schedules"
+                      : o.search.gpus != ""  ? "--gpus"
+                      : o.search.is_given()  ? "--alternatives"
+                                             : nullptr;
+  if (o.days > 0 && other)
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("--days is of the plan of one mesh, which {} does not make; use one of them", other));
+}
+
+int plan(PlanOptions options, const Context& context) {
+  refuse_unanswered_days(options);
   if (!options.against.run.empty())
     return plan_against(
         options.against, options.job, [&](const JobSpec& job) { return device_of(options, job); }, context);
@@ -258,6 +284,13 @@ int plan(const PlanOptions& options, const Context& context) {
   if (!options.against.out.empty())
     throw Error(ErrorCode::kUsage, "-o is for the cluster file of --against RUN");
   std::optional<ParsedJob> parsed = load_job(options.job, context);
+  if (parsed)
+    parsed = with_chosen_mesh(
+        std::move(*parsed), options.job,
+        {.device_of = [&](const JobSpec& job) { return device_of(options, job); },
+         .ranks_on_node = [&](const JobSpec& job,
+                              const DeviceModel& device) { return ranks_on_node(options, job, device); }},
+        context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
   if (!options.job.no_data) parsed = with_data_decided(*parsed, real_file_system());
   if (options.timeline) return timeline(options, parsed->job, context);
@@ -272,6 +305,12 @@ int plan(const PlanOptions& options, const Context& context) {
   const std::optional<Price> price = price_of(options.search, device);
   PlanReport report = make_report(job_input(options.job), parsed->job, device, assumed_mfu(options));
   report.price = price;
+  if (options.days > 0)
+    report.asked = {options.days, options.tokens > 0 ? options.tokens
+                                                     : double(report.plan.tokens_per_step) *
+                                                           double(report.job.schedule.total_steps)};
+  if (report.asked && !report.time)
+    throw Error(ErrorCode::kUsage, "--days: the peak of this device is not known; name a GPU: --device h100");
   forecast(report, nodes, placed);
   const bool refused = report.fit.known() && !report.fit.fits();
   if (context.json) {
@@ -280,6 +319,8 @@ int plan(const PlanOptions& options, const Context& context) {
     fmt::print("{}", render_plan(report));
   }
   if (!print_placement(nodes, placed, parsed->job, context)) return exit_status(ErrorCode::kPlan);
+  const std::optional<Claim> claim = claim_of(report);
+  if (claim && judge(*claim) != ClaimVerdict::possible) return exit_status(ErrorCode::kPlan);
   if (refused) {
     if (!context.json) print_next(options, report);
     return exit_status(ErrorCode::kPlan);
@@ -316,6 +357,16 @@ void add_plan(CommandLine& app, Context& context) {
                   "none: 0.4 of a GPU's peak, 0.7 of a CPU's measured one)")
       .range(0.001, 100)
       .type_name("SHARE");
+  command
+      .add_option(
+          "--days", options->days,
+          "say which share of the devices' peak the run needs to end within D days; exit 4 where that "
+          "is impossible")
+      .range(0.001, 1e6)
+      .type_name("D");
+  command.add_option("--tokens", options->tokens, "of N tokens instead of the job's (with --days)")
+      .range(1, 1e18)
+      .type_name("N");
   command
       .add_option("--cluster", options->cluster,
                   "predict the time for this cluster: a known one (h100, a100-80, ...) or a file like "

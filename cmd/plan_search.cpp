@@ -34,39 +34,44 @@ std::vector<int> numbers_of_gpus(const predict::ClusterModel& cluster) {
   return numbers;
 }
 
+[[noreturn]] void refuse_search(const std::string& what) { throw Error(ErrorCode::kUsage, what); }
+
 void check_device(const SearchedJob& searched, const SearchOptions& options) {
   const DeviceModel& device = searched.device;
-  const auto refuse = [](const std::string& what) { throw Error(ErrorCode::kUsage, what); };
   if (!options.gpus.empty() && device.is_host())
-    refuse("--gpus: the job is planned for CPU cores; name the device, too: --device h100");
-  if (device.room(searched.job) == 0)
-    refuse("a search needs to know the memory of a GPU: name the device, e.g. --device h100");
-  if (!device.cluster || device.flops_per_s <= 0)
-    refuse("a search needs to know the speed of a GPU: name a cluster, e.g. --cluster h100");
-  if (searched.job.parallelism.token_parts() > 1)
-    refuse(
-        "a search does not know whole experts (expert_tensor = 1); search with cut ones: -s "
-        "parallelism.expert_tensor=0 -s parallelism.expert=1");
-  if (!device.is_host() && searched.job.launcher.ranks_per_gpu > 1)
-    refuse(
-        fmt::format("a search has one rank a GPU, and launcher.ranks_per_gpu is {}; search with -s "
-                    "launcher.ranks_per_gpu=1",
-                    searched.job.launcher.ranks_per_gpu));
+    refuse_search("--gpus: the job is planned for CPU cores; name the device, too: --device h100");
+  refuse_unsearchable(searched.job, searched.job.parallelism, device);
   const int devices = device.cluster->devices;
   if (options.gpus.empty() && devices > 0 && searched.job.mesh().world_size() > devices)
-    refuse(fmt::format("the job has {} ranks, and cluster {} has {} devices; search with --gpus {}",
-                       searched.job.mesh().world_size(), device.cluster->name, devices, devices));
+    refuse_search(fmt::format("the job has {} ranks, and cluster {} has {} devices; search with --gpus {}",
+                              searched.job.mesh().world_size(), device.cluster->name, devices, devices));
   if (options.gpus == "auto" && devices == 0)
-    refuse(
+    refuse_search(
         fmt::format("--gpus auto: the size of cluster {0} is not known: give its file \"nodes\", or write "
                     "--cluster {0}-2048",
                     device.cluster->name));
   if (!options.gpus.empty() && options.gpus != "auto" && devices > 0 &&
       number_of_gpus(options.gpus) > devices)
-    refuse(fmt::format("--gpus {}: cluster {} has {}", options.gpus, device.cluster->name, devices));
+    refuse_search(fmt::format("--gpus {}: cluster {} has {}", options.gpus, device.cluster->name, devices));
 }
 
 }  // namespace
+
+void refuse_unsearchable(const DeviceUse& use, const ParallelSpec& parallelism, const DeviceModel& device) {
+  if (device.room(use) == 0)
+    refuse_search("a search needs to know the memory of a GPU: name the device, e.g. --device h100");
+  if (!device.cluster || device.flops_per_s <= 0)
+    refuse_search("a search needs to know the speed of a GPU: name a cluster, e.g. --cluster h100");
+  if (parallelism.token_parts() > 1)
+    refuse_search(
+        "a search does not know whole experts (expert_tensor = 1); search with cut ones: -s "
+        "parallelism.expert_tensor=0 -s parallelism.expert=1");
+  if (!device.is_host() && use.ranks_per_gpu > 1)
+    refuse_search(
+        fmt::format("a search has one rank a GPU, and launcher.ranks_per_gpu is {}; search with -s "
+                    "launcher.ranks_per_gpu=1",
+                    use.ranks_per_gpu));
+}
 
 std::optional<Price> price_of(const SearchOptions& options, const DeviceModel& device) {
   if (options.price.empty()) return std::nullopt;

@@ -1,7 +1,9 @@
 // trainctl resume: continues a run from its newest usable checkpoint, on the same or another mesh.
 #include <memory>
 
+#include "cmd/chosen_mesh.h"
 #include "cmd/runs.h"
+#include "cmd/verify.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/start/submit.h"
@@ -13,7 +15,7 @@ struct ResumeOptions {
   RunArguments run;
   std::vector<std::string> overrides;
   std::string step = "latest", take_over;
-  int64_t max_steps = 0;
+  int64_t max_steps = 0, verify_steps = 0;
   bool detach = false, in_allocation = false, requeue = false, allow_other_bits = false, from_scratch = false;
 };
 
@@ -61,6 +63,23 @@ std::vector<std::string> with_lanes_for_width(const ParsedJob& before, const Par
   return now.ok() && now.job.parallelism.data > before.job.parallelism.lanes ? with_lanes : overrides;
 }
 
+/// Before the run goes on. Throws Error(kCheckpoint) if the steps before its checkpoint differ.
+void verify_first(const ResumeOptions& options, const RunDirectory& run, const std::optional<int64_t>& step,
+                  const Context& context) {
+  // A run that goes on refuses the resume, or has ranks that need no checkpoint.
+  if (supervisor_state(real_file_system(), run) != SupervisorState::none) return;
+  const Verified v = verify_run({.run = run, .steps = options.verify_steps, .to = step}, context);
+  for (const std::string& line : v.lines())
+    if (!context.quiet() || v.verdict == VerifyVerdict::different)
+      fmt::print(stderr, "verify      {}\n", line);
+  if (v.verdict != VerifyVerdict::different) return;
+  throw Error(
+      ErrorCode::kCheckpoint,
+      fmt::format("the run does not go on: {}; see trainctl verify, or resume from an older checkpoint with "
+                  "--step, or without --verify",
+                  v.why));
+}
+
 int resume(const ResumeOptions& options, const Context& context) {
   FileSystem& fs = real_file_system();
   const FoundRun found = find_run(options.run);
@@ -84,12 +103,14 @@ int resume(const ResumeOptions& options, const Context& context) {
         std::move(overrides));
   auto now = load_job_text(text, found.run.job(), overrides, context, folder);
   if (!now) return exit_status(ErrorCode::kSpec);
+  require_mesh(now->job.parallelism.mesh_from, "resume");
   const auto branch_step = step ? step : step_to_branch_from(fs, found.run, now->job.schedule.total_steps);
   const std::string command = branch_command(found.run.path, branch_step, options.overrides);
   if (const auto refused = refused_on_resume(before, *now, command); !refused.empty()) return report_mistakes(refused, context);
   if (const auto refused = refused_other_lanes(before, *now);
       before.ok() && !options.allow_other_bits && !refused.empty())
     return report_mistakes(refused, context);
+  if (options.verify_steps > 0) verify_first(options, found.run, step, context);
   outlive_readers();
   ResumeRequest request{.run = found.run,
                         .before = std::move(before),
@@ -127,6 +148,11 @@ void add_resume(CommandLine& app, Context& context) {
   command.add_option("--max-steps", options->max_steps, "save and stop after this step")
       .positive()
       .type_name("N");
+  command.add_flag(
+      "--verify", options->verify_steps,
+      "first compute the steps before the checkpoint again, from the checkpoint before it "
+      "(--verify=K: at least K steps), and compare them bit for bit; if they differ, the run does "
+      "not go on");
   command
       .add_option("--take-over", options->take_over,
                   "take the place of a supervisor that died (used by agents)")

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -77,10 +78,24 @@ TerminalConsole::Options console_options(const Context& context) {
   return options;
 }
 
-std::string status_text(const RunStatus& status, SupervisorState supervisor) {
+TimeLedger ledger_now(TimeReader& reader, const RunStatus& status, SupervisorState supervisor) try {
+  reader.read();
+  const bool goes_on = supervisor != SupervisorState::none && !status.ended();
+  return ledger_of(reader.records(), goes_on ? real_clock().unix_s() : NAN);
+} catch (const Error&) {
+  return {};
+}
+
+std::string status_text(const RunStatus& status, SupervisorState supervisor, TimeReader& reader) {
   OrderedJson body = parse_ordered_json(status.to_json());
   body["supervisor"] = word_of(supervisor);
+  body["time"] = ledger_json(ledger_now(reader, status, supervisor));
   return json_text("status", body, -1);
+}
+
+std::string status_text(const RunStatus& status, SupervisorState supervisor) {
+  TimeReader reader(real_file_system(), RunDirectory{status.directory});
+  return status_text(status, supervisor, reader);
 }
 
 void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }

@@ -4,10 +4,11 @@
 #include <string>
 
 #include "cmd/commands.h"
-#include "runtime/run/record/run_directory.h"
-#include "runtime/supervise/loop/supervisor.h"
 #include "runtime/observe/console.h"
 #include "runtime/observe/status.h"
+#include "runtime/run/record/run_directory.h"
+#include "runtime/run/record/time_reader.h"
+#include "runtime/supervise/loop/supervisor.h"
 
 namespace trainctl::cmd {
 
@@ -29,8 +30,11 @@ void set_run_folder(std::vector<std::string>& overrides, const std::string& run_
 
 SupervisorState supervisor_state(FileSystem& fs, const RunDirectory& run);
 
-/// The status of a run as a result (cmd/output.h) on one line: status.json, and whether a supervisor holds the
-/// run.
+/// The ledger of a run with this status, until now; empty where its records cannot be read.
+TimeLedger ledger_now(TimeReader& reader, const RunStatus& status, SupervisorState supervisor);
+/// The status of a run as a result (cmd/output.h) on one line: status.json, whether a supervisor holds the
+/// run, and what its time was spent on.
+std::string status_text(const RunStatus& status, SupervisorState supervisor, TimeReader& reader);
 std::string status_text(const RunStatus& status, SupervisorState supervisor);
 
 /// The full path of this binary, with which ranks are started.

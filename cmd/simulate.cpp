@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "cmd/chosen_mesh.h"
 #include "cmd/cluster_argument.h"
 #include "cmd/commands.h"
 #include "cmd/output.h"
@@ -12,6 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/observe/report/page.h"
 #include "runtime/plan/report.h"
+#include "runtime/predict/op_time.h"
 #include "runtime/simulate/render.h"
 
 namespace trainctl::cmd {
@@ -45,7 +47,8 @@ DeviceModel simulated_device(const SimulateOptions& options, const JobSpec& job)
   const bool is_cpu = job.device == DeviceChoice::cpu || options.cluster == "cpu-core";
   DeviceModel device = device_named(name, job, is_cpu ? DeviceKind::cpu : DeviceKind::cuda);
   device.cluster = cluster;
-  device.flops_per_s = device.cluster->device.peak_flops_per_s(job.compute == DType::f32);
+  device.flops_per_s =
+      predict::product_peak(device.cluster->device, job.compute == DType::f32, job.tf32 && !device.is_host());
   device.measured = false;
   device.ranks_on_node =
       std::min(device.cluster->devices_of_node * job.launcher.ranks_per_gpu, job.mesh().world_size());
@@ -89,8 +92,15 @@ PlanReport planned(const SimulateOptions& options, const JobSpec& job, const Dev
   return report;
 }
 
-int simulate(const SimulateOptions& options, const Context& context) {
-  const std::optional<ParsedJob> parsed = load_job(options.job, context);
+int simulate(SimulateOptions options, const Context& context) {
+  std::optional<ParsedJob> parsed = load_job(options.job, context);
+  if (parsed)
+    parsed = with_chosen_mesh(
+        std::move(*parsed), options.job,
+        {.device_of = [&](const JobSpec& job) { return simulated_device(options, job); },
+         .ranks_on_node = [&](const JobSpec& job,
+                              const DeviceModel&) { return simulated_device(options, job).ranks_on_node; }},
+        context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
   using namespace simulate;
   SimulationReport report{.fleet = parse_fleet(text_of_file("--fleet", options.fleet,

@@ -48,7 +48,7 @@ report::StepRows newest_steps(const RunDirectory& run) {
 }
 
 std::string screen_of(const FoundRun& found, const KnownStatus& known, SupervisorState supervisor, Room room,
-                      bool color) {
+                      bool color, TimeReader& time) {
   FileSystem& fs = real_file_system();
   const report::StepRows steps = newest_steps(found.run);
   std::string text = render_status(known.status, supervisor, real_clock().unix_s(),
@@ -57,7 +57,8 @@ std::string screen_of(const FoundRun& found, const KnownStatus& known, Superviso
                                     .color = color,
                                     .events = newest_events(found.run),
                                     .timed_step = steps.newest_timed(),
-                                    .step_s = report::pace_of(steps.rows()).mean_s()});
+                                    .step_s = report::pace_of(steps.rows()).mean_s(),
+                                    .time = ledger_text(ledger_now(time, known.status, supervisor))});
   if (const auto record = read_slurm_record(fs, found.run))
     for (const std::string& line : queue_lines(*record)) text += fmt::format("queue      {}\n", line);
   for (const std::string& line : superseded_lines(fs, found.run))
@@ -66,6 +67,7 @@ std::string screen_of(const FoundRun& found, const KnownStatus& known, Superviso
 }
 
 int watch_status(const FoundRun& found, const StatusArguments& arguments, const Context& context) {
+  TimeReader time(real_file_system(), found.run);
   watch(
       [&](Room room) {
         // Read before the status: a run that ends in between is drawn as ended the next time.
@@ -75,8 +77,8 @@ int watch_status(const FoundRun& found, const StatusArguments& arguments, const 
         const bool left = supervisor == SupervisorState::none && known.status.state != RunState::submitted &&
                           real_clock().unix_s() - known.status.updated_unix_s > kLeftS;
         const bool over = known.status.ended() || left;
-        return Screen{context.json ? status_text(known.status, supervisor)
-                                   : screen_of(found, known, supervisor, room, context.color_out),
+        return Screen{context.json ? status_text(known.status, supervisor, time)
+                                   : screen_of(found, known, supervisor, room, context.color_out, time),
                       over};
       },
       {.every_s = arguments.every_s, .plain = context.json});
@@ -90,11 +92,12 @@ int status(const StatusArguments& arguments, const Context& context) {
   if (!known.note.empty()) fmt::print(stderr, "warning: {}\n", known.note);
   if (arguments.watch) return watch_status(found, arguments, context);
   const SupervisorState supervisor = supervisor_state(real_file_system(), found.run);
+  TimeReader time(real_file_system(), found.run);
   if (context.json)
-    fmt::print("{}", status_text(known.status, supervisor));
+    fmt::print("{}", status_text(known.status, supervisor, time));
   else
-    fmt::print("{}",
-               screen_of(found, known, supervisor, {.columns = terminal_room().columns}, context.color_out));
+    fmt::print("{}", screen_of(found, known, supervisor, {.columns = terminal_room().columns},
+                               context.color_out, time));
   return kExitDone;
 }
 

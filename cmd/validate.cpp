@@ -21,6 +21,11 @@ struct ValidateOptions {
 
 std::string summary(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
+  if (p.mesh_from == MeshFrom::automatic)
+    return fmt::format("{}: {} x {} · {} x {} tokens a step · {} · the mesh is chosen at launch", job.name,
+                       count_of(job.model.num_layers, "layer"), job.model.hidden_size,
+                       count_of(job.batch.global_sequences, "sequence"), job.data.seq_len,
+                       count_of(job.schedule.total_steps, "step"));
   return fmt::format("{}: {} x {} · {} = tensor {}{} x pipeline {} x data {} · {} x {} tokens a step · {}",
                      job.name, count_of(job.model.num_layers, "layer"), job.model.hidden_size,
                      count_of(p.world_size, "rank"), p.tensor,

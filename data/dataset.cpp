@@ -74,6 +74,20 @@ class MixedDataset final : public Dataset {
     if (!rows.document_start.empty()) sources_[s]->document_starts(offset, rows.document_start);
   }
 
+  SamplePlace place(uint64_t index) const override {
+    const Mixture::Pick pick = mixture_.pick(index);
+    const size_t s = size_t(pick.source);
+    const SampleAddress at = address_in(pick, samples_[s], options_.shuffle, options_.seed);
+    uint64_t offset = at.sample * uint64_t(options_.seq_len);
+    if (options_.packed)
+      for (const TokenRange& range : packings_[s].sample(at.sample)) {
+        offset = range.first;
+        break;
+      }
+    const auto [file, token] = sources_[s]->file_and_token(offset);
+    return {.source = name_of(options_.sources[s]), .file = file, .token = token};
+  }
+
   uint64_t samples_per_epoch() const override {
     uint64_t n = 0;
     for (const uint64_t s : samples_) n += s;

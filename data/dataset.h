@@ -77,6 +77,12 @@ struct SampleRows {
   std::span<uint8_t> weights = {};
 };
 
+/// Where a sample lies, for people. Of a packed sample: its first document.
+struct SamplePlace {
+  std::string source, file;
+  uint64_t token = 0;  ///< of its first token, in the file
+};
+
 /// A mixture of sources as an endless sequence of samples. Thread-safe. A sample costs O(number of sources)
 /// arithmetic and one read.
 class Dataset {
@@ -88,6 +94,7 @@ class Dataset {
   /// Error(kData) with source, file, position and value if a token id is >= vocab_size.
   void sample(uint64_t index, std::span<int32_t> out) const { sample(index, SampleRows{.tokens = out}); }
   virtual void sample(uint64_t index, const SampleRows& out) const = 0;
+  virtual SamplePlace place(uint64_t index) const = 0;
   /// Whether samples have documents, and weights.
   virtual bool has_documents() const = 0;
   virtual bool has_weights() const = 0;

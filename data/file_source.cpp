@@ -231,6 +231,11 @@ std::string FileSource::describe(uint64_t offset) const {
   return fmt::format("{}, token {} (byte {})", files_[f].path(), within, files_[f].byte_of(within));
 }
 
+std::pair<std::string, uint64_t> FileSource::file_and_token(uint64_t offset) const {
+  const size_t f = file_of(offset);
+  return {files_[f].path(), offset - starts_[f]};
+}
+
 int64_t FileSource::value_at(uint64_t offset) const {
   const size_t f = file_of(offset);
   return files_[f].value_at(offset - starts_[f]);

@@ -55,6 +55,8 @@ class FileSource final : public TokenSource {
   const std::vector<TokenFile>& token_files() const { return files_; }
   /// The place of token `offset` for messages: "FILE, token 17 (byte 1058)".
   std::string describe(uint64_t offset) const;
+  /// The file of token `offset`, and the token's position in it.
+  std::pair<std::string, uint64_t> file_and_token(uint64_t offset) const;
   /// Calls MappedFile::drop_pages for the files of these tokens.
   void drop_pages(uint64_t offset, uint64_t tokens) const;
   /// Error(kData): a file that was read since the last call was written to or shortened.

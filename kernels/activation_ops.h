@@ -2,25 +2,10 @@
 // gelu_tanh(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), gelu_erf(x) = 0.5 x (1 + erf(x / sqrt(2))),
 // silu(x) = x sigmoid(x), sigmoid(x) = 1 / (1 + exp(-x)).
 #pragma once
+#include "kernels/activation_kinds.h"
 #include "kernels/op_arguments.h"
 
 namespace trainctl::kernels {
-
-enum class Activation {
-  gelu,  ///< gelu_tanh
-  gelu_erf,
-  relu2,  ///< max(x, 0)^2
-  silu
-};
-
-enum class Gate {
-  swiglu,     ///< silu(gate) * up
-  geglu,      ///< gelu_tanh(gate) * up
-  geglu_erf,  ///< gelu_erf(gate) * up
-  /// With g = min(gate, limit) and u = clamp(up, -limit, limit): (u + 1) * g * sigmoid(alpha g). Gradients are 0
-  /// where a value is beyond its limit. Source: gpt-oss.
-  clamped
-};
 
 /// y = activation(x)
 struct ActivationForward {

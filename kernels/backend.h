@@ -57,14 +57,19 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  ///< "cpu", "cuda", "reference", ...
   /// All that affects the bits of ops besides their arguments: kind of device, architecture or instruction
-  /// set, versions of the libraries for products. "cpu v4 oneDNN 2.6.3 avx512_core_amx", "cuda sm_90 132 SMs
-  /// cuBLASLt 13.1.0". Backends with equal texts give equal bits.
+  /// set, versions of the libraries for products. "cpu v4 kernels 2 oneDNN 2.6.3 avx512_core_amx",
+  /// "cuda sm_90 132 SMs cuBLASLt 13.1.0". Backends with equal texts give equal bits.
   virtual std::string numerics() const = 0;
   /// True if the host may read and write this device's memory and every op is done when its call returns.
   virtual bool is_host() const { return false; }
   /// False for the tally twin, whose memory has no contents, so that callers need not fill it.
   virtual bool computes() const { return true; }
   virtual std::unique_ptr<Stream> create_stream() = 0;
+  /// A stream whose waiting work comes before that of streams of lower priority, where the device can choose.
+  ///   priority   0 is that of create_stream(); a device may know fewer steps
+  virtual std::unique_ptr<Stream> create_stream_before(int priority) {
+    return (void)priority, create_stream();
+  }
   virtual std::unique_ptr<Event> create_event() = 0;
   /// Device memory. Error(kHardware) if there is not enough.
   virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;

@@ -19,6 +19,8 @@ struct GpuFacts {
   size_t total_bytes = 0, free_bytes = 0;
   std::optional<double> temperature_c, power_w, power_limit_w, sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz;
   std::optional<long long> ecc_uncorrected, remapped_rows, last_xid;
+  std::optional<bool> remap_pending, remap_failed;  ///< rows that wait for a reset; rows without a spare
+  std::optional<std::string> slowed_by;  ///< what holds its clock down that should not: "heat"; "": nothing
 };
 
 /// Whether this process can use GPUs.

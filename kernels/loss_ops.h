@@ -23,7 +23,7 @@ struct FormLogits {
 
 /// stats f32 [M, 3]: max over this rank's columns of the formed logits, sum of exp(logit - max), and the
 /// target's formed logit, or 0 when the target is not in [vocab_begin, vocab_begin + V).
-/// logits [M, V] (f32 or bf16), targets i32 [M]; a target below 0 means no loss
+/// logits [M, V] (activation dtype), targets i32 [M]; a target below 0 means no loss
 struct CrossEntropyStats {
   static constexpr const char* kName = "cross_entropy_stats";
   Matrix logits;

@@ -23,7 +23,9 @@ void fill_random(Backend& backend, Stream& stream, const Matrix& m) {
   std::vector<float> floats;
   for (int64_t i = 0; i < m.stride * m.rows; i += 4) {
     const auto four = random.normals(uint64_t(i / 4 % kPeriod));
-    for (const float x : four) m.dtype == DType::f32 ? floats.push_back(x) : halves.push_back(bf16(x).bits);
+    for (const float x : four)
+      m.dtype == DType::f32 ? floats.push_back(x)
+                            : halves.push_back(m.dtype == DType::f16 ? f16(x).bits : bf16(x).bits);
   }
   const void* from = m.dtype == DType::f32 ? static_cast<const void*>(floats.data()) : halves.data();
   backend.copy_to_device(stream, m.data, from, size_t(m.stride * m.rows) * size_of(m.dtype));

@@ -12,7 +12,7 @@
 
 namespace trainctl::kernels {
 
-inline bool is_activation(DType d) { return d == DType::f32 || d == DType::bf16; }
+inline bool is_activation(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
 
 /// A [N, K] weight in the form that this device multiplies fastest. The op Pack fills it.
 class PackedWeight {
@@ -72,8 +72,8 @@ constexpr int64_t visible_pairs(int64_t seq_len, int64_t window) {
 
 /// One box of a parameter with its optimizer state. master: [rows * cols] contiguous f32; first_moment and
 /// second_moment the same in the format `moments` (kernels/moments.h), null: the rule keeps none; their
-/// scales, of int8: f32 [moment_blocks(rows * cols)]. grad: f32, param: f32 or bf16 (the compute copy), both
-/// with their own row stride.
+/// scales, of int8: f32 [moment_blocks(rows * cols)]. grad: f32, param: activation dtype (the compute copy),
+/// both with their own row stride.
 struct UpdateBox {
   float* master = nullptr;
   void *first_moment = nullptr, *second_moment = nullptr;
@@ -123,7 +123,7 @@ struct OpShape {
 double bytes_of(std::initializer_list<Matrix> matrices);
 /// The matrices and the packed weight: [N, K] in the dtype of the first matrix.
 double bytes_with(const PackedWeight& w, std::initializer_list<Matrix> matrices);
-/// f32 or bf16 all, one shape. Strides may differ.
+/// Activation dtype all, one shape. Strides may differ.
 void check_same_shape(std::initializer_list<Matrix> matrices);
 /// One dtype, too.
 void check_same(std::initializer_list<Matrix> matrices);

@@ -200,4 +200,18 @@ void SumSquares::check() const {
   for (const Matrix& box : boxes) ENSURE(box.dtype == DType::f32);
 }
 
+OpShape Digest::cost_shape() const {
+  OpShape shape{kName, int64_t(boxes.size())};
+  for (const DigestBox& box : boxes) shape.n += box.data.count();
+  return shape;
+}
+double Digest::bytes() const {
+  double bytes = 0;
+  for (const DigestBox& box : boxes) bytes += bytes_of({box.data});
+  return bytes;
+}
+void Digest::check() const {
+  for (const DigestBox& box : boxes) ENSURE(size_of(box.data.dtype) <= 4);
+}
+
 }  // namespace trainctl::kernels

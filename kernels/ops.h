@@ -7,7 +7,8 @@
 // by this rank.
 //
 // Rules for every op, on every device:
-//  - "activation" dtype is f32 or bf16 (all activations of one op agree); sums inside an op are at least f32.
+//  - "activation" dtype is f32, bf16 or, on CPUs, f16 (all activations of one op agree); sums inside an op
+//    are at least f32.
 //  - Weight gradients, bias gradients, norm parameters and biases are f32.
 //  - `accumulate = true` adds to the destination; false overwrites it, also where it held NaN.
 //  - Deterministic: for one shape the same bits with any thread count and any alignment.
@@ -20,6 +21,8 @@
 //  - cost_shape()       the shape that determines its cost; m * n = 0: there is nothing to compute
 //  - bytes()            the size of the arguments that it reads or writes, as a tally counts it
 //  - flops()            products and attention alone
+//  - apart_bytes()      products alone, if not 0: what they move before or after they multiply: the activation at
+//                       their end, the sums of a bias' gradient
 //  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
 //  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
 //                       so that a caller can move or cut it; an op on a list of boxes has none
@@ -72,7 +75,7 @@ struct Add {
 };
 
 /// out[i] = balanced tree sum over inputs[0..n)[i]: neighbours are added pairwise, an odd last one is
-/// carried to the next level; each addition in f32. dtype f32 or bf16 (bf16: f32 inside, rounded at the
+/// carried to the next level; each addition in f32. activation dtype (16 bits: f32 inside, rounded at the
 /// end). `out` may be one of the inputs. All contiguous, `count` elements.
 struct TreeSum {
   static constexpr const char* kName = "tree_sum";
@@ -175,8 +178,8 @@ struct AddPositionBackward {
 };
 
 // ---- matrix products --------------------------------------------------------------------------------------
-/// Fills `packed` from w [N, K] (f32 or bf16: the compute copy). Run it after every change of w. `w` must
-/// stay alive and unchanged while `packed` is used, because a device may read it directly.
+/// Fills `packed` from w [N, K] (activation dtype: the compute copy). Run it after every change of w. `w`
+/// must stay alive and unchanged while `packed` is used, because a device may read it directly.
 struct Pack {
   static constexpr const char* kName = "pack";
   Matrix w;
@@ -224,6 +227,7 @@ struct LinearGeluForward {
   ActivationForward activation() const { return {.x = pre, .y = y}; }
   OpShape cost_shape() const { return {kName, x.rows, y.cols, x.cols}; }
   double bytes() const { return bytes_with(*w, {x, bias, pre, y}); }
+  double apart_bytes() const { return bytes_of({y}); }
   double flops() const { return 2 * cost_shape().volume(); }
   void check() const { product().check(), activation().check(); }
   void arguments(auto&& each) { each(x), each(w), each(bias), each(pre), each(y); }
@@ -239,6 +243,7 @@ struct LinearGeluBackwardInput {
   ActivationBackward activation() const { return {.x = pre, .dy = dx, .dx = dx}; }
   OpShape cost_shape() const { return {kName, dy.rows, dx.cols, dy.cols}; }
   double bytes() const { return bytes_with(*w, {dy, pre, dx}); }
+  double apart_bytes() const { return bytes_of({pre}); }
   double flops() const { return 2 * cost_shape().volume(); }
   void check() const { product().check(), activation().check(); }
   void arguments(auto&& each) { each(dy), each(w), each(pre), each(dx); }
@@ -252,6 +257,7 @@ struct LinearBackwardWeight {
   bool accumulate = false;
   OpShape cost_shape() const { return {kName, dy.cols, x.cols, dy.rows}; }
   double bytes() const { return bytes_of({dy, x, dw, dbias}); }
+  double apart_bytes() const { return dbias ? bytes_of({dy}) : 0; }
   double flops() const { return 2 * cost_shape().volume(); }
   void check() const;
   void arguments(auto&& each) { each(dy), each(x), each(dw), each(dbias); }
@@ -361,6 +367,6 @@ using Op =
                  ScaledAdd, Route, RouteBackward, AddCounts, CountMargins, SortByExpert, TokensOfRanks,
                  GatherRows, CombineRows, ScaleRows, ScaleRowsBackward, GateRows, GateRowsBackward,
                  AddExpertBias, ExpertBiasBackward, ExpertBiasWeights, GroupedForward, GroupedBackwardInput,
-                 GroupedBackwardWeight, ExpandKeys, ExpandKeysBackward, Quantize, QuantizeWeight>;
+                 GroupedBackwardWeight, ExpandKeys, ExpandKeysBackward, Quantize, QuantizeWeight, Digest>;
 
 }  // namespace trainctl::kernels

@@ -71,6 +71,7 @@ class NoDevice : public Backend {
 void add(const auto& op, OpCount& count) {
   ++count.calls;
   count.bytes += op.bytes();
+  if constexpr (requires { op.apart_bytes(); }) count.apart_bytes += op.apart_bytes();
   if constexpr (requires { op.flops(); }) {
     count.flops += op.flops();
     if constexpr (requires { op.shape.head_dim; }) count.attention_flops += op.flops();
@@ -88,6 +89,9 @@ class CountingBackend final : public Backend {
   bool is_host() const override { return real_->is_host(); }
   bool computes() const override { return real_->computes(); }
   std::unique_ptr<Stream> create_stream() override { return real_->create_stream(); }
+  std::unique_ptr<Stream> create_stream_before(int priority) override {
+    return real_->create_stream_before(priority);
+  }
   std::unique_ptr<Event> create_event() override { return real_->create_event(); }
   std::unique_ptr<Buffer> allocate(size_t bytes) override { return real_->allocate(bytes); }
   std::unique_ptr<Buffer> allocate_host(size_t bytes) override { return real_->allocate_host(bytes); }

@@ -12,11 +12,12 @@
 namespace trainctl::kernels {
 
 /// flops: those of products and attention; a multiplication and an addition are 2. Causal attention counts as
-/// half of full attention. attention_flops: attention's part of them. bytes: the size of all arguments. They
-/// are whole numbers, in doubles because a step of a large model has more than 2^64.
+/// half of full attention. attention_flops: attention's part of them. bytes: the size of all arguments.
+/// apart_bytes: what products move before or after they multiply. They are whole numbers, in doubles because a
+/// step of a large model has more than 2^64.
 struct OpCount {
   uint64_t calls = 0;
-  double flops = 0, attention_flops = 0, bytes = 0;
+  double flops = 0, attention_flops = 0, bytes = 0, apart_bytes = 0;
   bool operator==(const OpCount&) const = default;
 };
 

@@ -1,10 +1,11 @@
 // The ops of an update, on lists of boxes (ops.h says what every op has): the rules by which an optimizer
-// changes parameters, and the sums of squares that a step needs before. m and v are the moments as
-// kernels/moments.h reads them from a box's format; w follows from the new ones before they are rounded to
-// it. lr is the step's learning rate times the box's lr_scale, rounded once.
+// changes parameters, the sums of squares that a step needs before, and the digest of state. m and v are the
+// moments as kernels/moments.h reads them from a box's format; w follows from the new ones before they are
+// rounded to it. lr is the step's learning rate times the box's lr_scale, rounded once.
 #pragma once
 #include <span>
 
+#include "kernels/digest.h"
 #include "kernels/op_arguments.h"
 
 namespace trainctl::kernels {
@@ -70,6 +71,25 @@ struct SumSquares {
   static constexpr const char* kName = "sum_squares";
   std::span<const Matrix> boxes;
   double* out = nullptr;
+  OpShape cost_shape() const;
+  double bytes() const;
+  void check() const;
+};
+
+/// A part of a tensor of state.
+struct DigestBox {
+  Matrix data;           ///< of any dtype of 1, 2 or 4 bytes
+  uint64_t tensor = 0;   ///< digest_row
+  int64_t first = 0;     ///< the index of its first element in the tensor
+  int64_t row_step = 0;  ///< what the index grows by from row to row
+};
+
+/// out[i] = sum mod 2^64 over box i of digest_element(digest_row(tensor, first + r row_step), c, bits[r, c])
+///   out     host memory, as of SumSquares
+struct Digest {
+  static constexpr const char* kName = "digest";
+  std::span<const DigestBox> boxes;
+  uint64_t* out = nullptr;
   OpShape cost_shape() const;
   double bytes() const;
   void check() const;

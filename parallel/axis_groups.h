@@ -27,11 +27,19 @@ class AxisGroups {
   void add(AxisSet axis, Communicator& group, bool has_lanes = false) {
     groups_.push_back({axis, &group, has_lanes});
   }
+  /// The same members again, for gathers of weights that must not queue behind what `group` of the axis does.
+  void add_gathers(AxisSet axis, Communicator& group) { gathers_.push_back({axis, &group}); }
   /// Null: no other rank is along that axis.
   Communicator* find(AxisSet axis) const {
     for (const Group& group : groups_)
       if (group.axis == axis) return group.comm;
     return nullptr;
+  }
+  /// The group through which weights are gathered along the axis.
+  Communicator* find_gathers(AxisSet axis) const {
+    for (const Group& group : gathers_)
+      if (group.axis == axis) return group.comm;
+    return find(axis);
   }
   AxisLines lines() const {
     AxisLines lines;
@@ -46,7 +54,7 @@ class AxisGroups {
     Communicator* comm = nullptr;
     bool has_lanes = false;
   };
-  std::vector<Group> groups_;
+  std::vector<Group> groups_, gathers_;
 };
 
 }  // namespace trainctl::parallel

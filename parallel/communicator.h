@@ -73,9 +73,10 @@ class Ticket {
 
 /// The kind of exchanges of device memory in a group, so that a transport can prepare for them.
 enum class Traffic {
-  bulk,   ///< large exchanges between all members
-  edge,   ///< single messages during compute; the transport uses few resources of the device
-  none    ///< none: the group uses only host() and subgroup(). An exchange of device memory is an ENSURE failure
+  bulk,     ///< large exchanges between all members
+  gathers,  ///< the same, for which the next computation waits: they come before others of the rank
+  edge,     ///< single messages during compute; the transport uses few resources of the device
+  none  ///< none: the group uses only host() and subgroup(). An exchange of device memory is an ENSURE failure
 };
 
 /// A group to be made of some members of a communicator. Every member passes the same.
@@ -152,10 +153,11 @@ class Communicator {
   /// device memory connect its members, and are collective over them.
   virtual std::unique_ptr<Communicator> subgroup(const Subgroup& group) = 0;
   /// Connects the members of a group that was made with Subgroup::connects_later, each with those that it will
-  /// exchange device memory with. Collective. Where nobody names any, nothing is made; where members need no
+  /// exchange device memory with. Collective. Where no member names any, nothing is made; where members need no
   /// connection, or have one, it does nothing. A group that never calls it connects at its first exchange or
-  /// sum, to which every member must then come. Error(kPeerLost): names the ranks that did not come.
-  /// Error(kPreflight): the transport's library does not start.
+  /// sum, to which every member must then come. One for which no member named any makes none from then on.
+  /// Error(kPeerLost): names the ranks that did not come. Error(kPreflight): the transport's library does not
+  /// start.
   ///   peers   ranks in the group, without the own; each of them names this one in turn
   virtual void connect(std::span<const int> peers) { (void)peers; }
   /// The same members again, with messages apart from this group's: for a transport that is built on this
@@ -233,9 +235,10 @@ std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communica
 /// What NCCL may take of a device.
 struct NcclSettings {
   /// Thread blocks of one exchange, each of which holds a multiprocessor while it waits for its peer. The
-  /// exchanges of a rank's groups (tp or experts, dp, experts' dp, both directions of two edges) may all wait at
-  /// once: together they must leave room for the compute that they wait for, or neither ends: 3 times 16 and 4
-  /// times 4 of an A100's 108. An edge's messages wait during compute for most of a step, so they get few.
+  /// exchanges of a rank's groups (tp or experts, dp and its gathers, or those of experts' dp, both
+  /// directions of two edges) may all wait at once: together they must leave room for the compute that they
+  /// wait for, or neither ends: 5 times 16 and 4 times 4 of an A100's 108. An edge's messages wait during
+  /// compute for most of a step, so they get few.
   /// NCCL_MAX_CTAS in the environment overrules them.
   int bulk_blocks = 16, edge_blocks = 4;
   std::optional<int> traffic_class;  ///< of the network

@@ -14,13 +14,18 @@ GradientReduction::GradientReduction(const ShardedMemory& memory, LaneGroups& li
       axes_(axes),
       backend_(backend),
       stream_(stream),
-      sums_(backend.create_stream()),
       summed_(backend.create_event()),
       groups_(size_t(memory.groups())),
       last_of_place_(memory.layout.uses.empty() ? 0 : size_t(memory.layout.uses.back().part) + 2),
       reductions_of_(memory.layout.uses.size(), 0) {
-  for (int slot = 0; slot < memory.layout.ring.buckets; ++slot)
-    ring_.emplace_back(memory, slot, lines, backend, stream, *sums_);
+  // The sums of a chunk's reductions go to one place, in order, where there are several.
+  const bool exchanges =
+      std::any_of(lines.begin(), lines.end(), [](const LaneGroup& l) { return l.size() > 1; });
+  const int slots = exchanges ? memory.layout.ring.buckets : 0;
+  for (int i = 0; i < (memory.layout.reduces_lanes() ? std::min(slots, 1) : slots); ++i)
+    sums_.push_back(backend.create_stream_before(kReductionPriority));
+  for (int slot = 0; slot < slots; ++slot)
+    ring_.emplace_back(memory, slot, lines, backend, stream, *sums_[size_t(slot) % sums_.size()]);
 }
 
 void GradientReduction::merge_lane(int use, int lane) {
@@ -149,7 +154,7 @@ void GradientReduction::end_oldest() {
   const Queued& queued = slot_of(0).queued;
   oldest_ = (oldest_ + 1) % ring_.size();
   --under_way_;
-  add_to_earlier(queued, *sums_);
+  add_to_earlier(queued, *sums_.front());
 }
 
 /// From ZeRO-2 on: adds the own sums of the bucket to those of the reductions before, with which they form
@@ -199,8 +204,10 @@ void GradientReduction::finish() {
   // All ranks finish their oldest bucket first, so that no two wait for each other.
   for (go_on(); under_way_ > 0; go_on()) finish_oldest();
   ENSURE(queue_.empty());
-  sums_->record(*summed_);
-  stream_.wait(*summed_);
+  for (const auto& sums : sums_) {
+    sums->record(*summed_);
+    stream_.wait(*summed_);
+  }
   for (Progress& progress : groups_) progress.ready = progress.queued = 0;
   queued_before_ = 0;
   std::fill(last_of_place_.begin(), last_of_place_.end(), LastBucket{});

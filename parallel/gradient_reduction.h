@@ -69,7 +69,9 @@ class GradientReduction {
   const AxisGroups& axes_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
-  const std::unique_ptr<kernels::Stream> sums_;  // the additions, beside the backward pass
+  // The additions, during the backward pass: of each slot of the ring, so that a bucket is copied while the
+  // one before travels; one where lanes are reduced. None: nothing is exchanged.
+  std::vector<std::unique_ptr<kernels::Stream>> sums_;
   const std::unique_ptr<kernels::Event> summed_;
   std::vector<Progress> groups_;
   std::deque<Queued> queue_;  // of this step, not begun yet

@@ -10,6 +10,10 @@
 
 namespace trainctl::parallel::sharding {
 
+/// Priorities of streams (Backend::create_stream_before): the copies and sums of an exchange are short and
+/// come between its messages; a gather is needed by the next computation, a reduction at the end of the step.
+inline constexpr int kReductionPriority = 1, kGatherPriority = 2;
+
 /// What a LaneGroup is used for. Buckets of both may be under way at one time and begin in another order on
 /// each rank, so that they have tags of their own.
 enum class LaneTags { reductions, gathers };
@@ -44,8 +48,12 @@ class LaneGroup {
 using LaneGroups = std::deque<LaneGroup>;
 inline LaneGroups make_lane_groups(const Plan& plan, const AxisGroups& groups, LaneTags tags) {
   LaneGroups result;
+  const bool gathers = tags == LaneTags::gathers;
   for (const LaneLine& line : plan.lines)
-    result.emplace_back(line.axis == 0 ? nullptr : groups.find(line.axis), tags);
+    result.emplace_back(line.axis == 0 ? nullptr
+                        : gathers      ? groups.find_gathers(line.axis)
+                                       : groups.find(line.axis),
+                        tags);
   return result;
 }
 

@@ -256,11 +256,15 @@ class MpiCommunicator final : public Communicator {
     const auto start = Clock::now();
     const auto deadline = deadline_from_now(deadline_s_);
     BackOff back_off;
-    do {
+    // The last look comes behind the deadline and finds nothing new: this process itself may have been stopped
+    // while peers came.
+    size_t unfinished = pending.unfinished;
+    for (bool is_late = false; !poll(pending, what); is_late = Clock::now() > deadline) {
       blocked.update(pending.unfinished, [&](auto report) { each_missing(pending, report); });
-      if (Clock::now() > deadline) throw deadline_error(*this, what, missing(pending), deadline_s_);
+      const bool has_moved = std::exchange(unfinished, pending.unfinished) != pending.unfinished;
+      if (is_late && !has_moved) throw deadline_error(*this, what, missing(pending), deadline_s_);
       back_off.pause();
-    } while (!poll(pending, what));
+    }
     waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
   }
 

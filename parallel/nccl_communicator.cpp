@@ -28,6 +28,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Of streams (Backend::create_stream_before). A message that a computation waits for comes before others.
+constexpr int kBulkPriority = 1, kUrgentPriority = 2;
+
 struct NcclTicket : Ticket::State {
   std::shared_ptr<NcclLink> link;
   std::shared_ptr<NcclPending> pending;   // null after the wait
@@ -55,17 +58,12 @@ class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> host, kernels::Backend& backend, double deadline_s,
                    Traffic traffic, const NcclSettings& settings, bool connects_later)
-      : host_(std::move(host)),
-        backend_(backend),
-        traffic_(traffic),
-        settings_(settings),
-        stream_(backend.create_stream()) {
-    auto* cuda = dynamic_cast<kernels::cuda::CudaStream*>(stream_.get());
-    ENSURE(cuda != nullptr, "{}: NCCL moves memory of the CUDA backend, not of '{}'", name(), backend.name());
-    cuda_stream_ = cuda->handle();
+      : host_(std::move(host)), backend_(backend), traffic_(traffic), settings_(settings) {
     const bool uses_nccl = size() > 1 && traffic != Traffic::none;
     link_ = std::make_shared<NcclLink>(uses_nccl ? &nccl() : nullptr, backend_, name(), deadline_s);
-    if (uses_nccl && !connects_later) join(other_members());
+    if (!uses_nccl) return;
+    (void)stream();  // before those that NCCL makes for any group
+    if (!connects_later) join(other_members());
   }
   ~NcclCommunicator() override { link_->shut_down(); }
 
@@ -89,13 +87,13 @@ class NcclCommunicator final : public Communicator {
     ENSURE(carries(), "{}: made for no traffic", name());
     const auto pairs = match_own(*this, transfers);
     const std::vector<Transfer> messages = in_common_order(transfers);
-    if (!messages.empty() && !has_joined_) join(peers_of(messages));
+    if (!messages.empty()) join_late(peers_of(messages));
     std::vector<int> peers;
     for (const Transfer& t : messages) peers.push_back(world_rank(t.peer));
     Ticket ticket = start(transfers, peers, after, [&] {
       if (!messages.empty()) link_->launch(peers, [&](ncclComm_t comm) { return give(messages, comm); });
       for (const auto& [send, receive] : pairs)
-        if (send.bytes > 0) backend_.copy_on_device(*stream_, receive.data, send.data, send.bytes);
+        if (send.bytes > 0) backend_.copy_on_device(stream(), receive.data, send.data, send.bytes);
     });
     for (const Transfer& t : transfers)
       if (t.kind == Transfer::send) sent_bytes_ += t.bytes;
@@ -110,7 +108,7 @@ class NcclCommunicator final : public Communicator {
              "{}: the sum of {} numbers for {} of {}", name(), r.count, r.root, size());
     if (reductions.empty() || size() == 1) return Ticket();
     ENSURE(carries(), "{}: made for no traffic", name());
-    if (!has_joined_) join(other_members());
+    join_late(other_members());
     const std::vector<int> peers = others();
     Ticket ticket = start(as_transfers(reductions), peers, after, [&] {
       link_->launch(peers, [&](ncclComm_t comm) { return give(reductions, comm); });
@@ -135,7 +133,7 @@ class NcclCommunicator final : public Communicator {
     NcclTicket& own_ticket = own(taken);
     taken.name(what);
     const auto start = Clock::now();
-    link_->set_waited(*own_ticket.pending, what);
+    link_->set_waited(own_ticket.pending, what);
     BackOff back_off;
     BlockedWait blocked(name(), what);
     const std::vector<int>& peers = own_ticket.pending->peers;
@@ -151,13 +149,14 @@ class NcclCommunicator final : public Communicator {
     NcclTicket& own_ticket = own(taken);
     taken.name(what);
     link_->check();
-    link_->set_waited(*own_ticket.pending, what, then);
+    link_->set_waited(own_ticket.pending, what, then);
     then.wait(*own_ticket.pending->done);
     collect(own_ticket);   // the link keeps it under watch
   }
 
   void connect(std::span<const int> peers) override {
     if (size() == 1 || !carries() || has_joined_) return;
+    was_connected_ = true;
     int64_t ranks_with_peers = peers.empty() ? 0 : 1;
     all_sum(*host_, {&ranks_with_peers, 1}, kInternalTag);
     if (ranks_with_peers > 0) join({peers.begin(), peers.end()});
@@ -172,6 +171,26 @@ class NcclCommunicator final : public Communicator {
 
  private:
   bool carries() const { return size() == 1 || traffic_ != Traffic::none; }
+
+  /// Where data flow there is a stream; others would share the few queues of the device with it.
+  kernels::Stream& stream() {
+    if (stream_) return *stream_;
+    stream_ = backend_.create_stream_before(traffic_ == Traffic::bulk ? kBulkPriority : kUrgentPriority);
+    auto* cuda = dynamic_cast<kernels::cuda::CudaStream*>(stream_.get());
+    ENSURE(cuda != nullptr, "{}: NCCL moves memory of the CUDA backend, not of '{}'", name(),
+           backend_.name());
+    cuda_stream_ = cuda->handle();
+    return *stream_;
+  }
+
+  /// At a first exchange that was not announced. NCCL's start takes and frees memory, which waits for
+  /// everything under way on the device: not within a step.
+  void join_late(const std::vector<int>& peers) {
+    if (has_joined_) return;
+    ENSURE(!was_connected_, "{}: an exchange, where no member named a peer when its members were connected",
+           name());
+    join(peers);
+  }
 
   std::vector<int> other_members() const {
     std::vector<int> members;
@@ -217,12 +236,12 @@ class NcclCommunicator final : public Communicator {
     if (after) {
       std::unique_ptr<kernels::Event> before = link_->take_event();
       after->record(*before);
-      stream_->wait(*before);
+      stream().wait(*before);
       link_->give_back(std::move(before));
     }
-    stream_->record(*pending->started);
+    stream().record(*pending->started);
     give_work();
-    stream_->record(*pending->done);
+    stream().record(*pending->done);
     link_->add(pending);
     ticket->link = link_;
     ticket->pending = pending;
@@ -279,7 +298,7 @@ class NcclCommunicator final : public Communicator {
     for (const Transfer& t : messages) {
       const ncclResult_t result = t.kind == Transfer::send ? api.send(t.data, t.bytes, ncclUint8, t.peer, comm, cuda_stream_)
                                                            : api.receive(t.data, t.bytes, ncclUint8, t.peer, comm, cuda_stream_);
-      if (result != ncclSuccess && result != ncclInProgress) return result;
+      if (result != ncclSuccess) return result;
     }
     return ncclSuccess;
   }
@@ -290,7 +309,7 @@ class NcclCommunicator final : public Communicator {
       const ncclDataType_t type = r.dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
       const ncclResult_t result =
           nccl().reduce(r.data, r.data, size_t(r.count), type, ncclSum, r.root, comm, cuda_stream_);
-      if (result != ncclSuccess && result != ncclInProgress) return result;
+      if (result != ncclSuccess) return result;
     }
     return ncclSuccess;
   }
@@ -310,10 +329,11 @@ class NcclCommunicator final : public Communicator {
   kernels::Backend& backend_;
   const Traffic traffic_;
   const NcclSettings settings_;
-  std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<kernels::Stream> stream_;  // null: nothing to move yet
   cudaStream_t cuda_stream_ = nullptr;
   std::shared_ptr<NcclLink> link_;
   bool has_joined_ = false;   // or tried to
+  bool was_connected_ = false;
   double waited_s_ = 0;
   uint64_t sent_bytes_ = 0;
 };

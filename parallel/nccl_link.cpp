@@ -40,6 +40,15 @@ void set_traffic_class(Config& config, int traffic_class) {
 
 }  // namespace
 
+/// NCCL's start, in its own thread: it waits for all members, and there is no handle yet to abort it by.
+struct NcclLink::Start {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool has_ended = false, given_up = false;
+  ncclResult_t result = ncclSuccess;
+  ncclComm_t comm = nullptr;
+};
+
 /// An abort that runs in its own thread, which may outlive all other objects.
 struct NcclLink::Abort {
   std::mutex mutex;
@@ -58,41 +67,69 @@ NcclLink::~NcclLink() { shut_down(); }
 void NcclLink::join(const ncclUniqueId& id, int rank, int size, const std::vector<int>& others,
                     int most_blocks, std::optional<int> traffic_class) {
   constexpr const char* kWhat = "start NCCL";
-  {
-    const std::lock_guard lock(mutex_);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.maxCTAs = most_blocks;
-    if (traffic_class) set_traffic_class(config, *traffic_class);
-    must(api_->comm_init_rank_config(&comm_, size, id, rank, &config), kWhat, others);
-  }
-  finish_call(kWhat, others);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.maxCTAs = most_blocks;
+  if (traffic_class) set_traffic_class(config, *traffic_class);
+  const auto start = std::make_shared<Start>();
+  std::thread([start, api = api_, id, rank, size, config, device = device_]() mutable {
+    (void)cudaSetDevice(device);
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = api->comm_init_rank_config(&comm, size, id, rank, &config);
+    const std::lock_guard lock(start->mutex);
+    start->result = result, start->comm = comm, start->has_ended = true;
+    start->ended.notify_all();
+    if (start->given_up && comm) api->comm_abort(comm);
+  }).detach();
+  const auto begin = nccl_now();
+  BlockedWait blocked(name_, kWhat);
+  note_missing(blocked, others);
+  std::unique_lock waiting(start->mutex);
+  while (!start->has_ended && seconds_since(begin) <= deadline_s_) start->ended.wait_for(waiting, kLookEvery);
+  start->given_up = !start->has_ended;
+  const std::lock_guard lock(mutex_);
+  comm_ = start->comm;
+  if (start->given_up) fail(deadline_error(name_, kWhat, others, deadline_s()));
+  if (failure_) start_abort();  // another link of the rank may have failed meanwhile
+  throw_if_failed();
+  must(start->result, kWhat, others);
 }
 
-/// The result of a call; ncclInProgress is not an error. Mutex held.
+/// Mutex held.
 void NcclLink::must(ncclResult_t result, const char* what, const std::vector<int>& peers) {
-  if (result == ncclSuccess || result == ncclInProgress) return;
+  if (result == ncclSuccess) return;
   fail(nccl_error(result, what, peers));
   throw_if_failed();
 }
 
-/// Waits until NCCL has accepted the last call.
-void NcclLink::finish_call(const char* what, const std::vector<int>& peers) {
-  const auto start = nccl_now();
-  BackOff back_off;
-  std::optional<BlockedWait> blocked;
-  for (;; back_off.pause()) {
+/// Nothing may abort the handle that a thread is using, but a launch past its deadline, which hangs.
+ncclComm_t NcclLink::begin_launch(const std::vector<int>& peers) {
+  ncclComm_t comm = nullptr;
+  {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
-    const ncclResult_t state = async_state();
-    if (state == ncclSuccess) return;
-    if (!blocked) blocked.emplace(name_, what);
-    blocked->update(peers.size(), [&](auto report) { std::for_each(peers.begin(), peers.end(), report); });
-    must(state, what, peers);
-    if (seconds_since(start) <= deadline_s_) continue;
-    fail(deadline_error(name_, what, peers, deadline_s()));
-    throw_if_failed();
+    launch_ = {nccl_now(), peers};
+    comm = comm_;
   }
+  watch_->wake();
+  return comm;
+}
+
+void NcclLink::end_launch(ncclResult_t result, const std::vector<int>& peers) {
+  const std::lock_guard lock(mutex_);
+  launch_.reset();
+  if (failure_) start_abort();
+  throw_if_failed();
+  must(result, kLaunch, peers);
+}
+
+/// Mutex held.
+void NcclLink::look_at_launch() {
+  if (!launch_ || seconds_since(launch_->since) <= deadline_s_) return;
+  const std::vector<int> peers = launch_->peers;
+  launch_.reset();  // it ends by the abort
+  if (failure_) return start_abort();
+  fail(deadline_error(name_, kLaunch, peers, deadline_s()));
 }
 
 ncclResult_t NcclLink::async_state() {
@@ -147,18 +184,21 @@ void NcclLink::give_back(std::unique_ptr<kernels::Event> event) {
   events_.push_back(std::move(event));
 }
 
-void NcclLink::set_waited(NcclPending& pending, const char* what) {
+void NcclLink::set_waited(const std::shared_ptr<NcclPending>& pending, const char* what) {
   const std::lock_guard lock(mutex_);
-  pending.what = what;
-  pending.waited_at = nccl_now();
+  pending->what = what;
+  pending->waited_at = nccl_now();
+  waited_.push_back(pending);
 }
 
-void NcclLink::set_waited(NcclPending& pending, const char* what, kernels::Stream& stream) {
+void NcclLink::set_waited(const std::shared_ptr<NcclPending>& pending, const char* what,
+                          kernels::Stream& stream) {
   std::unique_ptr<kernels::Event> needed = take_event();
   stream.record(*needed);
   const std::lock_guard lock(mutex_);
-  pending.what = what;
-  pending.needed = std::move(needed);
+  pending->what = what;
+  pending->needed = std::move(needed);
+  unreached_.push_back(pending);
 }
 
 bool NcclLink::is_done(NcclPending& pending) {
@@ -171,7 +211,7 @@ bool NcclLink::is_done(NcclPending& pending) {
 bool NcclLink::look() {
   const std::lock_guard lock(mutex_);
   look_locked();
-  return !failure_ && !pending_.empty();
+  return launch_ || (!failure_ && !pending_.empty());
 }
 
 void NcclLink::check() {
@@ -181,30 +221,25 @@ void NcclLink::check() {
 }
 
 void NcclLink::look_locked() {
+  look_at_launch();
   if (failure_) return;
   try {
-    while (!pending_.empty() && pending_.front()->done->reached()) {
+    for (; !pending_.empty() && pending_.front()->done->reached(); ++entries_seen_) {
       const std::shared_ptr<NcclPending> done = std::move(pending_.front());
       pending_.pop_front();
       done->finished = true;
       if (done->released) recycle(*done);
     }
-    const NcclPending* head = pending_.empty() ? nullptr : pending_.front().get();
+    NcclPending* const head = pending_.empty() ? nullptr : pending_.front().get();
     if (const ncclResult_t state = async_state(); state != ncclSuccess && state != ncclInProgress)
       return fail(nccl_error(state, head ? head->what : "watch", head ? head->peers : std::vector<int>{}));
+    look_at_waits();
     if (!head) return note_wait(nullptr, "");
-    if (!head->started_at && head->started->reached()) pending_.front()->started_at = nccl_now();
-    look_for_waiting_streams();
-    std::optional<Clock::time_point> waited_at;   // the earliest wait for it or for one behind it
-    std::string what;
-    for (const auto& p : pending_)
-      if (p->waited_at && (!waited_at || *p->waited_at < *waited_at)) {
-        waited_at = p->waited_at;
-        what = p->what;
-      }
-    if (head->peers.empty() || !head->started_at || !waited_at) return note_wait(nullptr, "");
-    const double waited_s = seconds_since(std::max(*head->started_at, *waited_at));
-    const std::string& awaited = head->waited_at ? head->what : what;
+    if (!head->started_at && head->started->reached()) head->started_at = nccl_now();
+    if (head->peers.empty() || !head->started_at || waited_.empty()) return note_wait(nullptr, "");
+    const NcclPending& earliest = *waited_.front();  // the wait for it or for one behind it
+    const double waited_s = seconds_since(std::max(*head->started_at, *earliest.waited_at));
+    const std::string awaited = head->waited_at ? head->what : earliest.what;
     note_wait(waited_s > kLongWaitS ? head : nullptr, awaited);
     if (waited_s <= deadline_s_) return;
     fail(deadline_error(name_, awaited, head->peers, deadline_s()));
@@ -213,14 +248,18 @@ void NcclLink::look_locked() {
   }
 }
 
-/// The device reaches waits in the order of the exchanges, so the search ends at the first one that it has
-/// not reached.
-void NcclLink::look_for_waiting_streams() {
-  for (const auto& p : pending_) {
-    if (!p->needed || p->waited_at) continue;
-    if (!p->needed->reached()) return;
+/// Leaves at the front of `waited_` the unfinished exchange whose wait began first. Each entry is gone over
+/// once: the device comes to waits in the order in which they were enqueued, so the search ends at the first
+/// one that it has not come to.
+void NcclLink::look_at_waits() {
+  for (; !unreached_.empty(); unreached_.pop_front(), ++entries_seen_) {
+    const std::shared_ptr<NcclPending>& p = unreached_.front();
+    if (p->finished) continue;
+    if (!p->needed->reached()) break;
     p->waited_at = nccl_now();
+    waited_.push_back(p);
   }
+  for (; !waited_.empty() && waited_.front()->finished; ++entries_seen_) waited_.pop_front();
 }
 
 /// What the device waits for, or nothing. A link that fails leaves its last wait on record.
@@ -253,10 +292,17 @@ void NcclLink::abandon(NcclPending& pending) {
   await_abort();
 }
 
-void NcclLink::fail(const Error& error) {
+/// here: of this link, so that the rank's others do not know of it yet. Mutex held.
+void NcclLink::fail(const Error& error, bool here) {
   if (failure_) return;
   failure_.emplace(error);
-  start_abort();
+  if (!launch_) start_abort();  // else at its end
+  if (here) watch_->spread(backend_, error);
+}
+
+void NcclLink::fail_with(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  fail(error, false);
 }
 
 void NcclLink::start_abort() {
@@ -289,7 +335,7 @@ void NcclLink::shut_down() {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_.emplace(ErrorCode::kInternal, name_ + ": the communicator has ended");
     start_abort();
-    pending_.clear();
+    pending_.clear(), unreached_.clear(), waited_.clear();
   }
   await_abort();
 }
@@ -305,7 +351,7 @@ std::shared_ptr<NcclWatch> NcclWatch::of_process() {
 
 NcclWatch::~NcclWatch() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(sleep_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -314,6 +360,7 @@ NcclWatch::~NcclWatch() {
 
 void NcclWatch::add(NcclLink& link) {
   const std::lock_guard lock(mutex_);
+  link.number_ = links_added_++;
   links_.push_back(&link);
 }
 
@@ -324,16 +371,33 @@ void NcclWatch::remove(NcclLink& link) {
 
 void NcclWatch::wake() {
   if (awake_.exchange(true)) return;
-  const std::lock_guard lock(mutex_);   // the thread must not miss it before its sleep
+  const std::lock_guard lock(sleep_);  // the thread must not miss it before its sleep
   wake_.notify_all();
 }
 
+void NcclWatch::spread(const kernels::Backend& backend, const Error& error) {
+  {
+    const std::lock_guard lock(sleep_);
+    failures_.push_back({&backend, links_added_, error});
+  }
+  wake();
+}
+
 void NcclWatch::run() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    wake_.wait(lock, [this] { return stopping_ || awake_; });
-    if (wake_.wait_for(lock, kLookEvery, [this] { return stopping_; })) return;
-    awake_ = false;
+  for (;;) {
+    std::vector<Failure> failures;
+    {
+      std::unique_lock lock(sleep_);
+      wake_.wait(lock, [this] { return stopping_ || awake_; });
+      if (wake_.wait_for(lock, kLookEvery, [this] { return stopping_; })) return;
+      awake_ = false;
+      failures.swap(failures_);
+    }
+    const std::lock_guard lock(mutex_);
+    for (const Failure& failure : failures)
+      for (NcclLink* link : links_)
+        if (&link->backend_ == failure.backend && link->number_ < failure.links_before)
+          link->fail_with(failure.error);
     for (NcclLink* link : links_)
       if (link->look()) awake_ = true;
   }

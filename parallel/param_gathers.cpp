@@ -24,13 +24,13 @@ ParamGathers::ParamGathers(const ShardedMemory& memory, LaneGroups& lines, kerne
     : waits_on_device_(std::any_of(lines.begin(), lines.end(),
                                    [](const LaneGroup& line) { return line.waits_on_device(); })),
       stream_(stream),
-      moves_(backend.create_stream()),
       changed_(backend.create_event()) {
   std::vector<int> groups;
   for (int g = 0; g < memory.layout.groups(); ++g)
     if (gathers_params(memory.layout, g)) groups.push_back(g);
   for (const GatherBucket& bucket : gather_buckets(memory.layout, groups))
     gathers_.push_back({bucket, backend.create_event()});
+  if (!gathers_.empty()) moves_ = backend.create_stream_before(kGatherPriority);
   if (!gathers_.empty())
     for (int slot = 0; slot < memory.layout.ring.buckets; ++slot)
       ring_.emplace_back(memory, slot, lines, backend, *moves_);
@@ -38,8 +38,10 @@ ParamGathers::ParamGathers(const ShardedMemory& memory, LaneGroups& lines, kerne
 }
 
 void ParamGathers::weights_changed() {
-  stream_.record(*changed_);
-  moves_->wait(*changed_);
+  if (moves_) {
+    stream_.record(*changed_);
+    moves_->wait(*changed_);
+  }
   allowed_ = begun_ = ended_ = awaited_ = 0;
 }
 

@@ -46,7 +46,7 @@ class ParamGathers final : public WeightGathers {
   };
   const bool waits_on_device_;
   kernels::Stream& stream_;
-  const std::unique_ptr<kernels::Stream> moves_;  // the copies, beside the forward pass
+  std::unique_ptr<kernels::Stream> moves_;  // the copies, during the forward pass; null: there are none
   const std::unique_ptr<kernels::Event> changed_;
   std::vector<Gather> gathers_;  // of all that AdamW does not write on every rank
   std::deque<BucketGather> ring_;

@@ -8,7 +8,7 @@ PartGathers::PartGathers(const ShardedMemory& memory, LaneGroups& lines, kernels
                          kernels::Stream& stream)
     : layout_(memory.layout),
       stream_(stream),
-      moves_(backend.create_stream()),
+      moves_(backend.create_stream_before(kGatherPriority)),
       place_free_(backend.create_event()) {
   list_parts(memory.layout, backend);
   for (int slot = 0; slot < layout_.plan.gather_ring.buckets; ++slot)

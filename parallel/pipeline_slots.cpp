@@ -54,7 +54,8 @@ SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batche
   return plan;
 }
 
-std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPlan& slots, bool own_edges) {
+std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPlan& slots, bool own_edges,
+                                            bool early) {
   std::vector<std::vector<size_t>> posts(program.size());
   std::vector<std::vector<size_t>> free_at,
       ready_at;   // [virtual_stage][input], [virtual_stage][micro_batch]: the instruction before which it is
@@ -72,7 +73,7 @@ std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPl
     if (op == Op::backward_weight && input >= 0) free_at[size_t(virtual_stage)][size_t(input)] = i + 1;
     const size_t edge = own_edges ? size_t(virtual_stage) : 0;
     const auto post = [&](size_t& last, size_t earliest) {
-      last = std::max(last, earliest);
+      last = early ? std::max(last, earliest) : i;
       posts[last].push_back(i);
     };
     if (op == Op::receive_activation)

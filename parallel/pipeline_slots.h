@@ -23,7 +23,8 @@ SlotPlan plan_slots(const Program& program, int virtual_stages, int micro_batche
 /// that of a gradient after its own forward (it cannot be sent before). No receive begins before an earlier
 /// one of its kind, so that messages keep their order; own_edges: and of its virtual stage, each of which has
 /// edges of its own (a V). A receive instruction itself only waits for its message.
+/// early: false: a receive begins directly before it is waited for.
 std::vector<std::vector<size_t>> plan_posts(const Program& program, const SlotPlan& slots,
-                                            bool own_edges = false);
+                                            bool own_edges = false, bool early = true);
 
 }  // namespace trainctl::parallel

@@ -110,7 +110,8 @@ void ShardedMemory::build_state_chunks() {
   for (const auto& [g, c, saved_here] : owned_) {
     const GroupMemory& memory = groups_[size_t(g)];
     const int64_t at = c.offset - layout.state_begin(g);
-    ShardedParams::StateChunk s{.param = c.where.param, .chunk = c.where.chunk, .box = c.where.global};
+    ShardedParams::StateChunk s{
+        .param = c.where.param, .chunk = c.where.chunk, .use = c.use, .box = c.where.global};
     s.rows = group(g).key.states;
     s.first_block = c.first_block;
     s.weight = own_weight(g, c);

@@ -1,5 +1,7 @@
 #include "parallel/sharded_params.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "parallel/gradient_reduction.h"
@@ -94,7 +96,12 @@ ShardedParams::ShardedParams(Layout layout, const AxisGroups& groups, kernels::B
     : impl_(std::make_unique<Impl>(std::move(layout), groups, backend, stream)) {}
 ShardedParams::~ShardedParams() = default;
 
-int ShardedParams::use_count() const { return int(impl_->memory.layout.uses.size()); }
+int ShardedParams::use_count() const { return int(uses().size()); }
+const std::vector<ParamUse>& ShardedParams::uses() const { return impl_->memory.layout.uses; }
+AxisSet ShardedParams::dealt_axis(int use) const {
+  const Layout& layout = impl_->memory.layout;
+  return layout.options.zero_stage == 0 ? 0 : layout.line_of(impl_->memory.group_of(use)).axis;
+}
 bool ShardedParams::shards_weights() const { return impl_->memory.layout.shards_weights(); }
 Matrix ShardedParams::weight(int use) const { return impl_->memory.weight(use); }
 Matrix ShardedParams::gradient(int use, int lane) const {
@@ -156,6 +163,18 @@ void ShardedParams::add_gradient_squares(ExactSum& squares) {
   impl_->backend.run(impl_->stream, kernels::SumSquares{.boxes = boxes, .out = sums});
   impl_->stream.synchronize();
   for (size_t i = 0; i < boxes.size(); ++i) squares.add(sums[i]);
+}
+
+int ShardedParams::last_bad_gradient() const {
+  const double* const sums = static_cast<const double*>(impl_->squares->data());
+  int last = -1;
+  size_t box = 0;
+  for (size_t i = 0; i < state_chunks().size(); ++i) {
+    const StateChunk& c = state_chunks()[i];
+    if (!c.saved_here || impl_->rule_of(i) == UpdateRule::balance) continue;
+    if (!std::isfinite(sums[box++])) last = std::max(last, c.param);
+  }
+  return last;
 }
 
 void ShardedParams::step(const UpdateStep& step) {

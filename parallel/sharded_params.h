@@ -136,6 +136,9 @@ class ShardedParams {
                             const ShardingOptions& options, const AxisLines& lines);
 
   int use_count() const;
+  const std::vector<ParamUse>& uses() const;
+  /// Along which each rank has the state of chunks of its own, dealt out; 0: each has that of all chunks.
+  AxisSet dealt_axis(int use) const;
   /// Whether compute copies are kept by their owners alone, and gathered for each use (ZeRO-3).
   bool shards_weights() const;
   /// The compute copy [local rows, cols]. A tied second use on the same rank has that of the first use, but
@@ -176,6 +179,10 @@ class ShardedParams {
   /// `balance`. Of all ranks together every chunk is counted once, and its sum does not depend on the mesh.
   /// Waits for the stream.
   void add_gradient_squares(ExactSum& squares);
+  /// The last parameter with a gradient that is not finite, of the chunks that this rank counts; -1: none.
+  /// As add_gradient_squares has found them in this step. The backward pass runs from the last to the first,
+  /// and what one parameter's gradient is made of goes into those before it.
+  int last_bad_gradient() const;
   /// Updates the chunks whose state is on this rank. Call it after finish_reduction. Where a matrix is cut
   /// over the tensor axis and its rule needs the whole, collective along that axis.
   void step(const UpdateStep& step);
@@ -199,6 +206,7 @@ class ShardedParams {
   /// A chunk whose optimizer state is on this rank.
   struct StateChunk {
     int param = 0, chunk = 0;
+    int use = 0;  ///< of the parameter on this rank, the first one
     Box box;
     StateRows rows = kAdamW;
     std::vector<std::byte*> states;          ///< [row]: on the device, as box_of says; null: weights_alone

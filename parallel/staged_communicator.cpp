@@ -12,6 +12,7 @@
 //    its transfers move together, so a full pool delays but never deadlocks.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "parallel/back_off.h"
 #include "parallel/communicator.h"
@@ -127,8 +128,10 @@ class StagedCommunicator final : public Communicator {
     waited_s_ += std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  /// True when the wait is over. The clock of the deadline begins when the exchange could begin.
-  bool poll(const StagedExchange& e, const char* what, kernels::Stream* then, Clock::time_point start) {
+  /// True when the wait is over. The clock of the deadline begins when the exchange could begin. What ends the
+  /// wait is a look behind it with nothing new: this process itself may have been stopped while peers came.
+  bool poll(StagedExchange& e, const char* what, kernels::Stream* then, Clock::time_point start) {
+    const bool is_late = e.ready && seconds_since(std::max(start, e.ready_at)) > deadline_s();
     engine_->progress();
     if (e.error) throw_as(e.error, what);
     if (e.copies_given) {
@@ -136,7 +139,8 @@ class StagedCommunicator final : public Communicator {
       then->wait(*e.done);
       return true;
     }
-    if (e.ready && seconds_since(std::max(start, e.ready_at)) > deadline_s()) {
+    const bool has_moved = std::exchange(e.moves_seen, e.moves) != e.moves;
+    if (is_late && !has_moved) {
       const std::vector<int> missing = missing_ranks(e);
       if (!missing.empty()) throw deadline_error(*this, what, missing, deadline_s());
     }

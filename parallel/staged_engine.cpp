@@ -240,6 +240,7 @@ bool Engine::advance(StagedExchange& e, bool may_take_slots) {
     mover_.record_arrivals(*e.done);
     e.copies_given = true;
   }
+  e.moves += moved;
   return moved;
 }
 

@@ -49,6 +49,7 @@ struct StagedExchange {
   bool self_copied = false;
   bool stream_waits =
       false;  // copies to the device may be given to the copy stream before `after` is reached
+  size_t moves = 0, moves_seen = 0;  // looks that moved something: of any thread, and known to its waiter
   bool copies_given = false;  // what remains is the device's own work
   size_t unfinished = 0;      // ops
   std::exception_ptr error;

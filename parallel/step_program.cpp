@@ -12,7 +12,7 @@ class StepWriter {
       : shape_(shape),
         schedule_(schedule),
         slots_(slots),
-        posts_(plan_posts(schedule, slots, virtual_stages_of(shape.pipeline).v_shaped)),
+        posts_(plan_posts(schedule, slots, virtual_stages_of(shape.pipeline).v_shaped, shape.early_receives)),
         turns_(shape, schedule) {
     for (const int n : slots.slots) {
       sent_activation_.emplace_back(size_t(n), -1);

@@ -76,6 +76,7 @@ struct StepShape {
   /// on: those of a lane), and their memory claimed before the first of these; 0: once, when those of all are
   /// in them.
   int reduced_together = 0;
+  bool early_receives = true;     ///< see plan_posts
   bool shares_gradients = false;  ///< parts take turns in the memory for gradients
   bool gathers = false;           ///< owners send new weights to all ranks (ZeRO), through the memory that
                                   ///< gradients use later; otherwise the optimizer writes them in place

@@ -37,7 +37,7 @@ for tool in patchelf zstd readelf objdump strip ompi_info; do
 done
 
 # ---- what goes in ---------------------------------------------------------------------------------------------------------------------
-test_programs=(test_gpu bench_cuda_kernels)
+test_programs=(test_gpu bench_cuda_kernels bench_gpu_streams)
 if [ -n "$toolkit" ]; then
   [ $make = 1 ] || die "--cuda chooses the toolkit of the build, and --no-build asks for none; leave one of them out"
   [ -x "$toolkit/bin/nvcc" ] || die "--cuda $toolkit has no bin/nvcc; give the folder of a CUDA toolkit, such as /usr/local/cuda-12.9"

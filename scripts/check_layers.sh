@@ -112,7 +112,7 @@ awk -v table="$table" '
     only(header, "^cuda_|^nvtx3/", "kernels/cuda/ parallel/nccl_")
     only(header, "^cublas", "kernels/cuda/")
     only(header, "^CLI/", "cmd/")
-    only(header, "^curl/", "ckpt/s3_client.cpp")
+    only(header, "^curl/", "ckpt/curl_library.h")
     only(header, "^httplib", "runtime/observe/live/live_server.cpp")
     only(header, "(^|/)dnnl[a-z_]*\\.h", "kernels/cpu/")
     if (header ~ /^nlohmann\//) json[++jsons] = FILENAME ":" FNR

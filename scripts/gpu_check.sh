@@ -26,6 +26,7 @@ parts=(
   "golden|80|70|golden curves, f32 within 5e-4 and bf16 within 2e-2, on one rank and on TP2 x PP2 x DP2 that share a GPU"
   "bits|90|65|equal bits on every width, schedule, ZeRO stage, bucket and recomputation; CPU and GPU continue each other"
   "steps|150|50|tokens per second and MFU of a training step"
+  "streams|20|15|several streams of a GPU: hardware queues, spinning blocks, small kernels next to products, calls of NCCL"
   "kernels|45|35|every op in shares of copy bandwidth and product rate"
   "sanitizer|60|25|compute-sanitizer: memory errors and races of the kernel tests"
   "peer|80|0|the same steps in PyTorch"
@@ -50,8 +51,14 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-whole=$([ $quick = 1 ] && echo 270 || echo 540)
-limit_of() { local l q; IFS='|' read -r _ l q _ <<<"$1"; if [ $quick = 1 ]; then echo "$q"; else echo "$l"; fi; }
+# GPU_CHECK_TIMES: all limits so many times as long, for a machine that is busy with other work.
+times=${GPU_CHECK_TIMES:-1}
+whole=$(($([ $quick = 1 ] && echo 270 || echo 540) * times))
+limit_of() {
+  local l q
+  IFS='|' read -r _ l q _ <<<"$1"
+  if [ $quick = 1 ]; then echo $((q * times)); else echo $((l * times)); fi
+}
 
 # ---- what parts leave: rows of "label, key, value, key, value ...", separated by tabs --------------------------------------------------
 row() { local IFS=$'\t'; printf '%s\n' "$*" >>"$OUT/parts/$part.rows"; }
@@ -191,18 +198,34 @@ part_steps() {
   return "$status"
 }
 
+# cells_of LINE: sets `cells` to the keys and values of a flat JSON object; lists are left out
+cells_of() {
+  cells=()
+  while IFS=$'\t' read -r key value; do cells+=("$key" "$value"); done < <(
+    grep -o '"[a-z_A-Z0-9]*": *\("[^"]*"\|[-0-9.eE+]*[0-9]\)' <<<"$1" | sed 's/^"\([^"]*\)": */\1\t/; s/\t"\(.*\)"$/\t\1/')
+}
+
 part_kernels() {
   [ -x "$BENCH" ] || { say "bench_cuda_kernels is not built"; return 77; }
   local status
   "$BENCH" | tee kernels.jsonl
   status=${PIPESTATUS[0]}
-  # Flat JSON objects, one a line, that begin with the model and the op; lists are left out.
-  while IFS= read -r line; do
-    local cells=()
-    while IFS=$'\t' read -r key value; do cells+=("$key" "$value"); done < <(
-      grep -o '"[a-z_A-Z0-9]*": *\("[^"]*"\|[-0-9.eE+]*[0-9]\)' <<<"$line" | sed 's/^"\([^"]*\)": */\1\t/; s/\t"\(.*\)"$/\t\1/')
+  while IFS= read -r line; do   # each begins with the model and the op
+    cells_of "$line"
     if [ ${#cells[@]} -gt 4 ]; then row "${cells[1]} ${cells[3]}" "${cells[@]:4}"; fi
   done <kernels.jsonl
+  return "$status"
+}
+
+part_streams() {
+  [ -x "$STREAMS" ] || { say "bench_gpu_streams is not built"; return 77; }
+  local status
+  "$STREAMS" | tee streams.jsonl
+  status=${PIPESTATUS[0]}
+  while IFS= read -r line; do   # each begins with its part
+    cells_of "$line"
+    if [ ${#cells[@]} -gt 2 ]; then row "${cells[1]}" "${cells[@]:2}"; fi
+  done <streams.jsonl
   return "$status"
 }
 
@@ -323,13 +346,15 @@ started=$(date +%s)
 if [ -n "$bundle" ]; then
   TOP=$(cd "$bundle" && pwd) || exit 2
   BUNDLE=$TOP TRAINCTL=$TOP/bin/trainctl TEST_GPU=$TOP/bin/test_gpu BENCH=$TOP/bin/bench_cuda_kernels
+  STREAMS=$TOP/bin/bench_gpu_streams
 else
   TOP=$here BUNDLE=""
   build=${TRAINCTL_BUILD:-$here/build}
   TRAINCTL=$build/trainctl TEST_GPU=$build/test/test_gpu BENCH=$build/bench_cuda_kernels
+  STREAMS=$build/bench_gpu_streams
   say "building in $build"
   if ! { cmake -S "$here" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRAINCTL_CUDA=ON &&
-    timeout $((whole / 2)) cmake --build "$build" --target trainctl test_gpu bench_cuda_kernels -- -j "$(nproc)"; } >"$OUT/build.log" 2>&1; then
+    timeout $((whole / 2)) cmake --build "$build" --target trainctl test_gpu bench_cuda_kernels bench_gpu_streams -- -j "$(nproc)"; } >"$OUT/build.log" 2>&1; then
     tail -n 20 "$OUT/build.log"
     say "the build failed or took longer than $((whole / 2)) s; call again to go on with it. The whole log: $OUT/build.log"
     exit 1
@@ -337,7 +362,7 @@ else
 fi
 [ -x "$TRAINCTL" ] || { say "$TRAINCTL is missing; make the bundle with --tests"; exit 2; }
 ln -sfn "$TOP/test/golden" "$OUT/work/golden"
-export OUT TOP BUNDLE TRAINCTL TEST_GPU BENCH
+export OUT TOP BUNDLE TRAINCTL TEST_GPU BENCH STREAMS
 arguments=()
 [ $quick = 0 ] || arguments=(--quick)
 for entry in "${parts[@]}"; do

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Runs ctest entries many times beside a load, to find tests that a busy machine can fail. Prints a table.
-#   scripts/repeat.sh [-n TIMES] [-l PROCESSES] CTEST-ARGUMENTS    20 times, beside 8 that keep a core busy
+#   scripts/repeat.sh [-n TIMES] [-l PROCESSES] [-s] CTEST-ARGUMENTS    20 times, beside 8 that keep a core busy
+# -s: threads stop at random, too (test/support/stalls), otherwise each time; a build without sanitizers.
 # For example: scripts/repeat.sh -R '^runtime_'. Ends with 1 where an entry failed; build/repeat/ has its output.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-times=20 load=8
-while getopts n:l: option 2>/dev/null; do
+times=20 load=8 stalls=
+while getopts n:l:s option 2>/dev/null; do
   case $option in
     n) times=$OPTARG ;;
     l) load=$OPTARG ;;
+    s) stalls=1 ;;
     *) OPTIND=$((OPTIND - 1)); break ;;
   esac
 done
@@ -23,9 +25,11 @@ for ((i = 0; i < load; ++i)); do
   (while :; do :; done) &
   busy+=($!)
 done
+[ -z "$stalls" ] || c++ -std=c++20 -O1 -shared -fPIC -o "$out/stalls.so" "$root/test/support/stalls/stalls.cpp" -ldl
 cd "$build"
 for ((i = 1; i <= times; ++i)); do
-  ctest --output-on-failure -j "$(nproc)" --output-junit "$out/$i.xml" "$@" >"$out/$i.log" 2>&1 ||
+  ${stalls:+env "TRAINCTL_STALLS=$i" "LD_PRELOAD=$out/stalls.so"} \
+    ctest --output-on-failure -j "$(nproc)" --output-junit "$out/$i.xml" "$@" >"$out/$i.log" 2>&1 ||
     echo "time $i failed: $out/$i.log"
 done
 row='s/^.*<testcase name="\([^"]*\)".* time="\([^"]*\)" status="\([a-z]*\)".*$/\1 \3 \2/p'

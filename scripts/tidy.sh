@@ -9,7 +9,7 @@
 #   goals      a test file begins with what it shows (Goal) and how (Method)
 #   tests      a test takes its temporary folder, its seed and the limits of its errors from test/support
 #   seams      the operating system's calls for processes, locks, mapped memory and time are made in the files of SEAMS only
-#   paths      a source path in a comment or a document exists
+#   paths      a source path in a comment or a document exists, and a function where a walk says it is
 #   words      no mark of unfinished work (TODO, FIXME); of words that the English of this code leaves out at most OLD_WORDS
 #
 # Prints FILE:LINE and the broken rule for each violation and exits 1.
@@ -24,8 +24,8 @@ FORMATTED="test/support/*.h test/support/*.cpp test/runtime/supervise/simulation
 # runtime/base/file_system.h, and the owners of memory listed here. Communicators are a seam themselves.
 SEAMS='\b(v?fork|posix_spawnp?|exec(ve?|vpe?|l|le|lp)|waitp?id)\( | runtime/machine/process.cpp runtime/machine/pmix/fork_server.cpp runtime/run/agent/agent.cpp
 \bflock\( | runtime/base/file_system.cpp
-\bmmap\( | kernels/host_memory.cpp data/mapped_file.cpp ckpt/shared_memory.cpp ckpt/page_memory.cpp runtime/run/wire/activity_board.cpp
-\b(clock_gettime|gettimeofday|u?sleep|nanosleep)\(|(steady|system)_clock|sleep_(for|until) | runtime/base/file_system.cpp runtime/train/measure/thread_time.cpp parallel/back_off.h parallel/transfer_rules.h parallel/nccl_api.h parallel/nccl_library.cpp parallel/nccl_link.h parallel/nccl_link.cpp parallel/nccl_communicator.cpp parallel/mpi_communicator.cpp parallel/staged_engine.h parallel/thread_communicator.cpp'
+\bmmap\( | kernels/host_memory.cpp data/mapped_file.cpp ckpt/shared_memory.cpp ckpt/page_memory.cpp runtime/run/wire/activity_board.cpp runtime/run/wire/flight_ring.cpp
+\b(clock_gettime|gettimeofday|u?sleep|nanosleep)\(|(steady|system)_clock|sleep_(for|until) | runtime/base/file_system.cpp runtime/train/measure/thread_time.cpp runtime/machine/burn_in_clock.cpp parallel/back_off.h parallel/transfer_rules.h parallel/nccl_api.h parallel/nccl_library.cpp parallel/nccl_link.h parallel/nccl_link.cpp parallel/nccl_communicator.cpp parallel/mpi_communicator.cpp parallel/staged_engine.h parallel/thread_communicator.cpp'
 LONG_FUNCTIONS="kernels/cuda/attention_backward.cu"   # the two tensor-core loops
 
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}" || exit 1
@@ -103,6 +103,12 @@ done < <(grep -nE '^[[:space:]]*(//|#|\*)|[^:]//' "${texts[@]}" |
 while IFS=: read -r file line path; do
   [ -e "$path" ] || violation "$file:$line: the document names $path, which does not exist"
 done < <(grep -noHE '\b(cmd|runtime|data|kernels|parallel|ckpt|test|scripts)/[A-Za-z0-9_/]+\.(h|cpp|cuh|cu|sh|md|py)\b' "${documents[@]}")
+# A step of a walk, [`file`](link), `function()`: the file has the function.
+while IFS=: read -r file line step; do
+  path=$(dirname "$file")/$(sed -E 's/^\]\(([^)]*)\).*/\1/' <<<"$step")
+  name=$(sed -E 's/.*[`:]([A-Za-z_]+)\(\)`$/\1/' <<<"$step")
+  grep -qE "\b$name\(" "$path" || violation "$file:$line: $path has no function $name"
+done < <(grep -noHE '\]\([^)#:]+\.(cpp|h)\), `[A-Za-z_:]+\(\)`' "${documents[@]}")
 
 # ---- words
 while read -r hit; do

@@ -22,13 +22,22 @@ const KernelTable& table_of(InstructionSet isa) {
   return v2::kTable;
 }
 
+namespace {
+/// Counts the changes of bits by the kernels of this folder and by the cuts of products.
+constexpr int kKernels = 2;
+}  // namespace
+
 std::string numerics_of(InstructionSet isa) {
   static constexpr const char* kNames[] = {"v2", "v3", "v4"};
-  return fmt::format("cpu {} {}", kNames[int(isa)], product_library());
+  return fmt::format("cpu {} kernels {} {}", kNames[int(isa)], kKernels, product_library());
 }
 
 CpuBackend::CpuBackend(int threads, InstructionSet isa)
-    : isa_(isa), kernels_(table_of(isa)), multiplies_bf16_(isa == InstructionSet::v4), pool_(threads), products_(pool_) {
+    : isa_(isa),
+      kernels_(table_of(isa)),
+      multiplies_bf16_(isa == InstructionSet::v4),
+      pool_(threads),
+      products_(pool_, kernels_) {
   ENSURE(threads >= 1, "threads = {}", threads);
 }
 

@@ -80,6 +80,7 @@ class CpuBackend final : public HostDevice {
   void compute(const Balance& op);
   void compute(const SumSquares& op);
   void compute(const Sum& op);
+  void compute(const Digest& op);
   void compute(const Route& op);
   void compute(const RouteBackward& op);
   void compute(const AddCounts& op);
@@ -149,9 +150,12 @@ class CpuBackend final : public HostDevice {
     });
   }
 
-  /// x in f32: x itself, or a copy in this thread's scratch. For machines on which oneDNN cannot multiply
-  /// bf16.
+  /// x in f32: x itself, or a copy in this thread's scratch. For what oneDNN cannot multiply: bf16 on some
+  /// machines, f16 on all.
   Matrix widened(const Matrix& x, ScratchUse use);
+  bool multiplies(DType dtype) const {
+    return dtype == DType::f32 || (dtype == DType::bf16 && multiplies_bf16_);
+  }
   void multiply(ProductArguments arguments);
   void multiply(std::span<const ProductArguments> products);  ///< of one dtype
   void quantize_whole(const Quantize& op);

@@ -10,6 +10,16 @@ namespace {
 
 constexpr int64_t kRows = 16;
 
+template <typename Body>
+void with_number(DType dtype, Body body) {
+  if (dtype == DType::f32)
+    body(float{});
+  else if (dtype == DType::f16)
+    body(f16{});
+  else
+    body(bf16{});
+}
+
 template <typename T>
 T* at(const Matrix& m, int64_t row, int64_t column) {
   return m.as<T>() + row * m.stride + column;
@@ -48,14 +58,14 @@ void gather_gradients(const ExpandKeysBackward& op, int64_t m) {
 void CpuBackend::compute(const ExpandKeys& op) {
   over_rows(op.k.rows, kRows, [&](int64_t first, int64_t n) {
     for (int64_t m = first; m < first + n; ++m)
-      op.k.dtype == DType::f32 ? expand<float>(op, m) : expand<bf16>(op, m);
+      with_number(op.k.dtype, [&](auto t) { expand<decltype(t)>(op, m); });
   });
 }
 
 void CpuBackend::compute(const ExpandKeysBackward& op) {
   over_rows(op.k.rows, kRows, [&](int64_t first, int64_t n) {
     for (int64_t m = first; m < first + n; ++m)
-      op.k.dtype == DType::f32 ? gather_gradients<float>(op, m) : gather_gradients<bf16>(op, m);
+      with_number(op.k.dtype, [&](auto t) { gather_gradients<decltype(t)>(op, m); });
   });
 }
 

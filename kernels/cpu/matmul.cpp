@@ -17,24 +17,24 @@ Matrix CpuBackend::widened(const Matrix& x, ScratchUse use) {
 }
 
 void CpuBackend::multiply(ProductArguments p) {
-  if (multiplies_bf16_ || p.left.dtype == DType::f32) {
+  if (multiplies(p.left.dtype)) {
     products_.multiply(p);
     return;
   }
   const Matrix out = p.out;
   p.left = widened(p.left, ScratchUse::widened_left);
   p.right = widened(p.right, ScratchUse::widened_right);
-  if (out.dtype == DType::bf16) {
+  if (out.dtype != DType::f32) {
     p.out = matrix(scratch_floats(ScratchUse::widened_out, size_t(out.count())), DType::f32, out.rows, out.cols);
   }
   products_.multiply(p);
-  if (out.dtype == DType::bf16) {
+  if (out.dtype != DType::f32) {
     compute(Copy{.src = p.out, .dst = out});
   }
 }
 
 void CpuBackend::multiply(std::span<const ProductArguments> products) {
-  if (multiplies_bf16_ || products.empty() || products.front().left.dtype == DType::f32)
+  if (products.empty() || multiplies(products.front().left.dtype))
     products_.multiply(products);
   else
     for (const ProductArguments& p : products) multiply(p);

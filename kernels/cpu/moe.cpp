@@ -10,6 +10,7 @@ constexpr int64_t kRouterRows = 64, kMovedRows = 32;
 
 float to_float(float x) { return x; }
 float to_float(bf16 x) { return float(x); }
+float to_float(f16 x) { return float(x); }
 
 /// Lanes of a sum that a compiler keeps in registers: their order is written here, so that no compiler's is.
 template <typename A, typename B>
@@ -23,11 +24,13 @@ float dot(const A* a, const B* b, int64_t n) {
   return lanes[0];
 }
 
-/// Calls body(pointer to row r), of floats or of bf16s.
+/// Calls body(pointer to row r), of floats, bf16s or f16s.
 template <typename Body>
 void with_row(const Matrix& m, int64_t r, Body body) {
   if (m.dtype == DType::f32)
     body(m.as<float>() + r * m.stride);
+  else if (m.dtype == DType::f16)
+    body(m.as<f16>() + r * m.stride);
   else
     body(m.as<bf16>() + r * m.stride);
 }
@@ -47,25 +50,12 @@ void zero_row(const Matrix& m, int64_t r) {
 
 double gate_of(const Matrix& logits, int64_t m) { return 1 / (1 + std::exp(-double(logits.as<float>()[m]))); }
 
-/// Products keep something of each height, and what routers choose differs with each micro-batch: so the rows
-/// of an expert are multiplied in pieces of a few heights, each as high as the rest allows.
-/// A row's sums have one order in all products of so many rows, and others in lower ones.
-constexpr int64_t kEqualFrom = 16;
-constexpr int64_t kHeights[] = {512, 384, 256, 192, 128, 96, 64, 48, 32, kEqualFrom, 8, 4, 2, 1};
-/// Of sums over rows, whose order is that of the pieces.
-constexpr int64_t kDepths[] = {512, 256, 128, 64, 32, 16, 8, 4, 2, 1};
-
-/// Calls body(expert, first row, rows) for the pieces of every expert in order.
+/// Calls body(expert, first row, rows) for every expert that has rows, in order.
 template <typename Body>
-void over_pieces(const Matrix& offsets, std::span<const int64_t> heights, Body body) {
+void over_experts_with_rows(const Matrix& offsets, Body body) {
   const auto* at = offsets.as<int32_t>();
-  for (int64_t e = 0; e + 1 < offsets.cols; ++e) {
-    size_t next = 0;
-    for (int64_t row = at[e]; row < at[e + 1]; row += heights[next]) {
-      while (heights[next] > at[e + 1] - row) ++next;
-      body(e, row, heights[next]);
-    }
-  }
+  for (int64_t e = 0; e + 1 < offsets.cols; ++e)
+    if (at[e] < at[e + 1]) body(e, at[e], at[e + 1] - at[e]);
 }
 
 }  // namespace
@@ -246,11 +236,12 @@ void CpuBackend::compute(const GroupedForward& op) {
   const Matrix& w = PlainWeight::of(op.w);
   const int64_t n = op.y.cols;
   std::vector<ProductArguments> products;
-  over_pieces(op.offsets, kHeights, [&](int64_t e, int64_t first, int64_t rows) {
+  over_experts_with_rows(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
     products.push_back({.left = op.x.row_range(first, rows),
                         .right = w.row_range(e * n, n),
                         .out = op.y.row_range(first, rows),
-                        .right_transposed = true});
+                        .right_transposed = true,
+                        .one_of_many = true});
   });
   multiply(products);
 }
@@ -259,10 +250,11 @@ void CpuBackend::compute(const GroupedBackwardInput& op) {
   const Matrix& w = PlainWeight::of(op.w);
   const int64_t n = op.dy.cols;
   std::vector<ProductArguments> products;
-  over_pieces(op.offsets, kHeights, [&](int64_t e, int64_t first, int64_t rows) {
+  over_experts_with_rows(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
     products.push_back({.left = op.dy.row_range(first, rows),
                         .right = w.row_range(e * n, n),
-                        .out = op.dx.row_range(first, rows)});
+                        .out = op.dx.row_range(first, rows),
+                        .one_of_many = true});
   });
   multiply(products);
 }
@@ -277,12 +269,13 @@ void CpuBackend::compute(const GroupedBackwardWeight& op) {
           std::memset(op.dw.row_range(e * n + r, 1).data, 0, size_t(op.dw.cols) * sizeof(float));
       });
   std::vector<ProductArguments> products;
-  over_pieces(op.offsets, kDepths, [&](int64_t e, int64_t first, int64_t rows) {
+  over_experts_with_rows(op.offsets, [&](int64_t e, int64_t first, int64_t rows) {
     products.push_back({.left = op.dy.row_range(first, rows),
                         .right = op.x.row_range(first, rows),
                         .out = op.dw.row_range(e * n, n),
                         .left_transposed = true,
-                        .accumulate = op.accumulate || first > offsets[e]});
+                        .accumulate = op.accumulate,
+                        .one_of_many = true});
   });
   multiply(products);
 }

@@ -158,4 +158,21 @@ void CpuBackend::compute(const Sum& op) {
   *op.out = total;
 }
 
+void CpuBackend::compute(const Digest& op) {
+  std::vector<BoxTile>& tiles = cleared_tiles();
+  for (size_t i = 0; i < op.boxes.size(); ++i) {
+    cut(i, op.boxes[i].data.rows, op.boxes[i].data.cols, tiles);
+    op.out[i] = 0;
+  }
+  auto* sums = static_cast<uint64_t*>(scratch(ScratchUse::op, tiles.size() * sizeof(uint64_t)));
+  pool_.run(int64_t(tiles.size()), [&](int64_t task, int) {
+    const BoxTile& t = tiles[size_t(task)];
+    DigestBox box = op.boxes[t.box];
+    box.first += t.row * box.row_step + t.col;
+    box.data = part(box.data, t.row, t.rows, t.col, t.cols);
+    sums[task] = kernels_.digest(box);
+  });
+  for (size_t i = 0; i < tiles.size(); ++i) op.out[tiles[i].box] += sums[i];
+}
+
 }  // namespace trainctl::kernels::cpu

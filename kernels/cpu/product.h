@@ -1,10 +1,12 @@
-// Matrix products by oneDNN. The shape alone determines the panels of a product, and one thread multiplies
-// each panel, so neither the number of threads nor a row stride changes the bits.
+// Matrix products by oneDNN. The shape alone determines the panels of a product and their parts, one thread
+// multiplies each part, and parts are added in order: so neither the number of threads nor a row stride changes
+// the bits.
 #pragma once
 #include <memory>
 #include <span>
 #include <string>
 
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/tensor.h"
 
@@ -19,6 +21,9 @@ struct ProductArguments {
   bool left_transposed = false;
   bool right_transposed = false;
   bool accumulate = false;  ///< only with f32 out
+  /// One of many in a call, and its rows, or if left_transposed its depth, change from call to call: it is not
+  /// cut for the threads, and nothing is kept of such a size.
+  bool one_of_many = false;
 };
 
 /// The version of oneDNN and the instruction set that it chose on this machine: "oneDNN 2.6.3
@@ -31,12 +36,12 @@ std::string product_library();
 /// Errors: Error(kHardware) if oneDNN fails.
 class ProductEngine {
  public:
-  explicit ProductEngine(ThreadPool& pool);
+  /// kernels: add partial sums.
+  ProductEngine(ThreadPool& pool, const KernelTable& kernels);
   ~ProductEngine();
   void multiply(const ProductArguments& product) { multiply(std::span(&product, 1)); }
-  /// As one product after another, whose panels all threads share out at once. Products with the same `out`
-  /// follow one another, and are added there in their order by one thread for each panel; other outs are
-  /// apart.
+  /// As one product after another, whose panels all threads share out at once. Their outs are apart. More than
+  /// one: each is one_of_many.
   void multiply(std::span<const ProductArguments> products);
 
  private:

@@ -135,4 +135,18 @@ void CudaBackend::compute(Stream& stream, const Sum& op) {
   });
 }
 
+void CudaBackend::compute(Stream& stream, const Digest& op) {
+  constexpr size_t bytes = kDigestBoxes * sizeof(uint64_t);
+  give_with_scratch(stream, "digest", bytes, [&](const Queue& queue, void* scratch) {
+    for (size_t begin = 0; begin < op.boxes.size(); begin += kDigestBoxes) {
+      const auto batch = op.boxes.subspan(begin, std::min(kDigestBoxes, op.boxes.size() - begin));
+      check_cuda(cudaMemsetAsync(scratch, 0, bytes, queue.stream), "digest", "cudaMemsetAsync");
+      cuda::digest(queue, batch, static_cast<uint64_t*>(scratch));
+      check_cuda(cudaMemcpyAsync(op.out + begin, scratch, batch.size() * sizeof(uint64_t),
+                                 cudaMemcpyDeviceToHost, queue.stream),
+                 "digest", "cudaMemcpyAsync");
+    }
+  });
+}
+
 }  // namespace trainctl::kernels::cuda

@@ -25,7 +25,10 @@ class CudaBackend final : public Backend {
 
   std::string name() const override { return "cuda"; }
   std::string numerics() const override { return cuda_numerics(device_->index()); }
-  std::unique_ptr<Stream> create_stream() override { return std::make_unique<CudaStream>(device_); }
+  std::unique_ptr<Stream> create_stream() override { return create_stream_before(0); }
+  std::unique_ptr<Stream> create_stream_before(int priority) override {
+    return std::make_unique<CudaStream>(device_, priority);
+  }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(device_); }
   std::unique_ptr<Buffer> allocate(size_t bytes) override { return std::make_unique<CudaBuffer>(device_, bytes); }
   std::unique_ptr<Buffer> allocate_host(size_t bytes) override { return std::make_unique<PinnedBuffer>(device_, bytes); }
@@ -79,6 +82,7 @@ class CudaBackend final : public Backend {
   void compute(Stream&, const Sgd& op);
   void compute(Stream&, const SumSquares& op);
   void compute(Stream&, const Sum& op);
+  void compute(Stream&, const Digest& op);
 
   /// An op on boxes and their tiles.
   template <typename O, typename Kernel>

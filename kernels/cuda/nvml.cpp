@@ -33,6 +33,7 @@ struct Nvml {
   int (*max_clock_mhz)(NvmlDevice, unsigned, unsigned*) = nullptr;
   int (*ecc_errors)(NvmlDevice, unsigned, unsigned, unsigned long long*) = nullptr;
   int (*remapped_rows)(NvmlDevice, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
+  int (*clock_limits)(NvmlDevice, unsigned long long*) = nullptr;
 };
 
 /// Loads and initialises the library once for the process. It is never shut down, because other code of the
@@ -58,6 +59,7 @@ const Nvml* nvml() {
     find(f.max_clock_mhz, "nvmlDeviceGetMaxClockInfo");
     find(f.ecc_errors, "nvmlDeviceGetTotalEccErrors");
     find(f.remapped_rows, "nvmlDeviceGetRemappedRows");
+    find(f.clock_limits, "nvmlDeviceGetCurrentClocksThrottleReasons");
     return f.init && f.device_by_bus_id && f.init() == kSuccess ? &f : nullptr;
   }();
   return library;
@@ -74,6 +76,18 @@ std::optional<double> ask(int (*function)(NvmlDevice, Parameters...), NvmlDevice
 std::optional<double> scaled(std::optional<double> value, double factor) {
   if (value) *value *= factor;
   return value;
+}
+
+/// Of the reasons for a low clock those that a GPU in order does not have; idle clocks and the limit of power
+/// are none.
+std::string slowed_by(unsigned long long reasons) {
+  std::string text;
+  for (const auto& [bit, name] : {std::pair{0x08ull, "hardware"},
+                                  {0x20ull, "heat"},
+                                  {0x40ull, "heat by hardware"},
+                                  {0x80ull, "the power supply"}})
+    if (reasons & bit) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
 }
 
 NvmlDevice find_device(const std::string& pci_bus_id) {
@@ -121,8 +135,13 @@ void add_management_facts(GpuFacts& facts) {
   unsigned long long errors = 0;
   if (f->ecc_errors && f->ecc_errors(device, kUncorrected, kSinceReset, &errors) == kSuccess) facts.ecc_uncorrected = (long long)(errors);
   unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
-  if (f->remapped_rows && f->remapped_rows(device, &corrected, &uncorrected, &pending, &failed) == kSuccess)
+  if (f->remapped_rows && f->remapped_rows(device, &corrected, &uncorrected, &pending, &failed) == kSuccess) {
     facts.remapped_rows = (long long)(corrected) + uncorrected;
+    facts.remap_pending = pending != 0;
+    facts.remap_failed = failed != 0;
+  }
+  if (unsigned long long reasons = 0; f->clock_limits && f->clock_limits(device, &reasons) == kSuccess)
+    facts.slowed_by = slowed_by(reasons);
 }
 
 }  // namespace trainctl::kernels::cuda

@@ -141,4 +141,10 @@ void sum_squares(const Queue&, const Matrix* device_boxes, int64_t boxes, const 
 /// *out (device) = sum of x[0..n) in double, in an order fixed by n.
 void sum(const Queue&, const float* x, int64_t n, double* out, void* scratch);
 
+// digest.cu
+/// Boxes of one launch.
+constexpr size_t kDigestBoxes = 64;
+/// Adds to out[i] (device) what box i of at most kDigestBoxes has of a digest.
+void digest(const Queue&, std::span<const DigestBox> boxes, uint64_t* out);
+
 }  // namespace trainctl::kernels::cuda

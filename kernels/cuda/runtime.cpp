@@ -1,5 +1,6 @@
 #include "kernels/cuda/runtime.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -32,6 +33,11 @@ bool is_of_earlier_work(cudaError_t error) {
   }
 }
 
+/// What only a broken device reports: the node is put out at once. Others may be the program's own fault.
+bool is_of_broken_device(cudaError_t error) {
+  return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable;
+}
+
 const char* advice(cudaError_t error) {
   switch (error) {
     case cudaErrorECCUncorrectable:
@@ -60,7 +66,7 @@ void throw_cuda_error(const char* op, const char* call, cudaError_t error) {
   }
   checked_op_failed = false;
   if (const char* what_to_do = advice(error)) text += std::string("; ") + what_to_do;
-  throw Error(ErrorCode::kHardware, text);
+  throw Error(is_of_broken_device(error) ? ErrorCode::kDevice : ErrorCode::kHardware, text);
 }
 
 // ---- Device -------------------------------------------------------------------------------------------------------------------------
@@ -197,9 +203,14 @@ void CudaEvent::synchronize() {
   check_cuda(cudaEventSynchronize(handle_), "event", "cudaEventSynchronize");
 }
 
-CudaStream::CudaStream(std::shared_ptr<Device> device) : device_(std::move(device)) {
+CudaStream::CudaStream(std::shared_ptr<Device> device, int priority) : device_(std::move(device)) {
+  constexpr const char* kWhat = "create_stream";
   device_->use();
-  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create_stream", "cudaStreamCreateWithFlags");
+  int least = 0, greatest = 0;  // CUDA's numbers fall where work comes first
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), kWhat, "cudaDeviceGetStreamPriorityRange");
+  check_cuda(
+      cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, std::max(greatest, least - priority)),
+      kWhat, "cudaStreamCreateWithPriority");
 }
 
 // Work on the stream continues; the runtime frees the stream after it.

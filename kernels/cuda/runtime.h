@@ -119,7 +119,8 @@ class CudaEvent final : public Event {
 /// the last successful synchronize, for errors that the device reports late.
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(std::shared_ptr<Device> device);
+  /// priority: see Backend::create_stream_before
+  CudaStream(std::shared_ptr<Device> device, int priority);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;

@@ -9,10 +9,12 @@
 
 namespace trainctl::kernels::reference {
 
-/// Element (r, c) of a f32 or bf16 matrix.
+/// Element (r, c) of a matrix in an activation's dtype.
 inline float get(const Matrix& m, int64_t r, int64_t c) {
   const int64_t i = r * m.stride + c;
-  return m.dtype == DType::f32 ? m.as<float>()[i] : float(m.as<bf16>()[i]);
+  return m.dtype == DType::f32   ? m.as<float>()[i]
+         : m.dtype == DType::f16 ? float(m.as<f16>()[i])
+                                 : float(m.as<bf16>()[i]);
 }
 
 /// Stores `value` rounded to the matrix's dtype.
@@ -20,6 +22,8 @@ inline void put(const Matrix& m, int64_t r, int64_t c, double value) {
   const int64_t i = r * m.stride + c;
   if (m.dtype == DType::f32) {
     m.as<float>()[i] = float(value);
+  } else if (m.dtype == DType::f16) {
+    m.as<f16>()[i] = f16(float(value));
   } else {
     m.as<bf16>()[i] = bf16(float(value));
   }
@@ -72,6 +76,7 @@ void compute(const Sgd& op);
 void compute(const Balance& op);
 void compute(const SumSquares& op);
 void compute(const Sum& op);
+void compute(const Digest& op);
 void compute(const Route& op);
 void compute(const RouteBackward& op);
 void compute(const AddCounts& op);

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "kernels/reference/compute.h"
 
 namespace trainctl::kernels::reference {
@@ -99,6 +101,20 @@ void compute(const Sum& op) {
   *op.out = 0;
   for (int64_t i = 0; i < op.n; ++i) {
     *op.out += op.x[i];
+  }
+}
+
+void compute(const Digest& op) {
+  for (size_t i = 0; i < op.boxes.size(); ++i) {
+    const auto& [data, tensor, first, row_step] = op.boxes[i];
+    const size_t size = size_of(data.dtype);
+    op.out[i] = 0;
+    for (int64_t r = 0; r < data.rows; ++r)
+      for (int64_t c = 0; c < data.cols; ++c) {
+        uint32_t bits = 0;
+        std::memcpy(&bits, static_cast<const char*>(data.data) + size_t(r * data.stride + c) * size, size);
+        op.out[i] += digest_element(digest_row(tensor, first + r * row_step), c, bits);
+      }
   }
 }
 

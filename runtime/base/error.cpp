@@ -19,7 +19,8 @@ int exit_status(ErrorCode code) {
     case ErrorCode::kHang: return 9;
     case ErrorCode::kWorker:
     case ErrorCode::kPeerLost: return 10;
-    case ErrorCode::kHardware: return 11;
+    case ErrorCode::kHardware:
+    case ErrorCode::kDevice: return 11;
     case ErrorCode::kLauncher: return 12;
     case ErrorCode::kStopped: return 75;
   }
@@ -41,6 +42,7 @@ const char* name_of(ErrorCode code) {
     case ErrorCode::kPeerLost: return "peer lost";
     case ErrorCode::kIo: return "file operation";
     case ErrorCode::kHardware: return "hardware";
+    case ErrorCode::kDevice: return "device";
     case ErrorCode::kLauncher: return "launcher";
     case ErrorCode::kStopped: return "stopped";
   }

@@ -25,10 +25,11 @@ enum class ErrorCode {
   kHang,        // 9
   kWorker,      // 10: a rank died for a reason that no other code names
   kPeerLost,    // 10: this rank waited for a peer past the deadline; an effect, never the first cause
-  kHardware,    // 11
+  kHardware,    // 11: an operation of a device failed, which may be the program's fault
   kLauncher,    // 12
   kIo,          // 5: a file operation failed
   kStopped,     // 75: stopped on request, checkpoint saved
+  kDevice,      // 11: a device says itself that it is broken
 };
 
 int exit_status(ErrorCode code);

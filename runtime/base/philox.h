@@ -10,7 +10,14 @@
 namespace trainctl {
 
 /// What a random stream is for; part of the counter, so that no two uses share numbers.
-enum class RandomPurpose : uint32_t { kInit = 1, kShuffle = 2, kMixture = 3, kSample = 4, kTest = 5 };
+enum class RandomPurpose : uint32_t {
+  kInit = 1,
+  kShuffle = 2,
+  kMixture = 3,
+  kSample = 4,
+  kTest = 5,
+  kReplay = 6
+};
 
 /// One Philox block: 128 random bits from a 128-bit counter and a 64-bit key.
 constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {

@@ -228,19 +228,14 @@ int64_t query_scalar(const ModelSpec& m) {
   return scale == 0 ? m.head_dim() : std::llround(1 / (scale * scale));
 }
 
-struct ActivationName {
-  const char* name;
-  FfnActivation plain;
-  std::optional<FfnActivation> gated;
-};
-constexpr ActivationName kActivations[] = {
-    {"silu", FfnActivation::silu, FfnActivation::swiglu},
-    {"swish", FfnActivation::silu, FfnActivation::swiglu},
-    {"gelu_pytorch_tanh", FfnActivation::gelu, FfnActivation::geglu},
-    {"gelu_new", FfnActivation::gelu, FfnActivation::geglu},
-    {"gelu", FfnActivation::gelu_erf, FfnActivation::geglu_erf},
-    {"relu2", FfnActivation::relu2, std::nullopt},
-};
+/// The row with that name in a config.json, which also has other names for some.
+std::optional<FfnActivation> activation_of(std::string_view name, bool gated) {
+  if (name == "swish") name = "silu";
+  if (name == "gelu_new") name = "gelu_pytorch_tanh";
+  for (const kernels::FfnActivationRow& row : kernels::kFfnActivations)
+    if (row.in_config == name && row.is_gated() == gated && !name.empty()) return row.activation;
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -321,22 +316,15 @@ ConfigPart activation(const char* key, bool gated) {
   const auto read = [=](const ConfigReader& r, ModelSpec& m) {
     if (!r.has(key)) return;
     const Json& name = r.at(key);
-    const auto* known =
-        std::find_if(std::begin(kActivations), std::end(kActivations),
-                     [&](const ActivationName& a) { return name == a.name && (!gated || a.gated); });
-    if (known == std::end(kActivations))
+    const auto known = activation_of(name.is_string() ? name.get<std::string>() : "", gated);
+    if (!known)
       r.refuse("{} is {}; trainctl computes silu, gelu_pytorch_tanh and gelu", key, dump_json(name));
-    m.layer.activation = gated ? *known->gated : known->plain;
+    m.layer.activation = *known;
   };
   const auto write = [=](const ModelSpec& m, OrderedJson& config) {
-    for (const ActivationName& a : kActivations) {
-      const bool is_gpt2_name = std::string_view(a.name) == "gelu_new";
-      if ((gated ? a.gated : a.plain) != m.layer.activation ||
-          (!gated && a.plain == FfnActivation::gelu && !is_gpt2_name))
-        continue;
-      config[key] = a.name;
-      return;
-    }
+    const kernels::FfnActivationRow& row = kernels::row_of(m.layer.activation);
+    if (row.is_gated() != gated || row.in_config.empty()) return;
+    config[key] = row.activation == FfnActivation::gelu ? "gelu_new" : row.in_config;
   };
   return {{key}, read, write};
 }

@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -15,6 +15,7 @@
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
+#include "runtime/machine/binding.h"
 
 namespace trainctl {
 namespace {
@@ -22,10 +23,7 @@ namespace {
 /// A folder that takes no page takes no log, socket or memory segment of a rank either.
 constexpr size_t kProbeBytes = 4096;
 
-int usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
+int usable_cores() { return std::max(1, int(usable_cpus().size())); }
 
 void add_gpu(std::vector<GpuKind>& kinds, const kernels::GpuFacts& gpu) {
   for (GpuKind& kind : kinds)

@@ -19,6 +19,8 @@ DeviceUse::DeviceUse(const JobSpec& job)
       transport(job.parallelism.transport),
       reduction(job.parallelism.reduction),
       data(job.parallelism.ranks_of_parameters()),
+      has_stages(job.parallelism.pipeline > 1),
+      streams(streams_of_rank(job.parallelism, job.model.tie_embeddings)),
       nccl(job.parallelism.nccl),
       collective_timeout_s(job.fault_tolerance.collective_timeout_seconds) {}
 
@@ -40,13 +42,62 @@ Problem missing_gpus(const DeviceUse& use, int gpus, const std::string& problem,
 DeviceKind device_kind(const DeviceUse& use, std::optional<int> ranks_here) {
   if (use.choice == DeviceChoice::cpu) return DeviceKind::cpu;
   if (use.choice == DeviceChoice::cuda) return DeviceKind::cuda;
+  if (use.compute == DType::f16) return DeviceKind::cpu;
   const kernels::CudaStatus status = kernels::cuda_status();
   return missing_gpus(use, status.devices, status.problem, ranks_here).is_none() ? DeviceKind::cuda
                                                                                  : DeviceKind::cpu;
 }
 
+int gpus_here() { return kernels::cuda_status().devices; }
+
 int gpu_of_rank(const DeviceUse& use, DeviceKind kind, int local_rank) {
   return kind == DeviceKind::cuda ? local_rank / use.ranks_per_gpu : -1;
+}
+
+Problem unseen_gpu(int gpu, int local_rank, int seen) {
+  if (gpu < seen || seen == 0) return Problem::none();
+  return Problem(fmt::format(
+      "the rank with local rank {} uses GPU {} of its machine and sees {} GPU(s): the ranks of a machine "
+      "must see "
+      "all its GPUs, so that NCCL can copy between them; do not give each task GPUs of its own (Slurm's "
+      "--gpus-per-task, a cgroup, CUDA_VISIBLE_DEVICES), ask for those of the node (--gpus-per-node)",
+      local_rank, gpu, seen));
+}
+
+std::vector<std::string> gpus_of_ranks(const DeviceUse& use, DeviceKind kind, int local_ranks) {
+  std::vector<std::string> ids;
+  const int seen = kind == DeviceKind::cuda ? kernels::cuda_status().devices : 0;
+  for (int rank = 0; rank < local_ranks; ++rank) {
+    const int gpu = gpu_of_rank(use, kind, rank);
+    if (gpu < 0 || gpu >= seen) return {};
+    ids.push_back(gpu == gpu_of_rank(use, kind, rank - 1) && rank > 0
+                      ? ids.back()
+                      : kernels::gpu_facts(gpu, false).pci_bus_id);
+  }
+  return ids;
+}
+
+int streams_of_rank(const ParallelSpec& p, bool tied) {
+  int streams = 4;  // compute, the state's copies, tokens, zeros of new memory
+  if (p.tensor > 1) ++streams;
+  if (p.context > 1) ++streams;
+  if (p.ranks_of_parameters() > 1)
+    streams += 1 + 2 + 1 + (p.zero_stage == 3 ? 1 : 0);  // sums, moves; gathers
+  if (p.expert > 1) streams += 2 + (p.zero_stage == 3 ? 1 : 0);
+  if (p.pipeline > 1) streams += std::min(4, 2 * (p.pipeline - 1)) * (p.stage_order().v_shaped ? 2 : 1);
+  if (tied && p.stage_order().last_stage() > 0) ++streams;
+  return streams;
+}
+
+Problem queue_problem(const DeviceUse& use, const std::string& most_connections) {
+  const int queues = std::atoi(most_connections.c_str());
+  if (!use.has_stages || !uses_nccl(use) || queues <= 0 || queues >= use.streams) return Problem::none();
+  return Problem(fmt::format(
+      "CUDA_DEVICE_MAX_CONNECTIONS = {} gives a GPU so many queues for the {} streams of a rank: a pipeline "
+      "message that waits for its peer would hold up the computation that the peer waits for; unset the "
+      "variable, "
+      "or set it to 32",
+      queues, use.streams));
 }
 
 void prepare_device_environment() {
@@ -57,10 +108,12 @@ void prepare_device_environment() {
 
 std::unique_ptr<kernels::Backend> make_rank_backend(const DeviceUse& use, DeviceKind kind, int local_rank) {
   if (kind == DeviceKind::cpu) return kernels::make_cpu_backend(use.threads_per_rank);
+  const int gpu = gpu_of_rank(use, kind, local_rank);
+  if (const Problem unseen = unseen_gpu(gpu, local_rank, kernels::cuda_status().devices); !unseen.is_none())
+    throw Error(ErrorCode::kPreflight, unseen.text());
   const char* check = std::getenv("TRAINCTL_CUDA_CHECK");
-  return kernels::make_cuda_backend({.device = gpu_of_rank(use, kind, local_rank),
-                                     .tf32 = use.tf32,
-                                     .check_each_op = check && std::string(check) == "1"});
+  return kernels::make_cuda_backend(
+      {.device = gpu, .tf32 = use.tf32, .check_each_op = check && std::string(check) == "1"});
 }
 
 bool uses_nccl(const DeviceUse& use) {
@@ -87,9 +140,13 @@ std::unique_ptr<parallel::Communicator> make_device_world(const DeviceUse& use, 
                                                           kernels::Backend& backend) {
   // A rank alone sends to itself at most, which needs no library.
   if (kind == DeviceKind::cpu) return host;
-  if (host->size() > 1 && uses_nccl(use))
+  if (host->size() > 1 && uses_nccl(use)) {
+    const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    if (const Problem queues = queue_problem(use, connections ? connections : ""); !queues.is_none())
+      throw Error(ErrorCode::kPreflight, queues.text());
     return parallel::make_nccl_communicator(std::move(host), backend, use.collective_timeout_s,
                                             parallel::Traffic::none, nccl_settings(use.nccl));
+  }
   return parallel::make_staged_communicator(std::move(host), backend);
 }
 

@@ -27,18 +27,38 @@ struct DeviceUse {
   Transport transport;
   GradientSums reduction;
   int data;  ///< ranks that add gradients: data-parallel and context
+  bool has_stages;
+  int streams;  ///< see streams_of_rank
   NcclSpec nccl;
   double collective_timeout_s;
 };
 
 /// The spec's `device`, with `auto` decided by this machine: GPUs if this build can use them and there are
-/// enough for the ranks on this machine, otherwise the CPU.
+/// enough for the ranks on this machine, otherwise the CPU, which alone computes in f16.
 ///   ranks_here   the number of ranks that may run on this machine; nullopt: all ranks of the job; 0: one GPU
 ///                is enough
 DeviceKind device_kind(const DeviceUse& use, std::optional<int> ranks_here = std::nullopt);
 
+/// GPUs that this process can use.
+int gpus_here();
+
 /// The index of the GPU for the rank with index `local_rank` on its machine; -1 on a CPU.
 int gpu_of_rank(const DeviceUse& use, DeviceKind kind, int local_rank);
+
+/// None, or why the rank with index `local_rank` cannot have that GPU, where it sees `seen` of them.
+Problem unseen_gpu(int gpu, int local_rank, int seen);
+
+/// The PCI bus ids of the GPUs of the first `local_ranks` ranks of a machine, for bind_rank; none on CPUs, or
+/// where one cannot be asked. Creates no CUDA context.
+std::vector<std::string> gpus_of_ranks(const DeviceUse& use, DeviceKind kind, int local_ranks);
+
+/// The most streams of a rank's device on which work of a step waits for other work, with NCCL: compute, sums
+/// and copies, files, and one for each group that moves tensors.
+int streams_of_rank(const ParallelSpec& parallelism, bool tied);
+
+/// None, or why pipeline messages over NCCL could wait for each other in a circle.
+///   most_connections   CUDA_DEVICE_MAX_CONNECTIONS: hardware queues, which streams share if there are too few
+Problem queue_problem(const DeviceUse& use, const std::string& most_connections);
 
 /// Sets environment variables that the CUDA driver reads. Call it before the first CUDA call (device_kind
 /// makes one) and before a second thread runs.

@@ -179,10 +179,11 @@ inline BatchRows task_rows(BatchRows rows) {
 struct MicroBatch {
   int index = 0, lane = 0;
   bool first_of_lane = true, last_of_lane = true;
-  bool counts = true;  ///< it is of the step (JobSpec::counted_micro_batches_of)
+  bool counts = true;  ///< it is of the step (StepCut::counted_micro_batches_of)
   /// Device [M], of the rows that the rank reads; unchanged until backward is done.
   PerField<const void*> arrays = {};
-  /// Of the loss of each module's target in its gradients; see TargetCounts.
+  float loss_scale = 1;  ///< a factor of every loss in its gradients, a power of two
+  /// Of the loss of each module's target in its gradients, with loss_scale; see TargetCounts.
   std::array<float, kMostMtpLayers> mtp_scale = {};
   const int32_t* ids(BatchField field) const { return static_cast<const int32_t*>(arrays[field]); }
   /// Of the loss of each target; null: each counts once.

@@ -68,6 +68,9 @@ class BlockBackend final : public kernels::Backend {
   bool is_host() const override { return device_.is_host(); }
   bool computes() const override { return device_.computes(); }
   std::unique_ptr<kernels::Stream> create_stream() override { return device_.create_stream(); }
+  std::unique_ptr<kernels::Stream> create_stream_before(int priority) override {
+    return device_.create_stream_before(priority);
+  }
   std::unique_ptr<kernels::Event> create_event() override { return device_.create_event(); }
   std::unique_ptr<kernels::Buffer> allocate(size_t bytes) override { return device_.allocate(bytes); }
   std::unique_ptr<kernels::Buffer> allocate_host(size_t bytes) override {

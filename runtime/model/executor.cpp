@@ -16,10 +16,6 @@ namespace {
 
 size_t bytes_of(const kernels::Matrix& m) { return size_t(m.count()) * size_of(m.dtype); }
 
-/// Messages into one virtual stage in one direction are in micro-batch order; the tag keeps virtual stages
-/// and directions apart.
-int tag_of(int receiving, bool activation) { return (receiving * 2 + (activation ? 0 : 1)) % 1024; }
-
 }  // namespace
 
 PipelineEdges make_edges(parallel::Communicator& pipe, const parallel::VirtualStages& of, int first_number) {
@@ -44,7 +40,9 @@ PipelineEdges make_edges(parallel::Communicator& pipe, const parallel::VirtualSt
                        .name = fmt::format("{}, {}{} between stages {} and {}", pipe.name(),
                                            activation ? "activations" : "gradients",
                                            back ? " of the way back" : "", edge, other_end),
-                       .traffic = parallel::Traffic::edge});
+                       .traffic = parallel::Traffic::edge,
+                       .connects_later = true});
+    edges.in_turn.push_back(made.get());
     PipelineEdges& to = back ? *edges.back : edges;
     (activation ? sends ? to.activation_out : to.activation_in
      : sends    ? to.gradient_out
@@ -55,6 +53,13 @@ PipelineEdges make_edges(parallel::Communicator& pipe, const parallel::VirtualSt
     for (const bool activation : {true, false})
       for (int turn = 0; turn < turns && (of.v_shaped || !back); ++turn) make(activation, back, turn);
   return edges;
+}
+
+void PipelineEdges::connect() const {
+  for (parallel::Communicator* edge : in_turn) {
+    const int other = 1 - edge->rank();
+    edge->connect({&other, 1});
+  }
 }
 
 Executor::Executor(StageProgram program, StageModel& model, parallel::ShardedParams& params,

@@ -21,6 +21,7 @@ namespace trainctl {
 struct PipelineEdges {
   std::unique_ptr<parallel::Communicator> activation_in, activation_out, gradient_in, gradient_out;
   std::unique_ptr<PipelineEdges> back;  ///< in a V: those of the second virtual stage, the other way round
+  std::vector<parallel::Communicator*> in_turn;  ///< all of them: neighbours meet in one edge after another
   const PipelineEdges& of(int virtual_stage) const { return back && virtual_stage == 1 ? *back : *this; }
   template <typename Each>
   void for_each(Each each) const {
@@ -28,8 +29,11 @@ struct PipelineEdges {
       if (*edge) each(**edge);
     if (back) back->for_each(each);
   }
+  /// Connects both ends of each edge, where the transport does that. Collective over the stages.
+  void connect() const;
 };
-/// Subgroups of `pipe`, whose members are the stages in order; collective. Where several virtual stages of a
+/// Subgroups of `pipe`, whose members are the stages in order; to be connected. Where several virtual stages
+/// of a
 /// stage go down the stages, the last stage sends activations to the first: a ring. Their numbers are
 /// first_number and the next kEdgeNumbers - 1.
 inline constexpr int kEdgeNumbers = 12;
@@ -52,6 +56,15 @@ struct ExecutorHooks {
   std::function<void(const parallel::Action&, bool begins)> acting = {};
 };
 
+/// What a replay shows of a virtual stage (local), when the work that makes it is enqueued. What is shown is
+/// overwritten later.
+struct ReplayHooks {
+  std::function<void(int virtual_stage, const kernels::Matrix&)> output;  ///< of all but the model's last one
+  std::function<void(int virtual_stage, int part)>
+      gradients;  ///< of the part's uses: ShardedParams::gradient
+  std::function<void(int virtual_stage, const kernels::Matrix&)> input_gradient;  ///< of all but the first
+};
+
 class Executor {
  public:
   /// Model, parameters and edges must outlive this object.
@@ -68,6 +81,10 @@ class Executor {
   /// its input begins to come, too, and at its end, when it is enqueued.
   void evaluate(const std::vector<MicroBatch>& micro_batches, double* losses,
                 const std::function<void(const parallel::ForwardPass&, bool begins)>& passing);
+  /// Runs one micro-batch forward and backward, behind a step, in the step's memory. Its gradients go
+  /// nowhere: the next step overwrites them. `mb` must not be the last one of its lane. `losses` as in run,
+  /// of this one. Collective over the ranks of the pipeline and all that gather weights together.
+  void replay(const MicroBatch& mb, double* losses, const ReplayHooks& hooks);
 
  private:
   using Tickets = std::vector<std::vector<parallel::Ticket>>;
@@ -79,6 +96,11 @@ class Executor {
   void begin_output(const parallel::ForwardPass&);
   void take_input(const parallel::ForwardPass&);
   void release_output(int virtual_stage, int slot);
+  template <typename Compute>
+  void for_parts_in_turn(int virtual_stage, int first, int last, Compute compute);
+  void replay_forward(const parallel::ForwardPass&, const MicroBatch&, double* losses, const ReplayHooks&);
+  void replay_backward(const parallel::ForwardPass&, const MicroBatch&, const ReplayHooks&);
+  void replay_transfer(const parallel::ForwardPass&, bool receives);
   /// The slot and the input of a pass of an evaluation: neighbours have others where there are two.
   int slot(const parallel::ForwardPass& pass) const {
     return pass.micro_batch % std::min(2, program_.slots.slots[size_t(pass.virtual_stage)]);
@@ -92,6 +114,9 @@ class Executor {
   void pass(const parallel::Action&, bool activation);
   void require_waited_for(const parallel::Action&) const;
   parallel::Transfer transfer(parallel::Transfer::Kind kind, kernels::Matrix m, int tag) const;
+  /// Messages into one virtual stage in one direction are in micro-batch order; the tag keeps virtual stages
+  /// and directions apart.
+  static int tag_of(int receiving, bool activation) { return (receiving * 2 + (activation ? 0 : 1)) % 1024; }
   int slot(const parallel::Action& a) const {
     return program_.slots.slot_of[size_t(a.virtual_stage)][size_t(a.micro_batch)];
   }

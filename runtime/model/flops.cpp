@@ -24,8 +24,8 @@ class TallyModel {
       : job_(one_rank_job(seq_len)),
         tables_(model_tables(job_, std::move(model))),
         uses_(stage_uses(tables_, job_, {})),
-        params_(uses_.uses, tables_.grids.grids, sharding_options(job_), {*alone_, *alone_, nullptr},
-                *backend_, *stream_) {
+        params_(uses_.uses, tables_.grids.grids, sharding_options(job_, job_.optimizer.muon),
+                {*alone_, *alone_, nullptr}, *backend_, *stream_) {
     for (int part = 0; part < model_.parts(0); ++part) model_.take_weights(0, part);
   }
 

@@ -46,7 +46,7 @@ class TwinStage {
         masks_documents_(job.data.masks_documents()),
         weighs_targets_(job.data.weighs_targets()),
         options_{.slots = std::vector<int>(uses.virtual_stages.size(), 1),
-                 .split_backward = splits_backward(job),
+                 .split_backward = StepCut(job).splits_backward,
                  .masks_targets = job.data.masks_targets()},
         model_(uses, options_, params_, *tp_, *backend_, *stream_, {context_.get(), experts_.get()}),
         ids_(backend_->allocate(size_t(uses.shape.rows) * sizeof(int32_t))) {
@@ -88,7 +88,7 @@ class TwinStage {
     return grids;
   }
   static parallel::ShardingOptions sharding_of(const JobSpec& job) {
-    parallel::ShardingOptions options = sharding_options(job);
+    parallel::ShardingOptions options = sharding_options(job, job.optimizer.muon);
     options.zero_stage = 0;  // the sums are the same, wherever weights and states are kept
     options.lanes = job.parallelism.expert_lanes();  // of each source of an expert's rows
     options.parts_of_lane = 1;

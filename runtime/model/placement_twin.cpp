@@ -395,6 +395,7 @@ class PlacementBackend final : public kernels::Backend {
   void place(const kernels::Sgd&) const {}
   void place(const kernels::Balance&) const {}
   void place(const kernels::SumSquares&) const {}
+  void place(const kernels::Digest&) const {}
   void place(const kernels::Sum& op) const { nonlinear("the sum of losses", p_.at(op.x)); }
 
   Placement weight(const kernels::PackedWeight& w) const { return p_.of(kernels::PlainWeight::of(&w)); }

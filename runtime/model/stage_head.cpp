@@ -12,7 +12,7 @@ void StageModel::Impl::heads_forward(const VirtualStageUses& virtual_stage, Slot
                 .targets = mb.ids(BatchField::targets),
                 .masks = options.masks_targets,
                 .weights = mb.weights(),
-                .scale = options.loss_scale,
+                .scale = options.loss_scale * mb.loss_scale,
                 .train = train,
                 .loss = loss};
   if (train && !s.mtp.empty()) pass.input = tp.enter(s.final_out, memory.shared.head_input);

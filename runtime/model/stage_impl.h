@@ -157,8 +157,9 @@ struct StageModel::Impl {
 
   // ---- forward ----------------------------------------------------------------------------------------
 
-  /// What follows computes with the documents of this micro-batch.
-  void see_documents(const MicroBatch& mb) {
+  /// What follows computes with the documents and the loss scale of this micro-batch.
+  void see(const MicroBatch& mb) {
+    context.loss_scale = options.loss_scale * mb.loss_scale;
     context.first_key = mb.ids(BatchField::document_start);
     context.positions = mb.ids(BatchField::positions);
   }
@@ -167,7 +168,7 @@ struct StageModel::Impl {
     const kernels::Range range(backend, "F", mb.index, c);
     const VirtualStageUses& virtual_stage = uses_of(c);
     Slot& s = slot(c, index);
-    see_documents(mb);
+    see(mb);
     context.trains = train;
     context.counts = train && mb.counts;
     for_parts(c, only, false, [&](const StagePart& part) {
@@ -364,7 +365,7 @@ struct StageModel::Impl {
     const char* const name = input_half && weight_half ? "B+W" : input_half ? "B" : "W";
     const kernels::Range range(backend, name, mb.index, c);
     Slot& s = slot(c, index);
-    see_documents(mb);
+    see(mb);
     for_parts(c, only, true, [&](const StagePart& part) {
       if (input_half) input_gradient(c, part, s, mb);
       if (weight_half) weight_gradient(c, part, s, mb);

@@ -6,23 +6,23 @@
 
 namespace trainctl {
 
-std::vector<MicroBatch> micro_batches(const JobSpec& job, int dp_rank) {
-  const int per_lane = int(job.micro_batches_per_lane());
-  std::vector<MicroBatch> result(size_t(job.micro_batches_of(dp_rank)));
-  const int parts = job.parallelism.blocks_of_rank();
+std::vector<MicroBatch> micro_batches(const StepCut& cut, int dp_rank) {
+  const int per_lane = int(cut.micro_batches_per_lane);
+  std::vector<MicroBatch> result(size_t(cut.micro_batches_of(dp_rank)));
+  const int parts = cut.parallelism.blocks_of_rank();
   for (int i = 0; i < int(result.size()); ++i)
     result[size_t(i)] = {i, i / per_lane * parts, i % per_lane == 0, i % per_lane == per_lane - 1,
-                         i < job.counted_micro_batches_of(dp_rank)};
+                         i < cut.counted_micro_batches_of(dp_rank)};
   return result;
 }
 
-parallel::PipelineShape pipeline_shape(const JobSpec& job, int dp_rank) {
-  const ParallelSpec& p = job.parallelism;
+parallel::PipelineShape pipeline_shape(const StepCut& cut, int dp_rank) {
+  const ParallelSpec& p = cut.parallelism;
   const parallel::ScheduleKind& kind = parallel::kind_of(p.schedule);
   const parallel::Schedule joined =
       kind.virtual_stages ? parallel::Schedule::interleaved : parallel::Schedule::one_f_one_b;
-  const bool joins = kind.splits_backward && !kind.v_shaped && !splits_backward(job);
-  return {joins ? joined : p.schedule, p.pipeline, p.virtual_stages, int(job.micro_batches_of(dp_rank))};
+  const bool joins = kind.splits_backward && !kind.v_shaped && !cut.splits_backward;
+  return {joins ? joined : p.schedule, p.pipeline, p.virtual_stages, int(cut.micro_batches_of(dp_rank))};
 }
 
 std::vector<parallel::Program> pipeline_programs(const parallel::PipelineShape& shape, bool splits_backward) {
@@ -32,16 +32,18 @@ std::vector<parallel::Program> pipeline_programs(const parallel::PipelineShape& 
   return programs;
 }
 
-StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at, const StageUses& uses) {
+StageProgram stage_program(const StepCut& cut, const parallel::MeshPosition& at, const StageUses& uses) {
+  const ParallelSpec& parallelism = cut.parallelism;
   StageProgram p;
-  p.shape = {.pipeline = pipeline_shape(job, at.dp),
+  p.shape = {.pipeline = pipeline_shape(cut, at.dp),
              .stage = at.pp,
-             .splits_backward = splits_backward(job),
-             .reduced_together = job.parallelism.reduces_each_lane() ? int(job.micro_batches_per_lane()) : 0,
-             .shares_gradients = sharding_options(job).shares_gradients,
-             .gathers = job.parallelism.zero_stage > 0 && job.parallelism.ranks_of_parameters() > 1,
-             .gathers_parts = shards_weights(job.parallelism),
-             .shares_weights = sharding_options(job).shares_weights};
+             .splits_backward = cut.splits_backward,
+             .reduced_together = parallelism.reduces_each_lane() ? int(cut.micro_batches_per_lane) : 0,
+             .early_receives = parallelism.early_receives,
+             .shares_gradients = cut.shares_gradients(),
+             .gathers = parallelism.zero_stage > 0 && parallelism.ranks_of_parameters() > 1,
+             .gathers_parts = shards_weights(parallelism),
+             .shares_weights = cut.shares_weights()};
   for (const VirtualStageUses& virtual_stage : uses.virtual_stages)
     p.shape.virtual_stages.push_back(virtual_stage.part_count());
   const parallel::Program schedule =
@@ -51,19 +53,11 @@ StageProgram stage_program(const JobSpec& job, const parallel::MeshPosition& at,
   return p;
 }
 
-int evaluated_together(const JobSpec& job) {
+int evaluated_together(const StepCut& cut) {
   // Stages wait at the begin and the end of what they are given: little of so many micro-batches.
-  int64_t count = int64_t(4) * job.parallelism.pipeline;
-  for (int dp = 0; dp < job.parallelism.data; ++dp) count = std::min(count, job.micro_batches_of(dp));
+  int64_t count = int64_t(4) * cut.parallelism.pipeline;
+  for (int dp = 0; dp < cut.parallelism.data; ++dp) count = std::min(count, cut.micro_batches_of(dp));
   return int(count);
-}
-
-bool splits_backward(const JobSpec& job) {
-  // With recomputation both halves run together: the recomputed activations are needed by both. So they do
-  // where a rank has several context blocks: a gradient that waits is of one. Modules of multi-token
-  // prediction keep no gradient that waits.
-  return parallel::kind_of(job.parallelism.schedule).splits_backward && !job.recomputes_layers() &&
-         job.parallelism.blocks_of_rank() == 1 && job.model.mtp.num_layers == 0;
 }
 
 }  // namespace trainctl

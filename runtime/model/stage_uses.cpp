@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/schedules.h"
 #include "runtime/base/error.h"
 #include "runtime/model/stage_layers.h"
 
@@ -250,19 +251,29 @@ ChunkGrids chunk_grids(const ParamTable& table, double chunk_mib) {
 
 bool shards_weights(const ParallelSpec& p) { return p.zero_stage >= 3 && p.ranks_of_parameters() > 1; }
 
-parallel::ShardingOptions sharding_options(const JobSpec& job) {
-  return {.zero_stage = job.parallelism.zero_stage,
-          .shares_gradients = job.parallelism.reduces_each_lane() && job.micro_batches_per_lane() == 1,
-          .shares_weights = shards_weights(job.parallelism) && job.parallelism.reshard_after_forward,
-          .lanes = int(job.parallelism.lanes * job.parallelism.context_blocks),
-          .accumulates = job.micro_batches_per_lane() > 1,
-          .parts_of_lane = job.parallelism.blocks_of_rank(),
-          .has_parts = job.parallelism.context_blocks > 1,
-          .bucket_elements = std::max<int64_t>(1, int64_t(job.parallelism.bucket_mib * 1048576.0 / 4)),
-          .reduction_dtype = job.parallelism.reduction_dtype,
-          .exchange = job.parallelism.reduction_algorithm,
-          .fast_reduction = job.parallelism.reduction == GradientSums::fast,
-          .muon = {.steps = job.optimizer.muon.steps, .scale = job.optimizer.muon.scale}};
+StepCut::StepCut(const JobSpec& job)
+    : parallelism(job.parallelism), micro_batches_per_lane(job.micro_batches_per_lane()) {
+  // With recomputation both halves run together: the recomputed activations are needed by both. So they do
+  // where a rank has several context blocks: a gradient that waits is of one. Modules of multi-token
+  // prediction keep no gradient that waits.
+  splits_backward = parallel::kind_of(parallelism.schedule).splits_backward && !job.recomputes_layers() &&
+                    parallelism.blocks_of_rank() == 1 && job.model.mtp.num_layers == 0;
+}
+
+parallel::ShardingOptions sharding_options(const StepCut& cut, const MuonSpec& muon) {
+  const ParallelSpec& p = cut.parallelism;
+  return {.zero_stage = p.zero_stage,
+          .shares_gradients = cut.shares_gradients(),
+          .shares_weights = cut.shares_weights(),
+          .lanes = int(p.lanes * p.context_blocks),
+          .accumulates = cut.micro_batches_per_lane > 1,
+          .parts_of_lane = p.blocks_of_rank(),
+          .has_parts = p.context_blocks > 1,
+          .bucket_elements = std::max<int64_t>(1, int64_t(p.bucket_mib * 1048576.0 / 4)),
+          .reduction_dtype = p.reduction_dtype,
+          .exchange = p.reduction_algorithm,
+          .fast_reduction = p.reduction == GradientSums::fast,
+          .muon = {.steps = muon.steps, .scale = muon.scale}};
 }
 
 }  // namespace trainctl

@@ -94,7 +94,25 @@ StageUses stage_uses(const ModelTables& tables, const JobSpec& job, const parall
 /// ZeRO-3: compute copies are kept by their owners alone, and gathered for each use.
 bool shards_weights(const ParallelSpec& parallelism);
 
-/// The ShardingOptions of a rank of `job`, but for what its device decides.
-parallel::ShardingOptions sharding_options(const JobSpec& job);
+/// How a step is cut into lanes, micro-batches, stages and their halves. A JobSpec becomes one by itself.
+struct StepCut {
+  StepCut(const JobSpec& job);
+  ParallelSpec parallelism;
+  int64_t micro_batches_per_lane;
+  bool splits_backward;  ///< the weight half of backward runs separately from the input half
+  /// Micro-batches that a data-parallel rank computes in a step.
+  int64_t micro_batches_of(int dp_rank) const {
+    return micro_batches_per_lane * parallelism.lanes_computed_by(dp_rank);
+  }
+  /// Those of its own lanes, which come first: their losses, targets and counts are those of the step.
+  int64_t counted_micro_batches_of(int dp_rank) const {
+    return micro_batches_per_lane * parallelism.counted_lanes_of(dp_rank);
+  }
+  bool shares_gradients() const { return parallelism.reduces_each_lane() && micro_batches_per_lane == 1; }
+  bool shares_weights() const { return shards_weights(parallelism) && parallelism.reshard_after_forward; }
+};
+
+/// The ShardingOptions of a rank, but for what its device decides.
+parallel::ShardingOptions sharding_options(const StepCut& cut, const MuonSpec& muon);
 
 }  // namespace trainctl

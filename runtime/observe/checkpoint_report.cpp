@@ -177,6 +177,10 @@ std::string render_summary(const ckpt::Checkpoint& checkpoint) {
                       mark(has_role(ckpt::Role::master)), mark(has_role(ckpt::Role::first_moment)),
                       mark(extra.contains("lr")), mark(extra.contains("samples")), state.seed,
                       has_role(ckpt::Role::gradient) ? " gradients ✓" : "");
+  if (extra.contains("loss_scale"))
+    text += fmt::format("loss scale {:.0f} · {} of precision.loss_scale.growth_interval\n",
+                        extra["loss_scale"].value("value", NAN),
+                        count_of(extra["loss_scale"].value("good_steps", int64_t{0}), "step"));
   text += fmt::format("identity   state {} · spec {}\n", checkpoint.root_hash().substr(0, 16), state.spec_hash);
   text += fmt::format("numerics   {}\n", state.numerics.empty() ? "not recorded" : state.numerics);
   for (const LineageEntry& entry : lineage_of(state.lineage_json)) text += fmt::format("lineage    {}\n", describe(entry));

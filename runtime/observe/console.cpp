@@ -67,6 +67,7 @@ std::string key_value_line(const StepLine& v, double unix_s) {
   add("loss", v.loss, "{:.4f}");
   add("grad_norm", v.grad_norm, "{:.3g}");
   add("lr", v.lr, "{:.3g}");
+  add("loss_scale", v.loss_scale, "{:.0f}");
   add("tok_s", v.tokens_per_s, "{:.0f}");
   add("mfu", v.mfu, "{:.3f}");
   add("step_s", v.step_s, "{:.3g}");
@@ -116,7 +117,7 @@ std::string table_row(const StepLine* v, double left_s, int columns) {
 }  // namespace
 
 void TerminalConsole::step(const StepLine& v, bool log, double unix_s) {
-  if (v.skipped)
+  if (v.skipped && !v.overflow)  // an overflow is part of how a loss scale is found
     note(
         fmt::format(" ! step {} is skipped: its loss or gradient norm is not finite, or it has no target; "
                     "parameters are unchanged ({} so far)",

@@ -209,6 +209,9 @@ DoctorCheck gpu_check(const kernels::GpuFacts& g) {
                      *g.remapped_rows));
   if (g.last_xid && *g.last_xid > 0)
     warn(fmt::format("the driver reported XID {}; look for it in dmesg before a long run", *g.last_xid));
+  if (g.remap_pending.value_or(false))
+    warn("memory rows will be replaced at the next reset; reset the GPU (nvidia-smi -r) before a long run");
+  if (g.remap_failed.value_or(false)) warn("memory rows could not be replaced; have the GPU replaced");
   if (g.ecc_uncorrected && *g.ecc_uncorrected > 0)
     warn(fmt::format("{} memory errors could not be corrected; take this GPU out of use until it is reset",
                      *g.ecc_uncorrected));
@@ -260,6 +263,9 @@ OrderedJson gpu_json(const kernels::GpuFacts& g) {
   put("memory_clock_mhz", g.memory_clock_mhz);
   put("ecc_uncorrected", g.ecc_uncorrected);
   put("remapped_rows", g.remapped_rows);
+  put("remap_pending", g.remap_pending);
+  put("remap_failed", g.remap_failed);
+  put("slowed_by", g.slowed_by);
   put("last_xid", g.last_xid);
   j["bf16_peak_flops_per_s"] =
       device.flops_per_s > 0 ? OrderedJson(device.flops_per_s) : OrderedJson(nullptr);
@@ -309,16 +315,6 @@ OrderedJson facts_json(const DoctorFacts& facts) {
             {"bundle", facts.mpi.bundle},
             {"launcher_is_bundled", facts.mpi.bundled}}},
           {"cuda", cuda_json(facts.cuda)}};
-}
-
-const char* verdict_word(DoctorCheck::Verdict verdict) {
-  switch (verdict) {
-    case DoctorCheck::ok: return "ok";
-    case DoctorCheck::warn: return "warn";
-    case DoctorCheck::fail: return "fail";
-    case DoctorCheck::none: break;
-  }
-  return "none";
 }
 
 /// One line, whatever the machine said.
@@ -371,19 +367,33 @@ DoctorReport examine(const DoctorFacts& facts) {
   return report;
 }
 
+const char* verdict_word(DoctorCheck::Verdict verdict) {
+  switch (verdict) {
+    case DoctorCheck::ok: return "ok";
+    case DoctorCheck::warn: return "warn";
+    case DoctorCheck::fail: return "fail";
+    case DoctorCheck::none: break;
+  }
+  return "none";
+}
+
+std::string render_check(const DoctorCheck& check, size_t width, const std::string& below, bool color) {
+  const char* paint = check.verdict == DoctorCheck::ok     ? "\x1b[32m"
+                      : check.verdict == DoctorCheck::warn ? "\x1b[33m"
+                      : check.verdict == DoctorCheck::fail ? "\x1b[1;31m"
+                                                           : "\x1b[2m";
+  std::string text = fmt::format("{:<{}}  {}{:<4}{}  {}\n", check.name, width, color ? paint : "",
+                                 verdict_word(check.verdict), color ? "\x1b[0m" : "", one_line(check.found));
+  for (const std::string& line : {below, check.advice})
+    if (!line.empty()) text += fmt::format("{:<{}}        {}\n", "", width, one_line(line));
+  return text;
+}
+
 std::string render_doctor(const DoctorReport& report, bool color) {
   size_t width = 0;
   for (const DoctorCheck& check : report.checks) width = std::max(width, check.name.size());
   std::string text;
-  for (const DoctorCheck& check : report.checks) {
-    const char* paint = check.verdict == DoctorCheck::ok     ? "\x1b[32m"
-                        : check.verdict == DoctorCheck::warn ? "\x1b[33m"
-                        : check.verdict == DoctorCheck::fail ? "\x1b[1;31m"
-                                                             : "\x1b[2m";
-    text += fmt::format("{:<{}}  {}{:<4}{}  {}\n", check.name, width, color ? paint : "",
-                        verdict_word(check.verdict), color ? "\x1b[0m" : "", one_line(check.found));
-    if (!check.advice.empty()) text += fmt::format("{:<{}}        {}\n", "", width, one_line(check.advice));
-  }
+  for (const DoctorCheck& check : report.checks) text += render_check(check, width, "", color);
   text += report.cpu_runs ? "runs on the CPU: possible"
                           : "runs: not possible before what is marked fail is mended";
   if (report.cpu_runs) text += report.gpu_runs ? " · runs on a GPU: possible" : " · runs on a GPU: not here";

@@ -94,6 +94,11 @@ struct DoctorReport {
 };
 DoctorReport examine(const DoctorFacts& facts);
 
+/// The line of a check, and lines below it: `below` if it is not "", and the advice if there is any.
+///   width   of the names
+std::string render_check(const DoctorCheck& check, size_t width, const std::string& below, bool color);
+const char* verdict_word(DoctorCheck::Verdict verdict);  ///< "ok", "warn", "fail", "none"
+
 /// A table: a line for each check, a second line for its advice if there is any, and the conclusion at the
 /// end.
 std::string render_doctor(const DoctorReport& report, bool color);

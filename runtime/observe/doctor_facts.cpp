@@ -21,9 +21,10 @@
 #include "runtime/base/file_system.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/machine/bundle.h"
-#include "runtime/supervise/preflight/preflight.h"
+#include "runtime/machine/kernel_log.h"
 #include "runtime/machine/process.h"
 #include "runtime/observe/doctor.h"
+#include "runtime/supervise/preflight/preflight.h"
 
 namespace trainctl {
 namespace {
@@ -166,7 +167,7 @@ CudaFacts cuda_facts() {
   CudaFacts cuda{.status = kernels::cuda_status()};
   for (int i = 0; i < cuda.status.devices; ++i) {
     try {
-      cuda.gpus.push_back(kernels::gpu_facts(i));
+      cuda.gpus.push_back(gpu_facts_with_log(i));
     } catch (const Error& error) {
       cuda.status.problem = error.what();
     }

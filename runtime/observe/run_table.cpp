@@ -177,6 +177,7 @@ std::string words_of(EventKind kind, const Json& e) {
     case EventKind::node_lost:
     case EventKind::node_failed: return text("node") + ": " + text("reason");
     case EventKind::quarantine: return text("node") + ": " + text("cause");
+    case EventKind::quarantine_over: return text("node");
     case EventKind::failure: return text("cause");
     case EventKind::restart:
       return fmt::format("from step {}, {} lost: {}", text("from_step"), counted("lost_steps", "step"),
@@ -198,7 +199,20 @@ std::string words_of(EventKind kind, const Json& e) {
     case EventKind::experts_idle:
     case EventKind::experts_uneven:
     case EventKind::experts_even:
+    case EventKind::loss_spike:
+    case EventKind::loss_divergence:
+    case EventKind::loss_plateau:
+    case EventKind::loss_not_finite:
+    case EventKind::loss_rollback:
+    case EventKind::loss_unanswered:
+    case EventKind::experts_collapsed:
+    case EventKind::alert_sent:
+    case EventKind::alert_failed:
     case EventKind::interval:
+    case EventKind::replay_differs:
+    case EventKind::replicas_differ:
+    case EventKind::replicas_judged:
+    case EventKind::state_not_verified:
     case EventKind::interval_short: return text("text");
     case EventKind::end:
       return fmt::format("{} (exit {}){}", text("state"), text("exit_code"),

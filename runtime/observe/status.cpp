@@ -238,12 +238,17 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
   if (!s.tasks.empty()) text += fmt::format("tasks      step {} · {}\n", s.tasks_step, scores_text(s.tasks));
   text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s),
                       number(last.mfu * 100, "{:.1f} %"));
+  if (!view.time.empty()) text += fmt::format("time       {}\n", view.time);
   if (const Spread<double>* compute = last.compute())
     text += fmt::format("compute    {:.3g} s .. {:.3g} s (median) .. {:.3g} s (rank {}{}) a step\n",
                         compute->min, compute->median, compute->max, compute->max_rank,
                         compute->max_node.empty() ? "" : ", " + compute->max_node);
   text += waits_line(last);
   if (last.experts) text += fmt::format("experts    {}\n", experts_text(*last.experts));
+  if (!s.loss_trouble.empty()) text += fmt::format("trouble    {}\n", s.loss_trouble);
+  if (s.rollbacks > 0)
+    text += fmt::format("rollbacks  {} for the loss · {} left out\n", s.rollbacks,
+                        count_of(s.skipped_samples, "sample"));
   text += checkpoint_line(s, supervised && !s.ended());
   for (const SaveInterval& interval : s.save_intervals)
     text += fmt::format("saves      {}{}\n",

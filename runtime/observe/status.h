@@ -22,6 +22,7 @@ struct StatusView {
   std::vector<std::string> events;  ///< the newest lines of events.jsonl
   StepLine timed_step = {};         ///< the newest step with the numbers of all ranks
   double step_s = StepLine::kAbsent;  ///< StepPace::mean_s of the newest steps
+  std::string time;                   ///< ledger_text
 };
 
 /// One screen of text. `now_unix_s`: the current time, for ages.

@@ -261,7 +261,11 @@ class Search {
   }
 
   Candidate smallest(const Mesh& mesh) const {
-    return {mesh, {Recompute::full}, 1, DType::bf16, std::max(1, job_.parallelism.zero_stage)};
+    return {mesh,
+            {Recompute::full},
+            1,
+            job_.compute == DType::f16 ? DType::f16 : DType::bf16,
+            std::max(1, job_.parallelism.zero_stage)};
   }
 
   std::vector<std::string> settings(const Candidate& c) const {

@@ -81,7 +81,8 @@ ChoiceCosts::ChoiceCosts(const JobSpec& job, const DeviceModel& device, RanksOnN
       model_(model_plan(job.model, job.compute)),
       kinds_(model_.unlike_layers()),
       part_flops_(part_flops(model_, job.data.seq_len)) {
-  if (job.tf32) cluster_.device.peak_f32_flops_per_s = cluster_.device.peak_bf16_flops_per_s / 2;
+  cluster_.device.peak_f32_flops_per_s =
+      predict::product_peak(cluster_.device, true, job.tf32 && !device.is_host());
   before_.assign(kinds_.size(), {0});
   for (const LayerRef& layer : model_.layers)
     for (size_t kind = 0; kind < kinds_.size(); ++kind)
@@ -105,14 +106,14 @@ double ChoiceCosts::micro_batches_of(const MeshChoice& c) const {
 }
 
 int ChoiceCosts::ranks_on_node(const MeshChoice& c) {
-  const auto [known, fresh] = on_node_.try_emplace({c.tensor, c.ranks()});
-  if (fresh) known->second = ranks_on_node_(with_choice(job_, c));
+  const auto [known, fresh] = on_node_.try_emplace({c.tensor, c.context, c.ranks()});
+  if (fresh) known->second = ranks_on_node_(c);
   return known->second;
 }
 
-DeviceModel ChoiceCosts::device_of(const JobSpec& job) const {
+DeviceModel ChoiceCosts::device_of(const MeshChoice& choice) {
   DeviceModel device = device_;
-  device.ranks_on_node = ranks_on_node_(job);
+  device.ranks_on_node = ranks_on_node(choice);
   return device;
 }
 
@@ -143,11 +144,10 @@ const ChoiceCosts::LayerCosts& ChoiceCosts::layer(CutCosts& cut, const MeshChoic
   return cut.layers[kind][size_t(kept)];
 }
 
-PassSeconds ChoiceCosts::pass_of(const StepTally& tally, const JobSpec& job, int on_node,
+PassSeconds ChoiceCosts::pass_of(const StepTally& tally, const ParallelSpec& p, int on_node,
                                  double of_experts) const {
-  const ParallelSpec& p = job.parallelism;
-  const predict::WorkKind kind{.f32 = job.compute == DType::f32,
-                               .head_dim = double(job.model.head_dim()),
+  const predict::WorkKind kind{.f32 = job_.compute == DType::f32,
+                               .head_dim = double(job_.model.head_dim()),
                                .passes = cluster_.device.passes};
   PassSeconds pass;
   double calls = 0;
@@ -168,10 +168,10 @@ PassSeconds ChoiceCosts::pass_of(const StepTally& tally, const JobSpec& job, int
   return pass;
 }
 
-PassCosts ChoiceCosts::costs_of(const MicroBatchTally& tally, const JobSpec& job, int on_node) const {
+PassCosts ChoiceCosts::costs_of(const MicroBatchTally& tally, const ParallelSpec& p, int on_node) const {
   // Where the halves run together, the gradients of rows come once for both.
-  return {pass_of(tally.forward, job, on_node), pass_of(tally.backward_input, job, on_node),
-          pass_of(tally.backward_weight, job, on_node, 0.5)};
+  return {pass_of(tally.forward, p, on_node), pass_of(tally.backward_input, p, on_node),
+          pass_of(tally.backward_weight, p, on_node, 0.5)};
 }
 
 /// In a pipeline of three stages: the embedding alone, the layer, the head alone.
@@ -204,8 +204,8 @@ void ChoiceCosts::count(CutCosts& cut, const MeshChoice& c, size_t kind, Kept ke
   // Of two layers, what comes into a stage and goes out of it is there once.
   LayerCosts& of = cut.layers[kind][size_t(kept)];
   const MicroBatchTally tally = counted(one, 1);
-  const PassCosts alone_costs = costs_of(tally, job, on_node);
-  of.costs = costs_of(counted(two, 1), job, on_node);
+  const PassCosts alone_costs = costs_of(tally, job.parallelism, on_node);
+  of.costs = costs_of(counted(two, 1), job.parallelism, on_node);
   of.costs += -1 * alone_costs;
   of.edges = alone_costs;
   of.edges += -1 * of.costs;
@@ -213,8 +213,8 @@ void ChoiceCosts::count(CutCosts& cut, const MeshChoice& c, size_t kind, Kept ke
   of.scratch_bytes = double(bytes_of(one, 1, 1).scratch());
   of.known = true;
   cut.edge_bytes = tally.edge_bytes;
-  cut.embedding[size_t(kept)] = costs_of(counted(one, 0), job, on_node);
-  cut.head[size_t(kept)] = costs_of(counted(one, 2), job, on_node);
+  cut.embedding[size_t(kept)] = costs_of(counted(one, 0), job.parallelism, on_node);
+  cut.head[size_t(kept)] = costs_of(counted(one, 2), job.parallelism, on_node);
   cut.head_scratch[size_t(kept)] = double(bytes_of(one, 2, 1).scratch());
 }
 
@@ -354,7 +354,7 @@ double ChoiceCosts::least_bytes(const MeshChoice& c, int* worst_stage) {
 /// gradient goes back to the first stage.
 double ChoiceCosts::pipeline_bound(const MeshChoice& c, double micro_batches) const {
   const parallel::VirtualStages order = parallel::virtual_stages_of(c.schedule, c.pipeline, c.virtual_stages);
-  // As splits_backward.
+  // As StepCut::splits_backward.
   const bool apart = parallel::kind_of(c.schedule).splits_backward && job_.model.mtp.num_layers == 0 &&
                      (job_.parallelism.context_blocks == 1 || job_.parallelism.context_blocks == c.context) &&
                      c.recompute != Recompute::full && c.recompute != Recompute::first_layers;
@@ -395,8 +395,8 @@ double ChoiceCosts::least_seconds(const MeshChoice& c) {
   return step_bound(c, nullptr, micro_batches, passes);
 }
 
-double ChoiceCosts::simulated_passes(const JobSpec& job) const {
-  const parallel::VirtualStages order = job.parallelism.stage_order();
+double ChoiceCosts::simulated_passes(const StepCut& cut) const {
+  const parallel::VirtualStages order = cut.parallelism.stage_order();
   const auto at = [&](int stage, const parallel::Instruction& i) -> const StageCosts& {
     return stages_[size_t(order.global_of(stage, i.virtual_stage))];
   };
@@ -406,10 +406,10 @@ double ChoiceCosts::simulated_passes(const JobSpec& job) const {
                                                   : at(stage, i).backward_weight;
   };
   const auto edge = [&](int, const parallel::Instruction&) { return edge_s_; };
-  parallel::PipelineShape shape = pipeline_shape(job, 0);
+  parallel::PipelineShape shape = pipeline_shape(cut, 0);
   const auto simulated = [&](int micro_batches) {
     shape.micro_batches = micro_batches;
-    return parallel::simulate(shape, pipeline_programs(shape, splits_backward(job)), cost, edge).makespan;
+    return parallel::simulate(shape, pipeline_programs(shape, cut.splits_backward), cost, edge).makespan;
   };
   // Past those that fill the pipeline, each further round adds as much time.
   const int all = shape.micro_batches, round = shape.stages;

@@ -17,8 +17,8 @@
 
 namespace trainctl {
 
-/// Of a job, the ranks that are neighbours on a node (DeviceModel::ranks_on_node).
-using RanksOnNode = std::function<int(const JobSpec&)>;
+/// Of a choice, the ranks that are neighbours on a node (DeviceModel::ranks_on_node).
+using RanksOnNode = std::function<int(const MeshChoice&)>;
 
 /// A computation of a micro-batch with its exchanges, in seconds; that of several layers is the sum.
 struct PassSeconds {
@@ -59,8 +59,8 @@ class ChoiceCosts {
   BoundParts parts(const MeshChoice& choice, const JobSpec* job);
   /// As stage_layers of the job with the choice.
   const std::vector<int64_t>& layers_of(const MeshChoice& choice);
-  /// The device of a job on its nodes.
-  DeviceModel device_of(const JobSpec& job) const;
+  /// The device of a choice on its nodes.
+  DeviceModel device_of(const MeshChoice& choice);
 
  private:
   /// One kind of layer, computed again as Kept says.
@@ -94,14 +94,15 @@ class ChoiceCosts {
   CutCosts& cut_of(const MeshChoice& choice);
   const LayerCosts& layer(CutCosts& cut, const MeshChoice& choice, size_t kind, Kept kept);
   void count(CutCosts& cut, const MeshChoice& choice, size_t kind, Kept kept);
-  PassCosts costs_of(const MicroBatchTally& tally, const JobSpec& job, int on_node) const;
-  PassSeconds pass_of(const StepTally& tally, const JobSpec& job, int on_node, double of_experts = 1) const;
+  PassCosts costs_of(const MicroBatchTally& tally, const ParallelSpec& p, int on_node) const;
+  PassSeconds pass_of(const StepTally& tally, const ParallelSpec& p, int on_node,
+                      double of_experts = 1) const;
   void add_stage_costs(const MeshChoice& choice);
   Parameters parameters_of(const MeshChoice& choice, int stage, bool with_ends);
   double activation_bound(const MeshChoice& choice, int stage);
   double pipeline_bound(const MeshChoice& choice, double micro_batches) const;
-  double simulated_passes(const JobSpec& job) const;
-  double exchange_bound(const MeshChoice& choice, double bytes, double elements,
+  double simulated_passes(const StepCut& cut) const;
+  double exchange_bound(const MeshChoice& choice, const Parameters& sent, double bytes_of_element,
                         const std::vector<BucketCounts>& buckets);
   double data_bound(const MeshChoice& choice, const JobSpec* job, double micro_batches, double passes_s,
                     const std::vector<BucketCounts>& buckets = {});
@@ -123,7 +124,7 @@ class ChoiceCosts {
   double state_bytes_ = 0;  // of a parameter
   std::map<CutKey, CutCosts> cuts_;
   std::map<std::tuple<int, int, bool>, std::vector<int64_t>> layers_;
-  std::map<std::pair<int, int>, int> on_node_;
+  std::map<std::tuple<int, int, int>, int> on_node_;  // by what a placement keeps together, and all ranks
   std::vector<StageCosts> stages_;  // of the last choice: of its virtual stages in the order of the model
   PassSeconds all_stages_;          // likewise, of all of them
   double edge_s_ = 0;               // likewise

@@ -8,38 +8,40 @@
 
 namespace trainctl {
 
-/// The exchange of `bytes` over the data axis, twice for each bucket: where buckets are not known, in as few as
-/// there can be, at the rate and with the latency of the faster way.
-double ChoiceCosts::exchange_bound(const MeshChoice& c, double bytes, double elements,
+/// The exchange of `sent` elements over the data axis, so many bytes for each, in two calls for each bucket:
+/// where buckets are not known, in as few as there can be, at the rate and with the latency of the faster
+/// way. As in the prediction, ranks with the same experts are further apart.
+double ChoiceCosts::exchange_bound(const MeshChoice& c, const Parameters& sent, double bytes_of_element,
                                    const std::vector<BucketCounts>& buckets) {
-  const predict::GroupPlace place =
-      predict::place_of_group(cluster_, c.data * c.context, c.tensor, ranks_on_node(c));
+  const int sharing = c.data * c.context, on_node = ranks_on_node(c);
+  const predict::GroupPlace place = predict::place_of_group(cluster_, sharing, c.tensor, on_node),
+                            apart = predict::place_of_group(cluster_, sharing / c.expert, c.tensor * c.expert,
+                                                            on_node);
+  const double dense = bytes_of_element * sent.dense, of_experts = bytes_of_element * sent.of_experts;
   if (buckets.empty()) {
-    const double calls = 2 * elements / (job_.parallelism.bucket_mib * kMebibyte / 4);
+    const double calls = 2 * (sent.dense + sent.of_experts) / (job_.parallelism.bucket_mib * kMebibyte / 4);
     const predict::LinkSpeed& link = place.together < place.ranks ? cluster_.fabric : cluster_.node;
-    return calls * link.latency_s + bytes / predict::group_bytes_per_s(cluster_, place);
+    return calls * link.latency_s + dense / predict::group_bytes_per_s(cluster_, place) +
+           of_experts / predict::group_bytes_per_s(cluster_, apart);
   }
   double least = INFINITY;
   for (const BucketCounts& of : buckets) {
     const double all = of.halving + of.direct;
     const double direct = job_.parallelism.reduction == GradientSums::exact && all > 0 ? of.direct / all : 0;
-    least = std::min(least, (1 - direct) * predict::collective_seconds(cluster_, place, 2 * all, bytes) +
-                                direct * predict::all_to_all_seconds(cluster_, place, 2 * all, bytes));
+    const auto exchange = [&](const predict::GroupPlace& among, double calls, double bytes) {
+      return (1 - direct) * predict::collective_seconds(cluster_, among, calls, bytes) +
+             direct * predict::all_to_all_seconds(cluster_, among, calls, bytes);
+    };
+    least = std::min(least, exchange(place, 2 * all, dense) + exchange(apart, 0, of_experts));
   }
   return least;
 }
 
-/// As the prediction's, for the layers of the stage that has fewest.
+/// As the prediction's, for the stage whose layers take least.
 double ChoiceCosts::data_bound(const MeshChoice& c, const JobSpec* job, double micro_batches, double passes_s,
                                const std::vector<BucketCounts>& buckets) {
   const double sharing = double(c.data) * c.context, of_expert = sharing / c.expert;
   if (sharing == 1) return 0;
-  double elements = INFINITY;
-  for (int stage = 0; stage < c.pipeline; ++stage) {
-    const Parameters p = parameters_of(c, stage, false);
-    elements = std::min(elements, p.dense / c.tensor * (1 - 1 / sharing) +
-                                      p.of_experts / c.tensor / c.expert * (1 - 1 / of_expert));
-  }
   const double wire = double(size_of(job_.parallelism.reduction_dtype)),
                gathered = double(size_of(job_.compute));
   const bool each_lane = c.zero >= 2 || std::max<int64_t>(job_.parallelism.context_blocks, c.context) > 1;
@@ -60,8 +62,13 @@ double ChoiceCosts::data_bound(const MeshChoice& c, const JobSpec* job, double m
     const double fewest = double(*std::min_element(layers.begin() + ends, layers.end() - ends));
     if (fewest > 2) gathers = std::max(1.0, 2 * micro_batches * (fewest - 2) / fewest);
   }
-  const double reduced_bytes = times * wire * elements, bytes = reduced_bytes + gathers * gathered * elements;
-  const double all = exchange_bound(c, bytes, elements, buckets);
+  double all = INFINITY;
+  for (int stage = 0; stage < c.pipeline; ++stage) {
+    const Parameters p = parameters_of(c, stage, false);
+    const Parameters sent{p.dense / c.tensor * (1 - 1 / sharing),
+                          p.of_experts / c.tensor / c.expert * (1 - 1 / of_expert)};
+    all = std::min(all, exchange_bound(c, sent, times * wire + gathers * gathered, buckets));
+  }
   double exposed = 0;
   if (c.zero >= 3) {
     exposed = std::max(all / (parts * micro_batches), all - passes_s);

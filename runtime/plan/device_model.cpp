@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <set>
+#include <tuple>
 
 #include "kernels/device.h"
+#include "kernels/product_memory.h"
 #include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/base/units.h"
 #include "runtime/model/stage_model.h"
+#include "runtime/predict/op_time.h"
 
 namespace trainctl {
 namespace {
@@ -26,7 +30,7 @@ constexpr size_t kBytesOfParameter = 10 << 10;
 constexpr size_t kRoutedHeapBytes = size_t(2) << 20;
 
 /// What oneDNN packs the panels of a product into, in each thread: up to 512 rows and 384 columns
-/// (kernels/cpu/product.cpp) of a depth that it cuts at 384. The heap keeps two and a half times that,
+/// (kernels/cpu/product_cut.cpp) of a depth that it cuts at 384. The heap keeps two and a half times that,
 /// because panels of several sizes take turns (measured, as above).
 size_t product_bytes(const ModelTables& tables, int threads) {
   const LayerShape& s = tables.shape;
@@ -34,7 +38,52 @@ size_t product_bytes(const ModelTables& tables, int threads) {
   const int64_t depth = std::min<int64_t>(384, std::max(widest.depth, s.rows));
   const int64_t lines = std::min<int64_t>(512, s.rows) + std::min<int64_t>(384, widest.columns);
   const size_t kept = tables.params.experts > 0 ? kRoutedHeapBytes : 0;
-  return (size_t(depth * lines) * size_of(s.compute) * 5 / 2 + kept) * size_t(threads);
+  const size_t number = s.compute == DType::f16 ? sizeof(float) : size_of(s.compute);
+  return (size_t(depth * lines) * number * 5 / 2 + kept) * size_t(threads);
+}
+
+/// The partial sums of products that are cut in k, of the one with most. Matrices that are joined are
+/// multiplied as one. Products with the weights of experts are not cut.
+size_t partial_bytes(const ModelTables& tables) {
+  const LayerShape& s = tables.shape;
+  std::set<std::tuple<int64_t, int64_t, int64_t>> products;  // rows, n, k
+  int64_t joined_rows = 0;
+  for (const Param& p : tables.params.params) {
+    if (p.is_vector()) continue;
+    if (p.row.rule == parallel::UpdateRule::muon) {  // of the whole matrix, its square, and both
+      const auto [side, wide] = std::minmax(p.layout.rows, p.layout.cols);
+      for (const auto& [rows, k] : {std::pair(side, wide), {wide, side}, {side, side}})
+        products.emplace(rows, side, k);
+    }
+    if (p.expert >= 0) {
+      joined_rows = 0;
+      continue;
+    }
+    const parallel::LocalShard own = parallel::local_shard(p.layout, int(s.tensor), 0);
+    joined_rows = own.rows + (p.joined ? joined_rows : 0);
+    products.emplace(s.rows / s.cut.blocks_here(), joined_rows, own.cols);
+  }
+  size_t most = 0;
+  for (const auto& [rows, n, k] : products) most = std::max(most, kernels::partial_sum_bytes(rows, n, k));
+  return most;
+}
+
+/// The operands and results of a product in f16, whole in f32: no library of a CPU multiplies f16.
+size_t widened_bytes(const ModelTables& tables) {
+  const LayerShape& s = tables.shape;
+  if (s.compute != DType::f16) return 0;
+  int64_t left = 0, right = 0, joined_rows = 0;
+  for (const Param& p : tables.params.params) {
+    if (p.is_vector()) continue;
+    const parallel::LocalShard own = parallel::local_shard(p.layout, int(s.tensor), 0);
+    joined_rows = own.rows + (p.joined ? joined_rows : 0);
+    // All tokens of all ranks that share experts may choose one of them.
+    const int64_t rows =
+        p.expert >= 0 ? s.rows / s.token_parts * s.expert_ranks : s.rows / s.cut.blocks_here();
+    left = std::max(left, rows * std::max(joined_rows, own.cols));
+    right = std::max({right, joined_rows * own.cols, rows * own.cols});
+  }
+  return size_t(2 * left + right) * sizeof(float);
 }
 
 /// A GPU as plans know it. Peaks come from the table of data sheets behind kernels::gpu_peak_flops_per_s,
@@ -78,6 +127,17 @@ std::string lower(std::string text) {
   return text;
 }
 
+/// Of products by the data sheet, in the job's precision; 0: not known.
+double sheet_peak(const std::string& driver_name, const DeviceUse& use) {
+  const auto peak = [&](DType dtype) {
+    return kernels::gpu_peak_flops_per_s(driver_name, dtype).value_or(0);
+  };
+  if (use.compute != DType::f32) return peak(use.compute);
+  const predict::DeviceSpeed speed{.peak_bf16_flops_per_s = peak(DType::bf16),
+                                   .peak_f32_flops_per_s = peak(DType::f32)};
+  return predict::product_peak(speed, true, use.tf32);
+}
+
 }  // namespace
 
 size_t DeviceModel::program_bytes(size_t parameters) const {
@@ -91,7 +151,7 @@ size_t DeviceModel::workspace_bytes(const ModelTables& tables, const ParallelSpe
   kernels::ScratchShape shape = scratch_shape(tables, {});
   shape.widest = tables.model.hidden;  // of a norm; biases need no memory of their own here
   return kernels::cpu_scratch_bytes(shape, parallelism.threads_per_rank) +
-         product_bytes(tables, parallelism.threads_per_rank);
+         product_bytes(tables, parallelism.threads_per_rank) + partial_bytes(tables) + widened_bytes(tables);
 }
 
 DeviceModel device_of_kind(const DeviceUse& use, DeviceKind kind) {
@@ -114,14 +174,20 @@ DeviceModel device_named(const std::string& text, const DeviceUse& use, DeviceKi
   const std::string name = lower(text) == "a100" ? "a100-80" : lower(text);
   for (const KnownGpu& gpu : kGpus)
     if (name == gpu.name) {
+      if (use.compute == DType::f16)
+        throw Error(ErrorCode::kUsage,
+                    fmt::format("E0323: f16 is computed by ranks on CPUs alone, and {} is a GPU; use bf16 on "
+                                "GPUs, or plan for an amount of memory such as 64GiB",
+                                gpu.name));
       DeviceModel device = device_of_kind(use, DeviceKind::cuda);
       device.name = gpu.name;
       device.memory_bytes = device.total_bytes = gpu.memory_mib << 20;
-      device.flops_per_s = kernels::gpu_peak_flops_per_s(gpu.driver_name, use.compute).value_or(0);
+      device.flops_per_s = sheet_peak(gpu.driver_name, use);
       device.link_bytes_per_s = gpu.link_gb_per_s * 1e9;
       if (*gpu.cluster) device.cluster = predict::known_cluster(gpu.cluster);
       if (device.flops_per_s == 0 && device.cluster)
-        device.flops_per_s = device.cluster->device.peak_flops_per_s(use.compute == DType::f32);
+        device.flops_per_s =
+            predict::product_peak(device.cluster->device, use.compute == DType::f32, use.tf32);
       return device;
     }
   if (const auto bytes = bytes_of(text)) {
@@ -172,6 +238,7 @@ DeviceModel device_here(const DeviceUse& use, DeviceKind kind, bool with_peak, i
   if (kernels::cuda_status().devices == 0) return device;
   DeviceModel found = device_of_gpu(kernels::gpu_facts(gpu), use.compute);
   found.adds_gradients = device.adds_gradients;
+  found.flops_per_s = sheet_peak(found.name, use);
   return found;
 }
 

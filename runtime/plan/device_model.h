@@ -51,7 +51,7 @@ DeviceModel device_of_kind(const DeviceUse& use, DeviceKind kind);
 std::vector<std::string> device_names();
 
 /// A GPU by its name, or a device of kind `kind` with an amount of memory ("80GiB"). Error(kUsage) for other
-/// texts, with the known names.
+/// texts, with the known names, and for a GPU where the job is in f16.
 DeviceModel device_named(const std::string& text, const DeviceUse& use, DeviceKind kind);
 
 /// A GPU of which the driver reports these facts; its peak is for products in `precision`. The transport

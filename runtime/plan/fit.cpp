@@ -9,7 +9,9 @@
 namespace trainctl {
 
 Fit fit_of(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
-  return {device.kind == DeviceKind::cuda ? gpu_memory_need(job, plan) : memory_need(job, plan),
+  const MemoryCopies copies = job.checkpoint.memory;
+  return {device.kind == DeviceKind::cuda ? gpu_memory_need(job, copies, plan)
+                                          : memory_need(job.parallelism, copies, plan),
           device.room(job)};
 }
 
@@ -18,11 +20,11 @@ double busy_share_of_lanes(const ParallelSpec& p) {
   return double(p.lanes) / (double(most) * p.data);
 }
 
-double ranks_on_device(const JobSpec& job, const DeviceModel& device) {
-  const double ranks = job.mesh().world_size();
-  if (device.kind == DeviceKind::cuda) return ranks / std::ceil(ranks / job.launcher.ranks_per_gpu);
+double ranks_on_device(const DeviceUse& use, const DeviceModel& device) {
+  const double ranks = use.ranks;
+  if (device.kind == DeviceKind::cuda) return ranks / std::ceil(ranks / use.ranks_per_gpu);
   const double cores = std::max(1u, std::thread::hardware_concurrency());
-  return std::max(1.0, ranks / std::max(1.0, cores / job.parallelism.threads_per_rank));
+  return std::max(1.0, ranks / std::max(1.0, cores / use.threads_per_rank));
 }
 
 std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,

@@ -39,7 +39,7 @@ struct TimeEstimate {
 /// 1 where the width divides the lanes.
 double busy_share_of_lanes(const ParallelSpec& parallelism);
 /// So many ranks take turns on one device of a plan: a GPU, or a rank's share of this machine's cores.
-double ranks_on_device(const JobSpec& job, const DeviceModel& device);
+double ranks_on_device(const DeviceUse& use, const DeviceModel& device);
 /// Predicted (step_time.h) where the device's speed is known and no MFU is given; else from an MFU that is
 /// given or assumed. nullopt if the device's peak is not known. On GPUs an MFU is that of a whole step with
 /// its pipeline bubble.

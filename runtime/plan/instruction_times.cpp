@@ -37,8 +37,8 @@ InstructionTimes::InstructionTimes(const JobSpec& job, const DeviceModel& device
     : job_(job), device_(device), tables_(model_tables(job)) {
   if (cluster) {
     cluster_ = *cluster;
-    // Tensor cores multiply f32 that is rounded to TF32 at half of the rate of bf16.
-    if (job.tf32) cluster_->device.peak_f32_flops_per_s = cluster->device.peak_bf16_flops_per_s / 2;
+    cluster_->device.peak_f32_flops_per_s =
+        predict::product_peak(cluster->device, true, job.tf32 && !device.is_host());
     const int ranks = device.ranks_on_node > 0 ? device.ranks_on_node : job.mesh().world_size();
     if (device.is_host()) cluster_->devices_of_node = std::max(cluster->devices_of_node, ranks);
   }
@@ -66,7 +66,7 @@ parallel::Timeline InstructionTimes::timeline(std::optional<int> micro_batches) 
   parallel::PipelineShape shape = pipeline_shape(job_, 0);
   shape.micro_batches = micro_batches.value_or(shape.micro_batches);
   return parallel::simulate(
-      shape, pipeline_programs(shape, splits_backward(job_)),
+      shape, pipeline_programs(shape, StepCut(job_).splits_backward),
       [&](int stage, const parallel::Instruction& i) { return seconds(stage, i); },
       [&](int stage, const parallel::Instruction& i) { return message_seconds(stage, i); });
 }
@@ -119,7 +119,7 @@ StageCost InstructionTimes::cost_of(const parallel::MeshPosition& at) const {
                         phase_cost(tally.backward_weight)};
     // Where the halves run together, the gradients of rows come once for both, and are half of what the
     // weight half exchanges apart.
-    if (!splits_backward(job_)) of.backward_weight.experts /= 2;
+    if (!StepCut(job_).splits_backward) of.backward_weight.experts /= 2;
     if (tally.edge_bytes > 0)
       of.edge_s = predict::message_seconds(*cluster_, p.tensor * p.ranks_of_parameters(),
                                            device_.ranks_on_node, tally.edge_bytes);
@@ -150,7 +150,11 @@ StageCost InstructionTimes::counted_cost_of(const parallel::MeshPosition& at) co
 }
 
 predict::WorkKind InstructionTimes::kind(double passes) const {
-  return {.f32 = job_.compute == DType::f32, .head_dim = double(job_.model.head_dim()), .passes = passes};
+  return {.f32 = job_.compute == DType::f32,
+          .head_dim = double(job_.model.head_dim()),
+          .passes = passes,
+          .fp8_head_rows = job_.fp8.exists() ? job_.model.vocab_size / job_.parallelism.tensor : 0,
+          .fp8_head_columns = job_.model.hidden_size};
 }
 
 }  // namespace trainctl

@@ -4,10 +4,10 @@
 
 namespace trainctl {
 
-MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
-  const uint64_t ranks_of_stage =
-      uint64_t(job.parallelism.tensor) * uint64_t(job.parallelism.ranks_of_parameters());
-  MemoryNeed need{.copies_give_way = job.checkpoint.memory == MemoryCopies::automatic};
+namespace {
+
+MemoryNeed need_of_stages(uint64_t ranks_of_stage, MemoryCopies copies, const JobPlan& plan) {
+  MemoryNeed need{.copies_give_way = copies == MemoryCopies::automatic};
   need.terms = {{"weights", 0},
                 {"gradients", 0},
                 {"optimizer state", 0},
@@ -41,14 +41,18 @@ MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan) {
   return need;
 }
 
-MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan) {
+}  // namespace
+
+MemoryNeed memory_need(const ParallelSpec& parallelism, MemoryCopies copies, const JobPlan& plan) {
+  return need_of_stages(uint64_t(parallelism.tensor) * uint64_t(parallelism.ranks_of_parameters()), copies,
+                        plan);
+}
+
+MemoryNeed gpu_memory_need(const DeviceUse& use, MemoryCopies copies, const JobPlan& plan) {
   // Which stages meet on a GPU depends on the order of ranks; the worst rank is taken for each of them.
   JobPlan worst = plan;
   worst.stages = {plan.worst()};
-  JobSpec one_gpu = job;
-  one_gpu.parallelism.tensor = std::min(job.launcher.ranks_per_gpu, job.mesh().world_size());
-  one_gpu.parallelism.context = one_gpu.parallelism.data = 1;
-  return memory_need(one_gpu, worst);
+  return need_of_stages(uint64_t(std::min(use.ranks_per_gpu, use.ranks)), copies, worst);
 }
 
 }  // namespace trainctl

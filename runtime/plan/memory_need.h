@@ -36,11 +36,11 @@ struct MemoryNeed {
   bool fits(uint64_t room) const { return needed(room) <= room; }
 };
 
-/// The need of all ranks of the job on one machine. It counts each rank like the worst of its stage, so it is
-/// never too small.
-MemoryNeed memory_need(const JobSpec& job, const JobPlan& plan);
+/// The need of all ranks of the plan's job on one machine. It counts each rank like the worst of its stage, so it
+/// is never too small. `copies`: checkpoint.memory.
+MemoryNeed memory_need(const ParallelSpec& parallelism, MemoryCopies copies, const JobPlan& plan);
 
 /// The need of one GPU with its ranks.
-MemoryNeed gpu_memory_need(const JobSpec& job, const JobPlan& plan);
+MemoryNeed gpu_memory_need(const DeviceUse& use, MemoryCopies copies, const JobPlan& plan);
 
 }  // namespace trainctl

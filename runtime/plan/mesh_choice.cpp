@@ -165,6 +165,34 @@ MeshChoice choice_of(const JobSpec& job) {
           job.batch.micro_sequences};
 }
 
+std::function<bool(const MeshChoice&)> keeps_given(const ParsedJob& parsed) {
+  using Same = bool (*)(const MeshChoice&, const MeshChoice&);
+  static const std::pair<const char*, Same> kRows[] = {
+      {"parallelism.tensor", [](const auto& a, const auto& b) { return a.tensor == b.tensor; }},
+      {"parallelism.context", [](const auto& a, const auto& b) { return a.context == b.context; }},
+      {"parallelism.pipeline", [](const auto& a, const auto& b) { return a.pipeline == b.pipeline; }},
+      {"parallelism.data", [](const auto& a, const auto& b) { return a.data == b.data; }},
+      {"parallelism.expert", [](const auto& a, const auto& b) { return a.expert == b.expert; }},
+      {"parallelism.pipeline_schedule",
+       [](const auto& a, const auto& b) { return a.schedule == b.schedule; }},
+      {"parallelism.virtual_stages",
+       [](const auto& a, const auto& b) { return a.virtual_stages == b.virtual_stages; }},
+      {"parallelism.zero_stage", [](const auto& a, const auto& b) { return a.zero == b.zero; }},
+      {"memory.activation_recompute",
+       [](const auto& a, const auto& b) {
+         return a.recompute == b.recompute && a.recompute_layers == b.recompute_layers;
+       }},
+      {"batch.micro_sequences", [](const auto& a, const auto& b) { return a.micro == b.micro; }},
+  };
+  std::vector<Same> given;
+  for (const EffectiveValue& value : parsed.values)
+    for (const auto& [path, same] : kRows)
+      if (value.path == path && !value.is_auto && value.origin != "default") given.push_back(same);
+  return [given = std::move(given), own = choice_of(parsed.job)](const MeshChoice& choice) {
+    return std::all_of(given.begin(), given.end(), [&](Same same) { return same(choice, own); });
+  };
+}
+
 std::string recompute_text(Recompute kind, int64_t layers) {
   switch (kind) {
     case Recompute::none: return "none";
@@ -175,15 +203,14 @@ std::string recompute_text(Recompute kind, int64_t layers) {
   return "";
 }
 
-std::vector<std::string> settings_of(const JobSpec& job, const MeshChoice& c) {
+std::vector<std::string> settings_of(const ParallelSpec& p, const MeshChoice& before, const MeshChoice& c) {
   std::vector<std::string> result;
-  const auto set = [&](const char* path, const auto& before, const auto& now) {
-    if (before != now) result.push_back(fmt::format("{}={}", path, now));
+  const auto set = [&](const char* path, const auto& had, const auto& now) {
+    if (had != now) result.push_back(fmt::format("{}={}", path, now));
   };
-  const ParallelSpec& p = job.parallelism;
-  set("memory.activation_recompute", recompute_text(job.recompute, job.recompute_layers),
+  set("memory.activation_recompute", recompute_text(before.recompute, before.recompute_layers),
       recompute_text(c.recompute, c.recompute_layers));
-  set("batch.micro_sequences", job.batch.micro_sequences, c.micro);
+  set("batch.micro_sequences", before.micro, c.micro);
   set("parallelism.zero_stage", p.zero_stage, c.zero);
   if (!p.reshard_after_forward && c.zero < 3) result.push_back("parallelism.reshard_after_forward=true");
   set("parallelism.tensor", p.tensor, c.tensor);

@@ -2,11 +2,13 @@
 // the checks have the last word. Pure.
 #pragma once
 #include <compare>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "runtime/plan/device_model.h"
 #include "runtime/spec/fields/job.h"
+#include "runtime/spec/parse.h"
 
 namespace trainctl {
 
@@ -26,11 +28,14 @@ struct MeshChoice {
 /// What the job has.
 MeshChoice choice_of(const JobSpec& job);
 
+/// Whether a choice has what the spec gives of one.
+std::function<bool(const MeshChoice&)> keeps_given(const ParsedJob& parsed);
+
 /// memory.activation_recompute as the spec has it.
 std::string recompute_text(Recompute kind, int64_t layers);
 
-/// The arguments of `-s` with which the job has this choice: only what differs from the job.
-std::vector<std::string> settings_of(const JobSpec& job, const MeshChoice& choice);
+/// The arguments of `-s` with which a job of this parallelism has `now`: only what differs from `before`.
+std::vector<std::string> settings_of(const ParallelSpec& p, const MeshChoice& before, const MeshChoice& now);
 
 /// The job with this choice, unchecked, and with as many lanes as ranks. For counting; a job that runs comes
 /// from settings_of and the parser.

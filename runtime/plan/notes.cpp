@@ -14,7 +14,7 @@ namespace {
 /// What a width costs that does not divide the lanes.
 std::string uneven_width_note(const JobSpec& job) {
   const ParallelSpec& p = job.parallelism;
-  const int64_t most = job.lanes_computed_by(0);
+  const int64_t most = job.parallelism.lanes_computed_by(0);
   const std::string waits = fmt::format(
       "data = {} does not divide the {} lanes: ranks have {} or {}, and all wait for those with {} ({:.0f} % "
       "of "
@@ -29,8 +29,8 @@ std::string uneven_width_note(const JobSpec& job) {
   }
   int sums = 1, sent = 1;
   for (int rank = 0; rank < p.data; ++rank) {
-    sums = std::max(sums, parallel::sums_at_once(job.lanes_of(rank)));
-    sent = std::max(sent, parallel::subtree_count(job.lanes_of(rank)));
+    sums = std::max(sums, parallel::sums_at_once(job.parallelism.lanes_of(rank)));
+    sent = std::max(sent, parallel::subtree_count(job.parallelism.lanes_of(rank)));
   }
   return fmt::format(
       "{}; a rank holds up to {} and sends up to {} of its lanes, where data = {} has {} and sends 1", waits,
@@ -100,7 +100,7 @@ std::vector<std::string> reduced_lanes_notes(const JobSpec& job) {
   std::vector<std::string> notes;
   if (!job.parallelism.reduces_each_lane()) return notes;
   const int zero = job.parallelism.zero_stage;
-  const int64_t lanes = job.lanes_computed_by(0), together = job.micro_batches_per_lane();
+  const int64_t lanes = job.parallelism.lanes_computed_by(0), together = job.micro_batches_per_lane();
   const bool has_blocks = job.parallelism.context_blocks > 1;
   if (lanes > 1 && job.parallelism.ranks_of_parameters() > 1)
     notes.push_back(fmt::format("{} sends the gradients of each of a rank's {}: {} times the bytes of {}",

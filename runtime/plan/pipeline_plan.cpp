@@ -13,9 +13,9 @@ struct Simulated {
   double busy = 0, idle = 0;  // of all stages, in the costs' unit
 };
 
-Simulated simulate_step(const JobSpec& job, const parallel::PipelineShape& shape) {
+Simulated simulate_step(const StepCut& cut, const parallel::PipelineShape& shape) {
   Simulated result;
-  const std::vector<parallel::Program> programs = pipeline_programs(shape, splits_backward(job));
+  const std::vector<parallel::Program> programs = pipeline_programs(shape, cut.splits_backward);
   for (const parallel::Program& program : programs) {
     result.plan.slots.push_back(plan_slots(program, shape.virtual_stages, shape.micro_batches).slots);
     result.plan.sends.push_back(
@@ -33,17 +33,17 @@ Simulated simulate_step(const JobSpec& job, const parallel::PipelineShape& shape
 
 }  // namespace
 
-PipelinePlan plan_pipeline(const JobSpec& job, int dp_rank, int64_t most_simulated) {
-  parallel::PipelineShape shape = pipeline_shape(job, dp_rank);
+PipelinePlan plan_pipeline(const StepCut& cut, int dp_rank, int64_t most_simulated) {
+  parallel::PipelineShape shape = pipeline_shape(cut, dp_rank);
   const int64_t all = shape.micro_batches, round = shape.stages;
   // Two rounds fill every pipeline: the interleaved one runs furthest ahead, by less than that.
   const int64_t fewer = all % round + 2 * round, more = fewer + round;
   if (all <= more || all * round * shape.virtual_stages <= most_simulated)
-    return simulate_step(job, shape).plan;
+    return simulate_step(cut, shape).plan;
   shape.micro_batches = int(fewer);
-  Simulated first = simulate_step(job, shape);
+  Simulated first = simulate_step(cut, shape);
   shape.micro_batches = int(more);
-  const Simulated second = simulate_step(job, shape);
+  const Simulated second = simulate_step(cut, shape);
   const int64_t rounds = (all - fewer) / round;
   PipelinePlan plan = std::move(first.plan);
   for (size_t stage = 0; stage < plan.slots.size(); ++stage) {

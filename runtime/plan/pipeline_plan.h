@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/spec/fields/job.h"
+#include "runtime/model/stage_uses.h"
 
 namespace trainctl {
 
@@ -18,6 +18,6 @@ struct PipelinePlan {
 /// further round of `stages` micro-batches adds the same work, the same messages and as many slots, and no
 /// idle time. So if all stages together have more than `most_simulated` micro-batches to compute, only the
 /// first rounds are simulated.
-PipelinePlan plan_pipeline(const JobSpec& job, int dp_rank, int64_t most_simulated = 1 << 16);
+PipelinePlan plan_pipeline(const StepCut& cut, int dp_rank, int64_t most_simulated = 1 << 16);
 
 }  // namespace trainctl

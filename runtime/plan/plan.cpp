@@ -39,7 +39,7 @@ class Planner {
   PlanBasis basis() const { return {job_, device_, tables_}; }
   /// Of a data-parallel rank: ranks with as many lanes have the same.
   const PipelinePlan& pipeline(int dp_rank) {
-    const auto [known, fresh] = pipelines_.try_emplace(job_.lanes_computed_by(dp_rank));
+    const auto [known, fresh] = pipelines_.try_emplace(job_.parallelism.lanes_computed_by(dp_rank));
     if (fresh) known->second = plan_pipeline(job_, dp_rank);
     return known->second;
   }
@@ -62,8 +62,8 @@ class Planner {
   /// Memory of any one rank of the parts' stage and number of lanes, but for what depends on the state that
   /// it holds.
   RankMemory alike(const RankParts& parts) {
-    const StageModel::Options options{pipeline(parts.at.dp).slots[size_t(parts.at.pp)], splits_backward(job_),
-                                      1.0f, job_.data.masks_targets()};
+    const StageModel::Options options{pipeline(parts.at.dp).slots[size_t(parts.at.pp)],
+                                      StepCut(job_).splits_backward, 1.0f, job_.data.masks_targets()};
     return memory_of_stage(basis(), StageModel::plan(parts.uses, options), parts.batch, parts.sequences);
   }
 
@@ -82,7 +82,7 @@ class Planner {
       for (const auto& ranks :
            parallel::sharding::rank_classes(parts.uses.uses, tables_.grids.grids, parts.sharding, lines)) {
         const int context = job_.parallelism.context, dp = ranks.first_rank / context;
-        const auto [known, fresh] = alike_by_lanes.try_emplace(job_.lanes_computed_by(dp));
+        const auto [known, fresh] = alike_by_lanes.try_emplace(job_.parallelism.lanes_computed_by(dp));
         if (fresh) known->second = alike(rank_parts(basis(), {.dp = dp, .pp = parts.at.pp}));
         RankMemory m = known->second;
         add_state(m, basis(), ranks.bytes);
@@ -178,7 +178,7 @@ JobPlan make_plan(const PlanBasis& basis) {
   for (int pp = 0; pp < job.parallelism.pipeline; ++pp) {
     const PlannedStage stage = planner.stage(pp);
     plan.stages.push_back(stage.worst);
-    if (stage.traffic.total() > plan.traffic.total()) plan.traffic = stage.traffic;
+    if (stage.traffic.total() > plan.traffic.total()) plan.traffic = stage.traffic, plan.traffic_stage = pp;
   }
   plan.work =
       stage_work(tables.stage_layers, job.parallelism.stage_order(), part_flops(model, job.data.seq_len));

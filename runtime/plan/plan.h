@@ -24,6 +24,7 @@ struct BucketCounts {
 
 struct JobPlan {
   DeviceKind device = DeviceKind::cpu;
+  int traffic_stage = 0;  ///< of the rank that sends most
   int64_t parameters = 0, parameters_without_embedding = 0;
   int64_t active_parameters = 0;  ///< that a token meets: fewer than all where there are experts
   int64_t mtp_parameters = 0;     ///< of all: of modules of multi-token prediction

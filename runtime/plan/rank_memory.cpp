@@ -15,14 +15,13 @@ namespace trainctl {
 
 // An estimate: an exchange is a span, and so is the wait for it; collectives over n ranks have log2(n) rounds
 // each way.
-size_t trace_spans(const JobSpec& job) {
+size_t trace_spans(const BatchSpec& batch, const ParallelSpec& p, int64_t layers) {
   constexpr double kSteps = 4, kFewest = 4096, kMost = 65536;
-  const ParallelSpec& p = job.parallelism;
   const auto rounds = [](int ranks) { return 2 * std::ceil(std::log2(double(ranks))); };
   const double micro_batches =
-      std::ceil(double(job.batch.global_sequences) / double(job.batch.micro_sequences * p.data));
-  const double parts = std::ceil(double(job.model.num_layers) / p.pipeline) + 3 * p.virtual_stages;
-  const double reductions = job.parallelism.reduces_each_lane() ? micro_batches : 1;
+      std::ceil(double(batch.global_sequences) / double(batch.micro_sequences * p.data));
+  const double parts = std::ceil(double(layers) / p.pipeline) + 3 * p.virtual_stages;
+  const double reductions = p.reduces_each_lane() ? micro_batches : 1;
   const double messages = p.pipeline > 1 ? 4 * p.virtual_stages : 0;
   const double keys = p.context > 1 ? 3 * rounds(p.context) + 1 : 0;  // of a layer, with recomputation
   const double rows = p.expert > 1 ? 12 : 0;                          // likewise
@@ -52,7 +51,7 @@ RankMemory memory_of_stage(const PlanBasis& basis, const StageBytes& stage, cons
   m.stage.activations += std::exchange(m.stage.host, 0);  // one memory
   if (m.stage.margins > 0)  // with those of one layer, own and another rank's, as they are exchanged
     m.stage.margins += 2 * size_t(job.model.moe.num_experts * kernels::kMarginBins) * sizeof(int32_t);
-  m.trace = SpanRecorder::bytes(trace_spans(job));
+  m.trace = SpanRecorder::bytes(trace_spans(job.batch, job.parallelism, job.model.num_layers));
   if (!batch.empty())
     m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) *
                  (4 * (batch.documents ? 2 : 1) + (job.data.reads_loss() ? 1 : 0)) +
@@ -104,12 +103,14 @@ size_t nccl_bytes_estimate(const ParallelSpec& parallelism, bool tied) {
   };
   add(mesh.tp, 1, nccl.blocks);
   add(mesh.cp, mesh.tp, nccl.blocks);
-  add(mesh.cp * mesh.dp, mesh.tp, nccl.blocks);
+  const bool gathers_apart = shards_weights(parallelism);  // through connections of their own
+  for (int group = 0; group < 1 + gathers_apart; ++group) add(mesh.cp * mesh.dp, mesh.tp, nccl.blocks);
   const int experts = parallelism.expert;
   if (experts > 1) {
     const int stride = parallelism.ranks_of_expert();
     add(experts, stride, nccl.blocks);
-    add(parallelism.ranks_of_experts() / experts, stride * experts, nccl.blocks);
+    for (int group = 0; group < 1 + gathers_apart; ++group)
+      add(parallelism.ranks_of_experts() / experts, stride * experts, nccl.blocks);
   }
   // An edge of the pipeline is a pair, for each of two neighbours and both directions; see make_edges.
   const parallel::VirtualStages stages = parallelism.stage_order();

@@ -46,7 +46,7 @@ struct PlanBasis {
 };
 
 /// How many spans of traced steps a rank keeps: those of about four steps, from 4096 to 65536.
-size_t trace_spans(const JobSpec& job);
+size_t trace_spans(const BatchSpec& batch, const ParallelSpec& p, int64_t layers);
 
 /// The memory that does not depend on the state that a rank holds.
 ///   batch       the rows of a batch that the stage reads

@@ -17,6 +17,7 @@ RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding,
   RankGroups groups{.axes = {},
                     .experts = {},
                     .expert_data = {},
+                    .gathers_apart = shards_weights(parallelism),
                     .tied_peer = shares_embedding && stages.last_stage() > 0 && (first || last),
                     .stages = stages,
                     .activations_come = !first || ring,
@@ -49,7 +50,7 @@ RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at) {
   RankParts parts{.at = at,
                   .groups = rank_groups(job.parallelism, tables.params.shares_embedding, at),
                   .uses = stage_uses(tables, job, at),
-                  .sharding = sharding_options(job),
+                  .sharding = sharding_options(job, job.optimizer.muon),
                   .batch = {.first = at.pp == 0,
                             .last = at.pp == job.parallelism.stage_order().last_stage(),
                             .documents = job.data.masks_documents(),
@@ -57,7 +58,7 @@ RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at) {
                             .weights = job.data.weighs_targets(),
                             .mtp = int(job.model.mtp.num_layers)},
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences,
-                  .counted_micro_batches = job.counted_micro_batches_of(at.dp)};
+                  .counted_micro_batches = StepCut(job).counted_micro_batches_of(at.dp)};
   parts.lines = lines_of(parts.groups);
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.ranks_of_parameters() > 1;
   parts.sharding.links = device.is_host() ? parallel::links_of_hosts() : parallel::links_of_gpus();
@@ -68,7 +69,14 @@ RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at) {
 
 RankPlan make_rank_plan(const PlanBasis& basis, const parallel::MeshPosition& at) {
   const auto& [job, device, tables] = basis;
-  RankPlan plan{rank_parts(basis, at), {}, {}, {}, {}, trace_spans(job), {}, {}};
+  RankPlan plan{rank_parts(basis, at),
+                {},
+                {},
+                {},
+                {},
+                trace_spans(job.batch, job.parallelism, job.model.num_layers),
+                {},
+                {}};
   plan.params =
       parallel::sharding::make_layout(plan.uses.uses, tables.grids.grids, plan.sharding, plan.lines);
   plan.program = stage_program(job, at, plan.uses);
@@ -76,7 +84,7 @@ RankPlan make_rank_plan(const PlanBasis& basis, const parallel::MeshPosition& at
       parallel::step_problem(plan.program.shape, plan.program.slots, plan.program.actions);
   ENSURE(problem.is_none(), "{}", problem.text_or_empty());
   plan.model = {.slots = plan.program.slots.slots,
-                .split_backward = splits_backward(job),
+                .split_backward = StepCut(job).splits_backward,
                 .loss_scale = float(1.0 / double(job.tokens_per_step())),
                 .masks_targets = job.data.masks_targets()};
   const parallel::ShardingBytes sharding = plan.params.bytes();

@@ -20,6 +20,7 @@ struct RankGroups {
   parallel::MeshGroup experts,
       expert_data;          ///< parts of the data-parallel group, with whole experts of the tensor ranks
                             ///< of it; of one rank without experts
+  bool gathers_apart = false;  ///< weights are gathered through groups of their own, during reductions
   bool tied_peer = false;   ///< another stage holds other uses of the embedding
   parallel::VirtualStages stages;
   /// And gradients the other way. In a V this holds of the first virtual stage, and the reverse of the
@@ -38,7 +39,7 @@ struct RankParts {
   parallel::ShardingOptions sharding;
   BatchRows batch;        ///< what it reads of a batch
   int64_t sequences = 0;  ///< that it computes in a step
-  int64_t counted_micro_batches = 0;  ///< JobSpec::counted_micro_batches_of
+  int64_t counted_micro_batches = 0;  ///< StepCut::counted_micro_batches_of
 };
 RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at);
 

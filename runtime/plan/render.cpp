@@ -126,30 +126,29 @@ std::string optimizer_text(const OptimizerSpec& optimizer) {
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
   const int sums =
-      r.job.parallelism.reduces_each_lane() ? 1 : parallel::sums_at_once(r.job.lanes_of(m.at.dp));
-  const bool in_turn = sharding_options(r.job).shares_gradients;
+      r.job.parallelism.reduces_each_lane() ? 1 : parallel::sums_at_once(r.job.parallelism.lanes_of(m.at.dp));
+  const bool in_turn = StepCut(r.job).shares_gradients();
   const int blocks = r.job.parallelism.blocks_of_rank();
-  std::vector<Term> terms = {
-      {fmt::format("weights ({} compute copy{})", name_of(r.job.compute),
-                   !shards_weights(r.job.parallelism)       ? ""
-                   : sharding_options(r.job).shares_weights ? ", own and of two parts"
-                                                            : ", own and of all parts"),
-       "weights", m.sharding.weights},
-      {blocks > 1 ? fmt::format("gradients (f32, of {} context blocks)", blocks)
-       : sums > 1 ? fmt::format("gradients (f32, {} sums of the lanes' tree)", sums)
-       : in_turn  ? "gradients (f32, of two parts at a time)"
-                  : "gradients (f32)",
-       "gradients", m.sharding.gradients},
-      {optimizer_text(r.job.optimizer), "optimizer", m.sharding.optimizer},
-      {"activations in flight", "activations", m.stage.activations},
-      {"scratch", "scratch", m.stage.scratch() + m.sharding.matrix_scratch},
-      {"communication", "communication", m.sharding.communication},
-      {gpu ? "tokens" : "data read ahead", "data", m.data},
-      {"workspace of products and kernels", "workspace", m.workspace},
-      {"NCCL (estimate)", "nccl_estimate", m.nccl},
-      {"checkpoint buffer", "saving", m.saving_beside_copies()},
-      {"spans of traced steps", "trace", m.trace},
-      {"program and libraries", "program", m.program}};
+  std::vector<Term> terms = {{fmt::format("weights ({} compute copy{})", name_of(r.job.compute),
+                                          !shards_weights(r.job.parallelism) ? ""
+                                          : StepCut(r.job).shares_weights()  ? ", own and of two parts"
+                                                                             : ", own and of all parts"),
+                              "weights", m.sharding.weights},
+                             {blocks > 1 ? fmt::format("gradients (f32, of {} context blocks)", blocks)
+                              : sums > 1 ? fmt::format("gradients (f32, {} sums of the lanes' tree)", sums)
+                              : in_turn  ? "gradients (f32, of two parts at a time)"
+                                         : "gradients (f32)",
+                              "gradients", m.sharding.gradients},
+                             {optimizer_text(r.job.optimizer), "optimizer", m.sharding.optimizer},
+                             {"activations in flight", "activations", m.stage.activations},
+                             {"scratch", "scratch", m.stage.scratch() + m.sharding.matrix_scratch},
+                             {"communication", "communication", m.sharding.communication},
+                             {gpu ? "tokens" : "data read ahead", "data", m.data},
+                             {"workspace of products and kernels", "workspace", m.workspace},
+                             {"NCCL (estimate)", "nccl_estimate", m.nccl},
+                             {"checkpoint buffer", "saving", m.saving_beside_copies()},
+                             {"spans of traced steps", "trace", m.trace},
+                             {"program and libraries", "program", m.program}};
   if (m.copies_count)
     terms.push_back({fmt::format("{} of its state in /dev/shm", copies_text(r)), "copies", m.copies});
   return terms;

@@ -85,7 +85,7 @@ OrderedJson proposal_json(const SearchReport& r, const Proposal& p) {
                    {"device_hours", p.time.device_hours},
                    {"same_bits", p.other_bits.empty()},
                    {"other_bits", p.other_bits},
-                   {"placement", placement_text(p.job, *r.device)}};
+                   {"placement", placement_text(p.job.parallelism, *r.device)}};
   if (p.time.predicted) {
     OrderedJson parts = OrderedJson::object();
     for (const NamedSeconds& part : named(p.time.predicted->parts)) parts[part.name] = part.seconds;
@@ -109,9 +109,8 @@ size_t chosen_count(const std::vector<Proposal>& best) {
   return chosen;
 }
 
-std::string placement_text(const JobSpec& job, const DeviceModel& device) {
+std::string placement_text(const ParallelSpec& p, const DeviceModel& device) {
   if (device.is_host()) return "all ranks on one machine";
-  const ParallelSpec& p = job.parallelism;
   struct AxisPlace {
     const char* name;
     int ranks, stride;
@@ -171,7 +170,7 @@ std::string render_search(const SearchReport& r) {
     out += fmt::format("Prices are of {}: {} {} a GPU-hour\n", r.price->date, r.price->currency,
                        r.price->per_gpu_hour);
   const Proposal& best = result.front.front();
-  out += fmt::format("Placement of 1: {}\n", placement_text(best.job, *r.device));
+  out += fmt::format("Placement of 1: {}\n", placement_text(best.job.parallelism, *r.device));
   if (!best.other_bits.empty()) out += fmt::format("Other bits of 1 than the job's: {}\n", best.other_bits);
   return out + loser_lines(result);
 }

@@ -28,7 +28,7 @@ struct SearchReport {
 };
 
 /// "tensor 8 and context 2 in a node; data 128 and pipeline 16 across nodes".
-std::string placement_text(const JobSpec& job, const DeviceModel& device);
+std::string placement_text(const ParallelSpec& p, const DeviceModel& device);
 
 std::string render_search(const SearchReport& report);
 /// As runtime/observe/schemas/search.schema.json has it.

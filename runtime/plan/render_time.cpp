@@ -35,7 +35,23 @@ std::string predicted_lines(const PlanReport& r, const TimeEstimate& t) {
   return out + fmt::format("         {}\n", time_parts_text(*t.predicted));
 }
 
+/// What the asked tokens take.
+double asked_s(const PlanReport& r) { return r.asked->tokens / r.time->tokens_per_s; }
+
+std::string asked_line(const PlanReport& r, const Claim& claim) {
+  return fmt::format("Asked    {} tokens in {:g} days: {}; {} as {}\n", count_text(r.asked->tokens),
+                     r.asked->days, claim_text(claim), duration_text(asked_s(r)),
+                     r.time->predicted ? "predicted" : "assumed");
+}
+
 }  // namespace
+
+std::optional<Claim> claim_of(const PlanReport& r) {
+  if (!r.asked || !r.time) return std::nullopt;
+  const double flops = r.plan.flops_per_step_causal / double(r.plan.tokens_per_step) * r.asked->tokens;
+  return Claim{flops, r.asked->days * kDayS, r.time->devices, r.time->peak_flops_per_s,
+               r.device.cluster ? r.device.cluster->device.product_share : 1};
+}
 
 std::string time_lines(const PlanReport& r) {
   std::string out = fmt::format(
@@ -62,6 +78,7 @@ std::string time_lines(const PlanReport& r) {
   if (r.device.kind == DeviceKind::cuda)
     out += fmt::format("         {} GPU-hours on {} GPU{}\n", count_text(t.device_hours), t.devices,
                        t.devices == 1 ? "" : "s");
+  if (const auto claim = claim_of(r)) out += asked_line(r, *claim);
   if (r.price) {
     const double cost = t.device_hours * r.price->per_gpu_hour;
     out += fmt::format("Cost     {0} {1}, {0} {2} for 10^12 tokens, at {0} {3} a GPU-hour ({4})\n",
@@ -89,6 +106,13 @@ OrderedJson time_json(const PlanReport& r) {
                     {"currency", r.price->currency},
                     {"per_gpu_hour", r.price->per_gpu_hour},
                     {"date", r.price->date}};
+  if (const auto claim = claim_of(r))
+    json["asked"] = {{"days", r.asked->days},
+                     {"tokens", r.asked->tokens},
+                     {"predicted_days", asked_s(r) / kDayS},
+                     {"share_of_peak", claim->share_of_peak()},
+                     {"possible", judge(*claim) == ClaimVerdict::possible},
+                     {"text", claim_text(*claim)}};
   if (t.predicted) {
     OrderedJson parts = OrderedJson::object();
     for (const NamedSeconds& part : named(t.predicted->parts)) parts[part.name] = part.seconds;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/model/role_rows.h"
+#include "runtime/plan/claim.h"
 #include "runtime/plan/fit.h"
 #include "runtime/plan/node_copies.h"
 #include "runtime/plan/plan.h"
@@ -45,6 +46,11 @@ struct CopyForecast {
   double seconds = 0;                     ///< until a copy is complete
 };
 
+/// A duration that a user asks for, of so many tokens.
+struct AskedRun {
+  double days = 0, tokens = 0;
+};
+
 struct PlanReport {
   JobSpec job;
   JobPlan plan;
@@ -57,7 +63,11 @@ struct PlanReport {
   std::optional<CopyForecast> memory_copies = {}, second_copies = {};  ///< nullopt: none are made
   std::optional<NodeCopies> copies = {};  ///< of the node that holds most; nullopt: nodes are not known
   std::optional<Price> price = {};        ///< nullopt: none is given
+  std::optional<AskedRun> asked = {};     ///< nullopt: none is
 };
+
+/// What the asked run needs of the devices, whose peak is known; nullopt: none is asked for, or it is not.
+std::optional<Claim> claim_of(const PlanReport& report);
 
 /// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches alternatives if the
 /// job does not fit.

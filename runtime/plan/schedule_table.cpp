@@ -94,7 +94,7 @@ class TableMaker {
       row.pass_s = passes.time_s / table_.mfu;
     const parallel::ScheduleKind& kind = parallel::kind_of(row.schedule);
     row.overlaps =
-        kind.splits_backward && !splits_backward(job)
+        kind.splits_backward && !StepCut(job).splits_backward
             ? job.recomputes_layers()
                   ? "messages alone: layers are computed again, so both halves of a backward run together"
               : job.model.mtp.num_layers > 0

@@ -61,7 +61,7 @@ MeshSearch::MeshSearch(const ParseInput& spec, const JobSpec& job, const DeviceM
       costs_(job, device, std::move(ranks_on_node), given_lanes(spec)) {}
 
 std::optional<JobSpec> MeshSearch::checked(const MeshChoice& choice, std::vector<std::string>& settings) {
-  settings = settings_of(job_, choice);
+  settings = settings_of(job_.parallelism, choice_of(job_), choice);
   ParseInput input = spec_;
   input.overrides.insert(input.overrides.end(), settings.begin(), settings.end());
   ParsedJob parsed = parse_job(input);
@@ -84,7 +84,7 @@ std::optional<Proposal> MeshSearch::planned(const MeshChoice& choice) {
   Proposal proposal{.choice = choice};
   std::optional<JobSpec> job = checked(choice, proposal.settings);
   if (!job) return std::nullopt;
-  const DeviceModel device = costs_.device_of(*job);
+  const DeviceModel device = costs_.device_of(choice);
   const JobPlan plan = make_plan({*job, device, tables_of(*job, choice)});
   const Fit fit = fit_of(*job, plan, device);
   proposal.bytes = fit.needed();
@@ -100,7 +100,7 @@ std::optional<Proposal> MeshSearch::planned(const MeshChoice& choice) {
 void MeshSearch::measure(Tried& tried) {
   std::vector<std::string> settings;
   const JobSpec job = *checked(tried.choice, settings);
-  const DeviceModel device = costs_.device_of(job);
+  const DeviceModel device = costs_.device_of(tried.choice);
   const PlanBasis basis{job, device, tables_of(job, tried.choice)};
   std::vector<BucketCounts> buckets;
   const auto add = [&](int pp) {
@@ -146,7 +146,7 @@ SearchResult MeshSearch::on(int ranks, size_t most, bool explains) {
   SearchResult result{.ranks = ranks, .room = device_.room(with_choice(job_, choice_of(job_)))};
   std::vector<Tried> all;
   for (const MeshChoice& choice : mesh_choices(job_, device_, ranks))
-    all.push_back({choice, 0, costs_.least_bytes(choice)});
+    if (!keeps_ || keeps_(choice)) all.push_back({choice, 0, costs_.least_bytes(choice)});
   result.choices = all.size();
   using Entry = std::pair<double, size_t>;  // of equal ones the first listed
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open;

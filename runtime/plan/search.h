@@ -3,6 +3,7 @@
 // bound of their time (ChoiceCosts), until no bound is better than what was found. So the first proposal is
 // what planning every choice would find. Pure.
 #pragma once
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,6 +50,9 @@ class MeshSearch {
   MeshSearch(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
              RanksOnNode ranks_on_node);
 
+  /// Searches only choices that `keeps` is true of.
+  void keep(std::function<bool(const MeshChoice&)> keeps) { keeps_ = std::move(keeps); }
+
   /// The proposals on so many ranks, at most `most`. explains: also why others lose, or what the smallest needs
   /// where nothing fits.
   SearchResult on(int ranks, size_t most, bool explains = true);
@@ -84,6 +88,7 @@ class MeshSearch {
   const JobSpec& job_;
   const DeviceModel& device_;
   ChoiceCosts costs_;
+  std::function<bool(const MeshChoice&)> keeps_;  // empty: of all
   std::map<int, ModelTables> tables_;  // by ParallelSpec::cut_for_tensor
 };
 

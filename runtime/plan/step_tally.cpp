@@ -168,7 +168,7 @@ RankTraffic rank_traffic(const PlanBasis& basis, const parallel::MeshPosition& a
   };
   // In a V the first round is still on its way back when the second one begins.
   const int64_t round = job.parallelism.pipeline * (job.parallelism.stage_order().v_shaped ? 2 : 1);
-  const int64_t all = by_lanes ? job.lanes_computed_by(at.dp) : fewest.micro_batches_per_lane();
+  const int64_t all = by_lanes ? job.parallelism.lanes_computed_by(at.dp) : fewest.micro_batches_per_lane();
   const int64_t fewer = by_lanes ? int64_t(std::bit_ceil(uint64_t(round))) : all % round + round;
   const int64_t more = by_lanes ? 2 * fewer : fewer + round;
   // With few all are counted. Of many that the width does not divide, the last time is counted as a full one.
@@ -240,6 +240,7 @@ kernels::WorkTally tally_rest(const PlanBasis& basis, const parallel::MeshPositi
         left.flops = std::max(0.0, left.flops - micro_batches * count.flops);
         left.attention_flops = std::max(0.0, left.attention_flops - micro_batches * count.attention_flops);
         left.bytes = left.calls == 0 ? 0 : std::max(0.0, left.bytes - micro_batches * count.bytes);
+        left.apart_bytes = std::max(0.0, left.apart_bytes - micro_batches * count.apart_bytes);
       }
   return rest;
 }

@@ -47,6 +47,21 @@ class StepTimer {
   const InstructionTimes times_;
 };
 
+/// Of what a rank of a stage sends over the data axis, the share that goes to the ranks that have the same
+/// experts. uses: of a rank of the stage.
+double share_of_experts(const ModelTables& tables, const StageUses& uses, const ParallelSpec& p) {
+  const auto sent = [](int ranks) { return double(ranks - 1) / ranks; };
+  double experts = 0, others = 0;
+  for (const parallel::ParamUse& use : uses.uses) {
+    const Param& param = tables.params.params[size_t(use.param)];
+    (param.expert >= 0 ? experts : others) += double(param.count());
+  }
+  // Of experts, a rank has its own alone.
+  experts *= sent(p.ranks_of_experts() / p.expert) / p.ranks_of_expert();
+  others *= sent(p.ranks_of_parameters()) / p.tensor;
+  return experts > 0 ? experts / (experts + others) : 0;
+}
+
 double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
   const ClusterModel& cluster = times_.cluster();
   const ParallelSpec& p = job_.parallelism;
@@ -54,18 +69,25 @@ double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
   if (p.ranks_of_parameters() == 1 || bytes == 0) return 0;
   const GroupPlace place =
       predict::place_of_group(cluster, p.ranks_of_parameters(), p.tensor, device_.ranks_on_node);
+  // Ranks with the same experts are further apart: fewer of them are on a node and share its network cards.
+  const GroupPlace apart = predict::place_of_group(cluster, p.ranks_of_experts() / p.expert,
+                                                   p.ranks_of_expert() * p.expert, device_.ranks_on_node);
+  const auto uses_of = [&](int pp) { return rank_parts({job_, device_, times_.tables()}, {.pp = pp}).uses; };
+  const double of_experts = share_of_experts(times_.tables(), uses_of(plan.traffic_stage), p) * bytes;
   const double buckets = plan.buckets.halving + plan.buckets.direct;
   const double direct = p.reduction == GradientSums::exact && buckets > 0 ? plan.buckets.direct / buckets : 0;
-  double all_s = (1 - direct) * predict::collective_seconds(cluster, place, 2 * buckets, bytes) +
-                 direct * predict::all_to_all_seconds(cluster, place, 2 * buckets, bytes);
+  const auto exchange_s = [&](const GroupPlace& of, double calls, double sent) {
+    return (1 - direct) * predict::collective_seconds(cluster, of, calls, sent) +
+           direct * predict::all_to_all_seconds(cluster, of, calls, sent);
+  };
+  double all_s = exchange_s(place, 2 * buckets, bytes - of_experts) + exchange_s(apart, 0, of_experts);
   all_s += stage(0).moves.sum();
   double forward_s = 0, backward_s = 0, parts = 2;
   for (const VirtualStageCost& cost : stage(0).virtual_stages) {
     forward_s += cost.forward.sum();
     backward_s += cost.backward_s();
   }
-  for (const VirtualStageUses& uses : rank_parts({job_, device_, times_.tables()}, {}).uses.virtual_stages)
-    parts += double(uses.layers.size());
+  for (const VirtualStageUses& uses : uses_of(0).virtual_stages) parts += double(uses.layers.size());
   double exposed = 0;
   if (shards_weights(job_.parallelism)) {
     exposed = std::max(all_s / (parts * double(job_.micro_batches_of(0))), all_s - passes_s);

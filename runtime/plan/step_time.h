@@ -40,7 +40,7 @@ struct StepTime {
 
 /// Of a fast and a slow run, over the median: so far from their predictions are nine of ten published
 /// measurements of steps on A100 and H100 (scripts/bench/results/predicted-published.md).
-inline constexpr double kBandLow = 0.90, kBandHigh = 1.30;
+inline constexpr double kBandLow = 0.93, kBandHigh = 1.22;
 
 /// `plan`: of the job on the device. `sharing`: so many ranks take turns on one device (a GPU, or a rank's
 /// share of the cores) and fill each other's pipeline bubbles.

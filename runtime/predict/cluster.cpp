@@ -24,6 +24,7 @@ struct NumberRow {
   const char* key;  // the unit is its end
   double least, most, unit;
   double& (*of)(ClusterModel&);
+  bool is_optional = false;  // it may be missing, and is then 0
 };
 
 #define TRAINCTL_AT(member) [](ClusterModel& c) -> double& { return c.member; }
@@ -33,6 +34,8 @@ constexpr NumberRow kNumbers[] = {
     {"device", "product_share", 0.05, 1, 1, TRAINCTL_AT(device.product_share)},
     {"device", "depth_cost", 0, 4096, 1, TRAINCTL_AT(device.depth_cost)},
     {"device", "grouped_share", 0.05, 1, 1, TRAINCTL_AT(device.grouped_share)},
+    {"device", "fp8_tflops", 0.001, 1e5, 1e12, TRAINCTL_AT(device.fp8_flops_per_s), true},
+    {"device", "fp8_depth_cost", 0, 4096, 1, TRAINCTL_AT(device.fp8_depth_cost), true},
     {"device", "attention_half_length", 0, 65536, 1, TRAINCTL_AT(device.attention_half_length)},
     {"device", "memory_gb_per_s", 1, 1e5, 1e9, TRAINCTL_AT(device.memory_bytes_per_s)},
     {"device", "memory_share", 0.05, 1, 1, TRAINCTL_AT(device.memory_share)},
@@ -176,6 +179,9 @@ void check_rates(const Reader& reader, const ClusterModel& c) {
     if (std::max(rate.forward_flops_per_s, rate.backward_flops_per_s) > d.peak_bf16_flops_per_s)
       reader.wrong("device.attention of head_dim {} is faster than device.peak_bf16_tflops = {:g}",
                    rate.head_dim, d.peak_bf16_flops_per_s / 1e12);
+  if (d.fp8_flops_per_s > 2 * d.peak_bf16_flops_per_s)
+    reader.wrong("device.fp8_tflops = {:g} is above twice device.peak_bf16_tflops = {:g}",
+                 d.fp8_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12);
   if (d.peak_f32_flops_per_s > d.peak_bf16_flops_per_s)
     reader.wrong("device.peak_f32_tflops = {:g} is above device.peak_bf16_tflops = {:g}",
                  d.peak_f32_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12);
@@ -212,6 +218,7 @@ const OpRate* DeviceSpeed::rate_of(std::string_view op) const {
 void scale_device(DeviceSpeed& device, double times) {
   device.peak_bf16_flops_per_s *= times;
   device.peak_f32_flops_per_s *= times;
+  device.fp8_flops_per_s *= times;
   device.memory_bytes_per_s *= times;
   for (AttentionRate& rate : device.attention) {
     rate.forward_flops_per_s *= times, rate.backward_flops_per_s *= times;
@@ -240,7 +247,8 @@ ClusterModel parse_cluster(std::string_view text, const std::string& file) {
     std::vector<std::string> keys{"source"};
     for (const NumberRow& row : kNumbers)
       if (std::string_view(row.section) == name) {
-        row.of(cluster) = row.unit * reader.number(section, name, row.key, row.least, row.most);
+        if (!row.is_optional || section.contains(row.key))
+          row.of(cluster) = row.unit * reader.number(section, name, row.key, row.least, row.most);
         keys.push_back(row.key);
       }
     if (std::string_view(name) == "device") {
@@ -271,7 +279,7 @@ std::string cluster_text(const ClusterModel& of) {
     const std::string_view which = name;
     if (which == "node") section["devices"] = cluster.devices_of_node;
     for (const NumberRow& row : kNumbers) {
-      if (which != row.section) continue;
+      if (which != row.section || (row.is_optional && row.of(cluster) == 0)) continue;
       section[row.key] = rounded(row.of(cluster) / row.unit);
       if (std::string_view(row.key) == "product_share") section["processors"] = cluster.device.processors;
     }

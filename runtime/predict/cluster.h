@@ -31,6 +31,8 @@ struct DeviceSpeed {
   int processors = 1;                    ///< that compute tiles of a product at one time
   double depth_cost = 0;                 ///< what a tile costs besides its products, as depth (k) of one
   double grouped_share = 1;              ///< of the speed of one product, that products of many experts reach
+  /// Of 8-bit numbers: what large products reach over minutes, and their depth_cost; 0: not known.
+  double fp8_flops_per_s = 0, fp8_depth_cost = 0;
   std::vector<AttentionRate> attention;  ///< by head dimension
   double attention_half_length = 0;      ///< sequence length at which attention reaches half of its rate
   double memory_bytes_per_s = 0;         ///< by the data sheet
@@ -38,9 +40,13 @@ struct DeviceSpeed {
   std::vector<OpRate> ops;               ///< of single ops
   double op_s = 0;                       ///< least time of an op on the device
   double launch_s = 0;                   ///< time in which the host enqueues an op
-  /// Times that the bytes of a micro-batch's elementwise ops are moved; 1: as ops count them. Not in a file:
-  /// for software that fuses less than the program does.
+  /// Ops in the place of each elementwise one of a micro-batch: times its bytes, its op_s, and what
+  /// products move apart, not its launches; 1: as ops count them. Not in a file: for software that fuses
+  /// less.
   double passes = 1;
+  /// Whether jobs with precision.fp8 multiply in 8 bits. Not in a file: for other software; this program
+  /// rounds to FP8 and multiplies in bf16.
+  bool multiplies_fp8 = false;
   double spread = 0;  ///< standard deviation of the speed of equal devices, as a share
 
   double peak_flops_per_s(bool f32) const { return f32 ? peak_f32_flops_per_s : peak_bf16_flops_per_s; }
@@ -67,6 +73,9 @@ struct ClusterModel {
   int devices = 0;              ///< of all nodes; 0: not known
   LinkSpeed node;               ///< between two devices of a node, as collectives reach it
   LinkSpeed fabric;             ///< of one device to another node: its share of the node's network cards
+  /// Whether collectives are rings of NCCL, which have a latency for each of their ranks. Not in a file:
+  /// for other software.
+  bool in_rings = false;
   double overlap_slowdown = 0;  ///< share of their speed that computations lose while messages are under way
 };
 

@@ -13,6 +13,15 @@ namespace {
 /// Rounds of a collective whose latencies add up.
 double rounds(int ranks) { return std::max(1.0, double(std::bit_width(unsigned(ranks - 1)))); }
 
+/// Of NCCL's own model (src/graph/tuning.cc of 2.8 to 2.27; rings, protocol Simple): of a collective, and
+/// of each step of a ring within a node and to another one.
+constexpr double kRingBaseS = 8.4e-6, kRingNearS = 3.4e-6, kRingFarS = 14e-6;
+
+double ring_latency_s(const GroupPlace& place) {
+  const double nodes = std::ceil(double(place.ranks) / place.together), far = nodes - 1;
+  return kRingBaseS + far * kRingFarS + (place.ranks - 1 - far) * kRingNearS;
+}
+
 }  // namespace
 
 GroupPlace place_of_group(const ClusterModel& cluster, int ranks, int stride, int ranks_on_node) {
@@ -32,8 +41,9 @@ double collective_seconds(const ClusterModel& cluster, const GroupPlace& place, 
   if (place.ranks <= 1) return 0;
   const bool far = place.together < place.ranks;
   const double crossings = far ? rounds((place.ranks + place.together - 1) / place.together) : 0;
-  const double latency =
-      (place.together > 1 ? cluster.node.latency_s : 0) + crossings * cluster.fabric.latency_s;
+  const double latency = cluster.in_rings ? ring_latency_s(place)
+                                          : (place.together > 1 ? cluster.node.latency_s : 0) +
+                                                crossings * cluster.fabric.latency_s;
   return calls * latency + bytes / group_bytes_per_s(cluster, place);
 }
 

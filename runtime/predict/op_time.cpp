@@ -20,8 +20,23 @@ constexpr double kWholeWaves = 0.25;  // of the last wave's idle processors, the
 
 bool is_grouped(const kernels::OpShape& shape) { return shape.op.starts_with("grouped_"); }
 
+bool is_of_head(const kernels::OpShape& shape, const WorkKind& kind) {
+  const auto is_weight = [&](int64_t rows, int64_t columns) {
+    return rows == kind.fp8_head_rows && columns == kind.fp8_head_columns;
+  };
+  return (shape.op == kernels::LinearForward::kName && is_weight(shape.n, shape.k)) ||
+         (shape.op == kernels::LinearBackwardInput::kName && is_weight(shape.k, shape.n)) ||
+         (shape.op == kernels::LinearBackwardWeight::kName && is_weight(shape.m, shape.n));
+}
+
+bool is_fp8(const DeviceSpeed& device, const kernels::OpShape& shape, const WorkKind& kind) {
+  return device.multiplies_fp8 && device.fp8_flops_per_s > 0 && kind.fp8_head_rows > 0 &&
+         !is_of_head(shape, kind);
+}
+
 /// rate: of all processors together on large tiles.
-double tiled_seconds(const DeviceSpeed& device, double m, double n, double k, double rate) {
+double tiled_seconds(const DeviceSpeed& device, double m, double n, double k, double rate,
+                     double depth_cost) {
   const double processors = device.processors;
   double best = INFINITY;
   for (const Tile& tile : kTiles) {
@@ -29,7 +44,7 @@ double tiled_seconds(const DeviceSpeed& device, double m, double n, double k, do
     const double cuts = std::max(1.0, std::min(std::floor(processors / tiles), k / kLeastDepth));
     const double waves = tiles * cuts / processors;
     const double charged = kWholeWaves * std::ceil(waves) + (1 - kWholeWaves) * std::max(1.0, waves);
-    const double flops = 2 * tile.rows * tile.columns * (k / cuts + device.depth_cost);
+    const double flops = 2 * tile.rows * tile.columns * (k / cuts + depth_cost);
     best = std::min(best, charged * flops / (rate * tile.share / processors));
   }
   return best;
@@ -52,9 +67,19 @@ TimeParts operator*(double times, TimeParts parts) {
 double product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes, bool f32) {
   const double rate = device.product_share * device.peak_flops_per_s(f32);
   // A core deals no tiles: small blocks follow each other at one rate, whatever the shape.
-  const double products_s = device.processors > 1 ? tiled_seconds(device, m, n, k, rate)
+  const double products_s = device.processors > 1 ? tiled_seconds(device, m, n, k, rate, device.depth_cost)
                                                   : 2 * m * n * (k + device.depth_cost) / rate;
   return std::max(products_s, bytes / (device.memory_bytes_per_s * device.memory_share)) + device.op_s;
+}
+
+double fp8_product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes) {
+  return std::max(tiled_seconds(device, m, n, k, device.fp8_flops_per_s, device.fp8_depth_cost),
+                  bytes / (device.memory_bytes_per_s * device.memory_share)) +
+         device.op_s;
+}
+
+double product_peak(const DeviceSpeed& device, bool f32, bool tf32) {
+  return f32 && tf32 ? device.peak_bf16_flops_per_s / 2 : device.peak_flops_per_s(f32);
 }
 
 TimeParts op_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, const kernels::OpCount& count,
@@ -75,16 +100,20 @@ TimeParts op_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, c
     return {.attention = count.flops / (share * flops_per_s) + calls * device.op_s};
   }
   if (count.flops > 0) {
-    const double one = product_seconds(device, double(shape.m), double(shape.n), double(shape.k),
-                                       count.bytes / calls, kind.f32);
-    return {.products = calls * one / (is_grouped(shape) ? device.grouped_share : 1)};
+    const double m = double(shape.m), n = double(shape.n), k = double(shape.k), bytes = count.bytes / calls;
+    const double one = is_fp8(device, shape, kind) ? fp8_product_seconds(device, m, n, k, bytes)
+                                                   : product_seconds(device, m, n, k, bytes, kind.f32);
+    // Bytes that tensor cores wait for. Cores compute what they move, which their rates contain.
+    const double apart = device.processors > 1 ? kind.passes * count.apart_bytes : 0;
+    return {.products = calls * one / (is_grouped(shape) ? device.grouped_share : 1),
+            .memory = apart / (device.memory_bytes_per_s * device.memory_share)};
   }
   if (const OpRate* rate = device.rate_of(shape.op))
     return {.memory =
                 kind.passes * count.bytes / (kind.f32 ? rate->f32_bytes_per_s : rate->bf16_bytes_per_s) +
                 calls * rate->call_s};
-  return {.memory = kind.passes * count.bytes / (device.memory_bytes_per_s * device.memory_share) +
-                    calls * device.op_s};
+  return {.memory = kind.passes *
+                    (count.bytes / (device.memory_bytes_per_s * device.memory_share) + calls * device.op_s)};
 }
 
 TimeParts work_seconds(const DeviceSpeed& device, const kernels::WorkTally& work, const WorkKind& kind) {

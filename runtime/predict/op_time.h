@@ -8,7 +8,7 @@ namespace trainctl::predict {
 /// Where the time of a step goes, in seconds.
 struct TimeParts {
   double products = 0, attention = 0;
-  double memory = 0;    ///< all other ops: they move bytes
+  double memory = 0;    ///< all other ops, and what products move apart from multiplying
   double launches = 0;  ///< the device waits for the host to enqueue the next op
   double sum() const { return products + attention + memory + launches; }
   TimeParts& operator+=(const TimeParts& other);
@@ -19,12 +19,20 @@ struct TimeParts {
 /// few outputs of great depth are cut along the depth, too. Each tile costs `depth_cost` more depth. At least
 /// what its bytes take.
 double product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes, bool f32);
+/// That of 8-bit numbers. The device knows their speed.
+double fp8_product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes);
+
+/// Peak of a job's products. Tensor cores multiply f32 that is rounded to TF32 at half of the rate of bf16.
+double product_peak(const DeviceSpeed& device, bool f32, bool tf32);
 
 /// What shapes of ops do not say.
 struct WorkKind {
   bool f32 = false;  ///< of the operands of products and attention
   double head_dim = 64;
   double passes = 1;  ///< DeviceSpeed::passes
+  /// In a job with precision.fp8: a tensor rank's part of the head's weight. Its products stay in bf16, and
+  /// so do those of a layer's weight of just this shape, which are counted with it. 0: all products do.
+  int64_t fp8_head_rows = 0, fp8_head_columns = 0;
 };
 
 /// All calls of one shape.

@@ -16,8 +16,9 @@ constexpr double kFailsS = 10;
 void give_evidence(Supervision& supervision, Effect effect, double now_s) {
   if (effect == Effect::node) return supervision.node_lost(kBad, "silent", now_s);
   // Of a hang the peer knows first: its wait for the other has passed.
-  const int rank = effect == Effect::crash ? kBad : kGood;
+  const int rank = effect == Effect::hang ? kGood : kBad;
   CrashRecord record{.rank = rank, .code = ErrorCode::kHardware, .message = "a device failed"};
+  if (effect == Effect::device) record.code = ErrorCode::kDevice;
   if (effect == Effect::hang) record.code = ErrorCode::kPeerLost, record.message = "a peer did not answer";
   supervision.lost(rank, record, now_s);
 }

@@ -14,7 +14,7 @@ struct Detection {
   bool is_lost_node = false;
 };
 
-/// Of crash, hang and node.
+/// Of crash, device, hang and node.
 Detection detect(Effect effect, const FaultSpec& fault);
 
 }  // namespace trainctl::simulate

@@ -12,13 +12,14 @@ namespace trainctl::simulate {
 
 /// What a failure does to the run.
 ///   crash    a rank ends at once and says so
+///   device   the same, and its device says that it is broken
 ///   hang     a rank goes on and no longer takes part: its peers give up
 ///   node     a node goes silent, with what is in its memory
 ///   silent   a rank computes wrong numbers, which are found later; the run goes back behind them
 ///   slow     a node computes more slowly for a while
 ///   storage  the shared storage does not answer for a while
 ///   planned  a person has the run save, end and begin again
-enum class Effect { crash, hang, node, silent, slow, storage, planned };
+enum class Effect { crash, device, hang, node, silent, slow, storage, planned };
 
 /// What the number of failures grows with: `run` is one of whatever size.
 enum class Per { gpu, node, run };
@@ -64,8 +65,8 @@ namespace trainctl {
 
 template <>
 struct Words<simulate::Effect> {
-  static constexpr std::string_view list[] = {"crash", "hang",    "node",   "silent",
-                                              "slow",  "storage", "planned"};
+  static constexpr std::string_view list[] = {"crash",  "device", "hang",    "node",
+                                              "silent", "slow",   "storage", "planned"};
 };
 template <>
 struct Words<simulate::Per> {

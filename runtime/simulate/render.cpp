@@ -35,8 +35,8 @@ std::string saves_text(const SaveSteps& saves, Ns step_time) {
 
 std::string time_table(const SimulatedRun& result) {
   std::string text;
-  for (int i = 0; i < kCauses; ++i)
-    if (const Ns time = result.time[size_t(i)]; time > 0)
+  for (size_t i = 0; i < kTimeCauses; ++i)
+    if (const Ns time = result.time[Cause(i)]; time > 0)
       text += fmt::format("  {:<13}{:>8.3f} %  {:>10}\n", word_of(Cause(i)), 100 * share(time, result.wall),
                           short_duration(seconds_of(time)));
   return text;
@@ -173,8 +173,6 @@ std::string render_simulation(const SimulationReport& report) {
   if (result.narrowed > 0)
     text += fmt::format("  of training, {:.3f} % by a smaller width\n",
                         100 * share(result.narrowed, result.wall));
-  if (result.slowed > 0)
-    text += fmt::format("  of training, {:.3f} % by slow nodes\n", 100 * share(result.slowed, result.wall));
   text += failure_table(report);
   text += fmt::format(
       "Restarts {}; from the memory of nodes {}, of partners {}, from the directory {}; {} done again\n",
@@ -199,7 +197,7 @@ std::string render_simulation(const SimulationReport& report) {
 OrderedJson simulation_json(const SimulationReport& report) {
   const SimulatedRun& result = report.result;
   OrderedJson time = OrderedJson::object();
-  for (int i = 0; i < kCauses; ++i) time[word_of(Cause(i))] = result.time[size_t(i)];
+  for (size_t i = 0; i < kTimeCauses; ++i) time[word_of(Cause(i))] = result.time[Cause(i)];
   OrderedJson json{
       {"job", report.run.name},
       {"fleet", report.fleet.name},

@@ -48,6 +48,10 @@ void add_evaluation(RunModel& run, const JobSpec& job) {
   run.evaluation = {evaluation.every_steps, Ns(double(run.step_time) * steps / 3)};
 }
 
+double bubble_share(const StepParts& parts) {
+  return parts.sum() > 0 ? std::clamp(parts.bubble / parts.sum(), 0.0, 1.0) : 0;
+}
+
 }  // namespace
 
 Ns RunModel::step_time_at(const Width& width) const {
@@ -76,6 +80,7 @@ RunModel make_run_model(const ParsedJob& parsed, const PlanReport& report, const
                .gpus = (world + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu,
                .lanes = std::max<int64_t>(job.parallelism.lanes, 1),
                .step_time = std::max<Ns>(ns_of(report.time->step_s), 1),
+               .bubble_share = report.time->predicted ? bubble_share(report.time->predicted->parts) : 0,
                .tokens_per_step = report.plan.tokens_per_step,
                .total_steps = job.schedule.total_steps,
                .fault = job.fault_tolerance,

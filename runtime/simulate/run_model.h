@@ -35,6 +35,7 @@ struct RunModel {
   int gpus = 1;               ///< of the mesh
   int64_t lanes = 1;
   Ns step_time = 1;  ///< at the full width
+  double bubble_share = 0;  ///< of a step: waits in the pipeline
   int64_t tokens_per_step = 0, total_steps = 1;
   KeptTier memory, partner, directory;
   Pauses::Pause evaluation;

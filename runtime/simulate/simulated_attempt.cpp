@@ -27,8 +27,8 @@ void Simulation::lose_steps(int64_t step) {
     const int64_t lost = last.upto - std::max(step, last.after);
     const Ns time = lost * last.step_time;
     result_.lost_steps += lost;
-    result_.time[size_t(Cause::training)] -= time;
-    result_.time[size_t(Cause::lost)] += time;
+    result_.time[Cause::training] -= time;
+    result_.time[Cause::recomputed] += time;
     charged_->cost += time;
     last.upto -= lost;
     if (last.upto == last.after) done_.pop_back();
@@ -137,6 +137,7 @@ void Simulation::strike(Attempt& attempt, const Failure& failure) {
       ++charged_->interruptions;
       return regroup(attempt);
     case Effect::crash:
+    case Effect::device:
     case Effect::hang:
     case Effect::node: break;
   }
@@ -155,7 +156,7 @@ void Simulation::strike(Attempt& attempt, const Failure& failure) {
 void Simulation::account(const Attempt& attempt, Ns at, int64_t steps) {
   spend(Cause::starting, std::min(at, attempt.up));
   const AttemptClock& clock = attempt.clock;
-  spend(Cause::first_step, std::min(at, clock.parts().front().begin));
+  spend(Cause::loading, std::min(at, clock.parts().front().begin));
   if (steps <= clock.first()) return;
   Ns training = 0;
   for (size_t i = 0; i < clock.parts().size(); ++i) {
@@ -206,9 +207,7 @@ void Simulation::keep(const Attempt& attempt, Ns at, int64_t steps) {
 void Simulation::fail(Attempt& attempt, Ns at, int kind_index, const std::string& node,
                       const std::vector<int>& places, Ns repair) {
   const FailureKind& kind = fleet_.failures[size_t(kind_index)];
-  const Detection& detection = kind.effect == Effect::node   ? node_
-                               : kind.effect == Effect::hang ? hang_
-                                                             : crash_;
+  const Detection& detection = detection_of(kind.effect);
   charged_ = &result_.kinds[size_t(kind_index)];
   ++charged_->interruptions;
   attempt.over = has_failed_ = true;
@@ -231,7 +230,7 @@ void Simulation::fail(Attempt& attempt, Ns at, int kind_index, const std::string
     if (nodes_.is_out(name)) recovery_->node_lost(name, kind.what, now_s());
   if (!detection.is_lost_node && repair > 0 && !nodes_.is_out(node))
     nodes_.faulty.try_emplace(node, FleetNodes::Fault{kind_index, repair});
-  idle(Cause::ending, now_ + detection.collecting + ns_of(fleet_.ending_s));
+  idle(Cause::recovering, now_ + detection.collecting + ns_of(fleet_.ending_s));
   recovery_->attempt_ended({.how = AttemptEnd::failed,
                             .code = detection.code,
                             .cause = kind.what,
@@ -239,7 +238,7 @@ void Simulation::fail(Attempt& attempt, Ns at, int kind_index, const std::string
                             .node = node},
                            now_s());
   put_out();
-  idle(Cause::deciding, now_ + ns_of(fleet_.deciding_s));
+  idle(Cause::recovering, now_ + ns_of(fleet_.deciding_s));
 }
 
 /// Nodes that Recovery has put out are repaired. A sound one, on which failures met, cools down.
@@ -265,9 +264,9 @@ void Simulation::regroup(Attempt& attempt) {
   recovery_->progressed(steps);
   kept_.published(steps);
   recovery_->saved(steps);
-  idle(Cause::ending, now_ + ns_of(fleet_.ending_s));
+  idle(Cause::recovering, now_ + ns_of(fleet_.ending_s));
   recovery_->attempt_ended({.how = AttemptEnd::regrouped}, now_s());
-  idle(Cause::deciding, now_ + ns_of(fleet_.deciding_s));
+  idle(Cause::recovering, now_ + ns_of(fleet_.deciding_s));
 }
 
 }  // namespace trainctl::simulate

@@ -31,6 +31,7 @@ class Simulation {
         nodes_(run, fleet, failures, options.joins_sound_nodes),
         kept_({run.partners, run.keep_last, run.keep_every}),
         crash_(detect(Effect::crash, run.fault)),
+        device_(detect(Effect::device, run.fault)),
         hang_(detect(Effect::hang, run.fault)),
         node_(detect(Effect::node, run.fault)) {
     result_.kinds.resize(fleet.failures.size());
@@ -44,7 +45,7 @@ class Simulation {
   void supervise();
   void decide(const StartAttempt& start) { attempt(start); }
   void decide(const FindCheckpoint& find);
-  void decide(const Wait& wait) { idle(Cause::deciding, std::min(ns_of(wait.until_s) + 1, next_event())); }
+  void decide(const Wait& wait) { idle(Cause::idle, std::min(ns_of(wait.until_s) + 1, next_event())); }
   void decide(const RequeueJob& requeue) { give_up(requeue.why); }
   void decide(const StopRun& stop) { give_up(stop.why); }
   void give_up(const std::string& why);
@@ -88,7 +89,14 @@ class Simulation {
   const SimulationOptions& options_;
   FleetNodes nodes_;
   KeptStates kept_;
-  Detection crash_, hang_, node_;
+  /// Of a failure that ends an attempt.
+  const Detection& detection_of(Effect effect) const {
+    return effect == Effect::node     ? node_
+           : effect == Effect::hang   ? hang_
+           : effect == Effect::device ? device_
+                                      : crash_;
+  }
+  Detection crash_, device_, hang_, node_;
   std::optional<Recovery> recovery_;
   SimulatedRun result_;
   KindCost* charged_;

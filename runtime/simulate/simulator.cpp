@@ -19,7 +19,7 @@ constexpr Ns kSettle = 5 * kNsOfS + 1;  // Recovery::Options::settle_s, and a li
 void Simulation::spend(Cause cause, Ns until) {
   until = std::min(until, options_.end);
   if (until <= accounted_) return;
-  result_.time[size_t(cause)] += until - accounted_;
+  result_.time[cause] += until - accounted_;
   if (cause >= Cause::detecting) charged_->cost += until - accounted_;
   accounted_ = until;
   now_ = std::max(now_, until);
@@ -50,7 +50,8 @@ void Simulation::take_idle_event() {
       kept_.lose(place);
       nodes_.take_out(name, now_, std::max(until, now_ + 1));
       if (recovery_) recovery_->node_lost(name, kind.what, now_s());
-    } else if ((kind.effect == Effect::crash || kind.effect == Effect::hang) && failure.repair > 0) {
+    } else if (failure.repair > 0 && (kind.effect == Effect::crash || kind.effect == Effect::device ||
+                                      kind.effect == Effect::hang)) {
       nodes_.faulty.try_emplace(name, FleetNodes::Fault{failure.kind, failure.repair});
     }
   }
@@ -128,7 +129,7 @@ void Simulation::give_up(const std::string& why) {
   // A person leaves out what is broken.
   for (const auto& [name, fault] : nodes_.faulty)
     if (!nodes_.is_out(name)) nodes_.take_out(name, now_, now_ + std::max<Ns>(fault.repair, 1));
-  idle(Cause::unsupervised, now_ + std::max(ns_of(fleet_.person_s), Ns(1)));
+  idle(Cause::stopped, now_ + std::max(ns_of(fleet_.person_s), Ns(1)));
   supervise();
 }
 
@@ -139,7 +140,7 @@ SimulatedRun Simulation::run() {
     for (const Spell& outage : outages_)
       if (outage.begin <= now_ && now_ < outage.end) {
         charged_ = &result_.kinds[size_t(outage.kind)];
-        idle(Cause::deciding, outage.end);
+        idle(Cause::idle, outage.end);
       }
     if (now_ >= options_.end) break;
     std::visit([&](const auto& decision) { decide(decision); }, recovery_->next(now_s()));
@@ -152,6 +153,9 @@ SimulatedRun Simulation::run() {
     result_.slowed += steps * (done.wide_time - run_.step_time);
     result_.narrowed += steps * (done.step_time - done.wide_time);
   }
+  Ns& training = result_.time[Cause::training];
+  training -= result_.time[Cause::stragglers] = std::clamp<Ns>(result_.slowed, 0, training);
+  training -= result_.time[Cause::bubble] = Ns(double(training) * run_.bubble_share);
   ENSURE(std::accumulate(result_.time.begin(), result_.time.end(), Ns(0)) == result_.wall, "{} ns of {}",
          std::accumulate(result_.time.begin(), result_.time.end(), Ns(0)), result_.wall);
   return std::move(result_);

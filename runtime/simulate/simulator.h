@@ -6,39 +6,27 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/run/record/time_ledger.h"
 #include "runtime/simulate/kept_state.h"
 #include "runtime/simulate/run_model.h"
 
 namespace trainctl::simulate {
 
-/// What the wall time is spent on: the times that a report of a run has (runtime/observe/report/happenings.h),
-/// of which the last six are `other`, by the words of the event `attempt`.
-enum class Cause {
-  training,  ///< steps that count
-  evaluation,
-  saving,        ///< training waits for a save
-  lost,          ///< steps that were done again
-  detecting,     ///< from the last finished step to the first evidence
-  ending,        ///< until all ranks are gone
-  deciding,      ///< until the next attempt begins; waits for nodes or storage are a part of it
-  starting,      ///< until all ranks are there
-  first_step,    ///< until the first step begins: the state is loaded
-  unsupervised,  ///< until a person has resumed a run that gave up
-};
-inline constexpr int kCauses = 10;
-using TimeByCause = std::array<Ns, kCauses>;
+/// What the wall time is spent on: the causes of a run's ledger. Waits for slow nodes are stragglers.
+using Cause = TimeCause;
+using TimeByCause = ByCause<Ns>;
 
 struct KindCost {
   int64_t failures = 0;
   int64_t interruptions = 0;  ///< attempts that they ended: a broken place may end several
-  Ns cost = 0;                ///< all that they took: `other` and lost
+  Ns cost = 0;                ///< all that they took: the causes from detecting on, and recomputed
 };
 
 struct SimulatedRun {
   Ns wall = 0;
   TimeByCause time{};  ///< adds up to `wall`
-  Ns slowed = 0;       ///< of training: by slow nodes
-  Ns narrowed = 0;     ///< of training: by a smaller width
+  Ns slowed = 0;       ///< of the steps that count: by slow nodes
+  Ns narrowed = 0;     ///< of the steps that count: by a smaller width
   int64_t steps = 0, lost_steps = 0, attempts = 0, persons = 0;
   int64_t wrong_kept = 0;          ///< wrong numbers that were found when no checkpoint before them was left
   bool is_finished = false;        ///< all steps of the job are done
@@ -50,7 +38,9 @@ struct SimulatedRun {
   SaveSteps saves;  ///< of the last attempt
   std::string end;  ///< why the run gave up, the last time; "": it did not
 
-  double goodput() const { return double(time[size_t(Cause::training)]) / double(wall); }
+  double goodput() const {
+    return double(time[Cause::training] + time[Cause::bubble] + time[Cause::stragglers]) / double(wall);
+  }
   /// Steps that count, as if all were made at the full width and speed.
   double effective(Ns step_time) const { return double(steps) * double(step_time) / double(wall); }
   /// So many spares are enough for that share of the time.
@@ -69,14 +59,3 @@ SimulatedRun simulate(const RunModel& run, const FleetModel& fleet, std::span<co
                       const SimulationOptions& options);
 
 }  // namespace trainctl::simulate
-
-namespace trainctl {
-
-template <>
-struct Words<simulate::Cause> {
-  static constexpr std::string_view list[] = {"training",   "evaluation",  "saving",   "lost",
-                                              "detecting",  "ending",      "deciding", "starting",
-                                              "first_step", "unsupervised"};
-};
-
-}  // namespace trainctl

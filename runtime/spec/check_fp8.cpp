@@ -1,6 +1,7 @@
-// Checks of products in FP8: the sizes that blocks fit.
+// Checks of number formats: the sizes that FP8 blocks fit, and what f16 is for.
 #include <fmt/format.h>
 
+#include <bit>
 #include <numeric>
 
 #include "runtime/spec/resolution.h"
@@ -85,6 +86,39 @@ void check_blocks(Resolution& r) {
 }
 
 }  // namespace
+
+void check_f16(Resolution& r) {
+  if (!r.sound("precision.compute")) return;
+  constexpr const char* kFields[] = {"precision.loss_scale.initial", "precision.loss_scale.growth_interval",
+                                     "precision.loss_scale.minimum"};
+  const JobSpec& job = r.job;
+  if (job.compute != DType::f16) {
+    for (const char* path : kFields)
+      if (r.given_by_user(path) && r.sound(path) &&
+          find_field(path)->get(job) != find_field(path)->get(JobSpec()))
+        r.report(
+            "W0245", fmt::format("`{}` has no effect here", path), {path, "precision.compute"},
+            {fmt::format("precision.compute is {}; remove the field, or choose f16", name_of(job.compute))});
+    return;
+  }
+  if (r.sound("device") && job.device != DeviceChoice::cpu)
+    r.report("E0323", "f16 is computed by ranks on CPUs alone", {"precision.compute", "device"},
+             {"use bf16 on GPUs, or set device = \"cpu\""});
+  if (r.sound("precision.fp8.recipe") && job.fp8.exists())
+    r.report("E0324", "FP8 values times their scales leave the range of f16",
+             {"precision.compute", "precision.fp8.recipe"}, {"use bf16 with precision.fp8"});
+  for (const auto& [path, value] :
+       {std::pair{kFields[0], job.loss_scale.initial}, {kFields[2], job.loss_scale.minimum}})
+    if (r.sound(path) && !std::has_single_bit(uint64_t(value)))
+      r.report(
+          "E0325", fmt::format("{} = {} is no power of two", path, value), {path},
+          {fmt::format("use {} or {}", std::bit_floor(uint64_t(value)), std::bit_ceil(uint64_t(value)))});
+  if (r.sound({kFields[0], kFields[2]}) && job.loss_scale.minimum > job.loss_scale.initial)
+    r.report("E0325",
+             fmt::format("the loss scale begins at {}, below its floor of {}", job.loss_scale.initial,
+                         job.loss_scale.minimum),
+             {kFields[0], kFields[2]}, {"make the minimum smaller"});
+}
 
 void check_fp8(Resolution& r) {
   if (!r.sound("precision.fp8.recipe")) return;

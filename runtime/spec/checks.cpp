@@ -249,7 +249,7 @@ void check_world(Resolution& r) {
   const bool cuts = p.context > 1;
   if (r.sound({"parallelism.world_size", "parallelism.tensor", "parallelism.context", "parallelism.pipeline",
                "parallelism.data"}) &&
-      p.world_size != product)
+      p.mesh_from == MeshFrom::given && p.world_size != product)
     r.report("E0301",
              fmt::format("tensor * {}pipeline * data = {} * {}{} * {} = {}, but world_size is {}",
                          cuts ? "context * " : "", p.tensor, cuts ? fmt::format("{} * ", p.context) : "",
@@ -302,6 +302,7 @@ void check_parallelism(Resolution& r) {
   check_pipeline(r);
   check_lanes(r);
   check_sharing(r);
+  check_f16(r);
   check_fp8(r);
   check_recompute(r);
 }

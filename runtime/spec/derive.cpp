@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <thread>
 
 #include "runtime/base/paths.h"
@@ -141,7 +142,9 @@ void derive_mesh(Resolution& r) {
   const std::string product_text = product_of_mesh(p, false);
   if (r.sound({"parallelism.tensor", "model.num_kv_heads"}) && p.tensor > r.job.model.num_kv_heads)
     p.widest_tensor = std::max(p.widest_tensor, p.tensor);
-  if (!data) {
+  if (!data && p.mesh_from == MeshFrom::automatic) {
+    p.data = 1;  // until it is chosen
+  } else if (!data) {
     p.data = 1;
     if (!inner_sound || !r.sound("parallelism.world_size")) {
       r.spoil("parallelism.data");
@@ -177,6 +180,25 @@ void derive_mesh(Resolution& r) {
     const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
     p.threads_per_rank = r.sound("parallelism.world_size") ? std::max(1, cores / p.world_size) : 1;
   }
+}
+
+/// Each data-parallel rank should own a part of a bucket, or the last rounds of its exchange move whole
+/// chunks between few ranks. Four are in memory, and too large a one leaves nothing to do during its
+/// exchange: a rank has at least two of them, if they are not tiny.
+void derive_buckets(Resolution& r) {
+  constexpr double kLeast = 64, kMost = 128, kTiny = 25;
+  const char* const kBucket = "parallelism.bucket_mib";
+  if (!std::holds_alternative<std::string>(r.settings[kBucket])) return;
+  ParallelSpec& p = r.job.parallelism;
+  const double chunk = r.job.checkpoint.chunk_mib;
+  const double gradients = matrix_elements(r.job.model, r.job.model.tie_embeddings ? 1 : 2) * 4 / kMebibyte /
+                           (double(p.tensor) * p.pipeline);
+  const double wanted = std::clamp(2.0 * p.ranks_of_parameters() * chunk, kLeast, kMost);
+  p.bucket_mib = std::max(chunk, std::min(wanted, std::max(kTiny, std::ceil(gradients / 2))));
+  if (!r.sound({"parallelism.data", "parallelism.context", "parallelism.tensor", "parallelism.pipeline",
+                "checkpoint.chunk_mib", "model.hidden_size", "model.num_layers", "model.num_heads",
+                "model.num_kv_heads", "model.ffn_size", "model.vocab_size"}))
+    r.spoil(kBucket);
 }
 
 /// Lanes beyond what the width at launch needs, so that the run can get wider with the same bits: as many as
@@ -302,6 +324,7 @@ void derive(Resolution& r) {
   derive_model(r);
   derive_data(r);
   derive_mesh(r);
+  derive_buckets(r);
   derive_batch(r);
   add_lanes_to_grow(r);
   derive_schedule(r);

@@ -80,6 +80,19 @@ void place_everywhere(Value& value, json::Place place) {
   }
 }
 
+/// A text in place of a section is the value of one of its fields.
+void expand_words(Value& tree) {
+  for (const Section& section : sections()) {
+    Value* value = section.word_field.empty() ? nullptr : find_path(tree, section.path);
+    if (!value || value->kind != Kind::text) continue;
+    Value object;
+    object.kind = Kind::object;
+    object.place = value->place;
+    object.members.push_back({section.word_field, value->place, std::move(*value)});
+    *value = std::move(object);
+  }
+}
+
 void report_problems(const std::vector<json::Problem>& problems, Resolution& r, json::Place instead = {}) {
   for (const json::Problem& problem : problems) {
     Diagnostic diagnostic{.code = problem.code, .message = problem.message};
@@ -113,6 +126,7 @@ class FileLayers {
                     .message = fmt::format("a job spec is an object, not {}", name_of(result.value.kind)),
                     .help = {"it starts with { and ends with }; `trainctl init` writes one"}});
     } else {
+      expand_words(result.value);
       extend(merged, result.value, name);
       drop_replaced_alternatives(merged, result.value);
       json::merge(merged, result.value);
@@ -283,6 +297,7 @@ void apply_override(Value& tree, const std::string& path, const std::string& tex
   }
   if (Value* parent = make_parent(tree, keys, place, r))
     set_child(*parent, keys.back(), std::move(value), place);
+  expand_words(tree);
 }
 
 /// TRAINCTL_SET__a__b -> a.b; field names are lower-case, keys of an environment map are not.

@@ -163,6 +163,7 @@ ParsedJob parse_job(const ParseInput& input) {
     spec::check_parallelism(r);
     spec::check_training(r);
     spec::check_operation(r);
+    spec::check_watch(r);
     spec::check_size(r);
   }
   parsed.diagnostics = r.sorted_diagnostics();

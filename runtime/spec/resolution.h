@@ -96,10 +96,12 @@ void check_layer(Resolution& resolution);
 void check_latent(Resolution& resolution);
 void check_mtp(Resolution& resolution);
 void check_sharing(Resolution& resolution);
+void check_f16(Resolution& resolution);
 void check_fp8(Resolution& resolution);
 void check_parallelism(Resolution& resolution);
 void check_training(Resolution& resolution);
 void check_operation(Resolution& resolution);
+void check_watch(Resolution& resolution);
 /// Reports jobs that are too large to plan (check_size.cpp).
 void check_size(Resolution& resolution);
 

@@ -332,7 +332,8 @@ class Resolver {
   }
 
   std::optional<Setting> choice(const Field& field, const Value& value, const std::string& path) {
-    if (field.alias && value.text == field.alias->first) return field.alias->second;
+    for (const auto& [spelling, meaning] : field.aliases)
+      if (value.text == spelling) return meaning;
     if (std::count(field.choices.begin(), field.choices.end(), value.text)) return value.text;
     std::vector<std::string> help;
     const std::vector<std::string> near = closest(value.text, field.choices, 1);
@@ -356,7 +357,10 @@ class Resolver {
       if (!field.choices.empty() && !choice(field, item, path)) return std::nullopt;
       const std::string& folder =
           value.place.known() ? r_.sources.at(static_cast<size_t>(value.place.source)).folder : "";
-      texts.push_back(absolute_path(field.names, item.text, folder));
+      const Names names = field.names != Names::command ? field.names
+                          : texts.empty()               ? Names::program
+                                                        : Names::no_file;
+      texts.push_back(absolute_path(names, item.text, folder));
     }
     return texts;
   }

@@ -14,8 +14,8 @@ StepFate fate_of_step(double loss, double grad_norm, const BadSteps& before, int
 }
 
 BadSteps after_step(BadSteps before, StepFate fate) {
-  if (fate == StepFate::apply) return {before.total, 0};
-  return {before.total + 1, before.in_a_row + 1};
+  if (fate == StepFate::apply) return {before.total, 0, before.overflows};
+  return {before.total + 1, before.in_a_row + 1, before.overflows};
 }
 
 std::string what_is_bad(double loss, double grad_norm) {
@@ -29,7 +29,10 @@ std::string what_is_bad(double loss, double grad_norm) {
 BadSteps bad_steps_of(const std::string& extra_json) {
   const Json extra = try_parse_json(extra_json);
   if (!extra.is_object() || !extra.contains("bad_steps")) return {};
-  return {extra["bad_steps"].value("total", int64_t{0}), extra["bad_steps"].value("in_a_row", int64_t{0})};
+  const Json& saved = extra["bad_steps"];
+  return {.total = saved.value("total", int64_t{0}),
+          .in_a_row = saved.value("in_a_row", int64_t{0}),
+          .overflows = saved.value("overflows", int64_t{0})};
 }
 
 }  // namespace trainctl

@@ -13,6 +13,7 @@ namespace trainctl {
 struct BadSteps {
   int64_t total = 0;      ///< in the run and its parents
   int64_t in_a_row = 0;   ///< directly before the next step; 0 after a step that was applied
+  int64_t overflows = 0;  ///< of total: those skipped for a loss scale (loss_scale.h)
 };
 
 enum class StepFate { apply, skip, stop };

@@ -33,6 +33,8 @@ void MeshCommunicators::sum_parts(std::span<float> parts) const {
 parallel::AxisGroups MeshCommunicators::shared() const {
   parallel::AxisGroups groups(axes, tied.get());
   if (expert_data) groups.add(parallel::axes::expert_data, *expert_data, true);
+  if (gathers) groups.add_gathers(parallel::axes::data, *gathers);
+  if (expert_gathers) groups.add_gathers(parallel::axes::expert_data, *expert_gathers);
   return groups;
 }
 
@@ -46,11 +48,18 @@ double MeshCommunicators::waited_s() const {
   return seconds;
 }
 
+double MeshCommunicators::waited_in_pipeline_s() const {
+  double seconds = 0;
+  edges.for_each([&](const Communicator& edge) { seconds += edge.waited_s(); });
+  return seconds;
+}
+
 namespace {
 
 /// The numbers of a rank's groups (Subgroup::number): of the axes from 1 on, then of others.
 constexpr int kTiedEmbedding = int(std::size(parallel::kAxes)) + 1, kFirstEdge = kTiedEmbedding + 1,
-              kExperts = kFirstEdge + kEdgeNumbers, kExpertData = kExperts + 1;
+              kExperts = kFirstEdge + kEdgeNumbers, kExpertData = kExperts + 1, kGathers = kExpertData + 1,
+              kExpertGathers = kGathers + 1;
 
 /// "stage 1, dp 0": where a group along `of`, or from the first axis on, is on the other axes.
 std::string place_of(const RankGroups& groups, std::optional<parallel::Axis> of, bool from_first = false) {
@@ -72,6 +81,9 @@ std::string place_of(const RankGroups& groups, std::optional<parallel::Axis> of,
 
 MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator& world) {
   MeshCommunicators c;
+  // Exchanges of one group are made in one order, so a gather would wait for all reductions before it. On the
+  // host each goes on by itself.
+  const bool gathers_apart = groups.gathers_apart && world.waits_on_device();
   for (const parallel::AxisRow& row : parallel::kAxes) {
     const parallel::MeshGroup& group = groups.axes[row.axis];
     if (row.is_within_next && group.size == 1) continue;  // an axis that most jobs do not have
@@ -84,18 +96,27 @@ MeshCommunicators make_mesh_communicators(const RankGroups& groups, Communicator
     else
       subgroup.traffic = parallel::Traffic::none;
     c.axes[row.axis] = world.subgroup(subgroup);
+    if (!row.has_lanes || !gathers_apart || group.size == 1) continue;
+    subgroup.number = kGathers, subgroup.name = "gathers of the " + subgroup.name;
+    subgroup.traffic = parallel::Traffic::gathers;
+    c.gathers = world.subgroup(subgroup);
   }
   if (groups.experts.size > 1) {
     const bool of_tensor_ranks = groups.experts.stride < groups.axes[parallel::Axis::dp].stride;
-    const auto part = [&](const parallel::MeshGroup& group, int number, const char* word) {
+    const auto part = [&](const parallel::MeshGroup& group, int number, const char* word,
+                          parallel::Traffic traffic = parallel::Traffic::bulk) {
       return world.subgroup({.members = group.members(),
                              .number = number,
                              .name = fmt::format("{} group {} of {}", word, group.first,
                                                  place_of(groups, parallel::Axis::dp, of_tensor_ranks)),
+                             .traffic = traffic,
                              .connects_later = true});
     };
     c.experts = part(groups.experts, kExperts, "expert");
     c.expert_data = part(groups.expert_data, kExpertData, "expert data");
+    if (gathers_apart && groups.expert_data.size > 1)
+      c.expert_gathers =
+          part(groups.expert_data, kExpertGathers, "gathers of the expert data", parallel::Traffic::gathers);
   }
   const parallel::MeshGroup& stages = groups.axes[parallel::Axis::pp];
   if (groups.tied_peer)

@@ -20,6 +20,8 @@ struct Count {
 struct MeshCommunicators {
   parallel::PerAxis<std::unique_ptr<parallel::Communicator>> axes;  ///< null: an axis that the job does not have (cp)
   std::unique_ptr<parallel::Communicator> experts, expert_data;     ///< null: each rank has all experts
+  /// The data-parallel group and `expert_data` again, for gathers of weights; null: they take turns there.
+  std::unique_ptr<parallel::Communicator> gathers, expert_gathers;
   std::unique_ptr<parallel::Communicator> tied;                     ///< first and last stage, or null
   PipelineEdges edges;
   /// Groups through which every rank reaches every other, one after another.
@@ -32,7 +34,7 @@ struct MeshCommunicators {
   void for_each(Each each) const {
     for (const parallel::AxisRow& row : parallel::kAxes)
       if (axes[row.axis]) each(*axes[row.axis]);
-    for (const auto* group : {&experts, &expert_data, &tied})
+    for (const auto* group : {&experts, &expert_data, &gathers, &expert_gathers, &tied})
       if (*group) each(**group);
     edges.for_each(each);
   }
@@ -45,6 +47,8 @@ struct MeshCommunicators {
   void check() const;
   /// Seconds that this rank has waited for peers so far.
   double waited_s() const;
+  /// Of these, for the stages before and after its own.
+  double waited_in_pipeline_s() const;
   /// Adds the values of all ranks, on every rank: an axis at a time, so that a rank sends a number of
   /// messages that grows with the logarithm of the number of ranks. Collective.
   ///   T  trivially copyable; add(const T&) must not depend on the order (ExactSum, Count)
@@ -69,8 +73,9 @@ struct MeshCommunicators {
   }
 };
 
-/// The groups and edges of a rank's plan. Collective where the transport connects the members of an edge;
-/// those of the axes are connected by Communicator::connect.
+/// The groups and edges of a rank's plan. Where a transport connects members, Communicator::connect does, and
+/// PipelineEdges::connect: later, so that the streams of the groups are made one after another. Hardware
+/// queues are handed out in that order, and a library that starts makes streams of its own.
 MeshCommunicators make_mesh_communicators(const RankGroups& groups, parallel::Communicator& world);
 
 }  // namespace trainctl

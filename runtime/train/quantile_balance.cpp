@@ -40,9 +40,10 @@ std::vector<float> quantile_biases(std::span<const int32_t> counts, double share
   return centred;
 }
 
-QuantileBalance::QuantileBalance(const JobSpec& job, RankResources& rank)
+QuantileBalance::QuantileBalance(RankResources& rank)
     : rank_(rank),
-      share_(double(job.model.moe.top_k) / double(std::max<int64_t>(1, job.model.moe.num_experts))) {
+      share_(double(rank.job.model.moe.top_k) /
+             double(std::max<int64_t>(1, rank.job.model.moe.num_experts))) {
   const std::span<const Margins> all = rank.model->margins();
   if (all.empty()) return;
   counts_.resize(size_t(all.front().sums.count()));

@@ -22,8 +22,8 @@ std::vector<float> quantile_biases(std::span<const int32_t> counts, double share
 /// The work of one rank. One thread.
 class QuantileBalance {
  public:
-  /// Of any job; without quantile balancing it does nothing. Clears what was counted. `rank` must outlive it.
-  QuantileBalance(const JobSpec& job, RankResources& rank);
+  /// For any job; without quantile balancing it does nothing. Clears what was counted. `rank` outlives it.
+  explicit QuantileBalance(RankResources& rank);
 
   /// Sets the biases of the master weights from what the step has counted. Call it before
   /// ShardedParams::step, which makes the compute copies of them. Collective, waits for the stream.

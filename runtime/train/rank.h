@@ -13,6 +13,8 @@
 #include "runtime/plan/rank_sizes.h"
 #include "runtime/spec/fields/job.h"
 #include "runtime/train/control/control.h"
+#include "runtime/train/control/remedies.h"
+#include "runtime/train/control/replica_dispute.h"
 #include "runtime/train/measure/node_ranks.h"
 #include "runtime/train/save/save_interval.h"
 
@@ -51,6 +53,8 @@ struct RankOptions {
   std::vector<SaveHistory> saves;     ///< what earlier attempts tell about saves and failures
   std::vector<NodeRanks> nodes;                ///< the ranks of each node, in order; empty: one machine
   std::string data_record = {};       ///< the run's data as it began (data/data_record.h); "": not compared
+  Remedies remedies = {};             ///< what was decided about the run's loss so far
+  std::vector<ReplicaDispute> disputes = {};  ///< that the steps of this attempt may settle
   int gpu = -1;                       ///< index of this rank's GPU, for readings from the driver; -1: none
 };
 

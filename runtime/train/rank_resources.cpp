@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "parallel/rehearsal.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/model/placement_check.h"
@@ -49,8 +48,8 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   const Problem wrong_sum = placement_problem(tables, job, at);
   ENSURE(wrong_sum.is_none(), "{}", wrong_sum.text_or_empty());
   if (!backend.is_host())
-    for (auto [axis, peers] : rehearsed_axes())
-      *axis = parallel::make_rehearsable(std::move(*axis), rehearsing_, *peers);
+    for (auto [axis, messages] : rehearsed_axes())
+      *axis = parallel::make_rehearsable(std::move(*axis), rehearsing_, *messages);
   const int micro_batches = plan.program.shape.pipeline.micro_batches;
   tp = std::make_unique<parallel::TensorParallel>(*comms.axes[Axis::tp], backend, *stream,
                                                   job.parallelism.sequence_parallel);
@@ -95,19 +94,24 @@ void RankResources::rehearse(RankActivity& activity) {
            .losses = loss_sums()});
   rehearsing_ = false;
   activity.enter(RunPhase::building, -1, "(connecting with peers)");
-  for (auto [axis, peers] : rehearsed_axes())
-    (*axis)->connect(std::vector<int>(peers->begin(), peers->end()));
+  for (auto [axis, messages] : rehearsed_axes()) {
+    std::vector<int> peers;
+    for (const auto& [peer, with] : *messages) peers.push_back(peer);
+    (*axis)->connect(peers);
+  }
+  comms.edges.connect();
 }
 
 std::vector<RankResources::RehearsedAxis> RankResources::rehearsed_axes() {
   std::vector<RehearsedAxis> axes;
   for (const parallel::AxisRow& row : parallel::kAxes)
-    if (row.moves_tensors && comms.axes[row.axis]) axes.push_back({&comms.axes[row.axis], &peers_[row.axis]});
-  if (comms.experts) {
-    axes.push_back({&comms.experts, &expert_peers_});
-    axes.push_back({&comms.expert_data, &expert_data_peers_});
-  }
-  if (comms.tied) axes.push_back({&comms.tied, &tied_peers_});
+    if (row.moves_tensors) axes.push_back({&comms.axes[row.axis], &rehearsed_[row.axis]});
+  axes.insert(axes.end(), {{&comms.experts, &experts_},
+                           {&comms.expert_data, &expert_data_},
+                           {&comms.gathers, &gathers_},
+                           {&comms.expert_gathers, &expert_gathers_},
+                           {&comms.tied, &tied_}});
+  std::erase_if(axes, [](const RehearsedAxis& of) { return !*of.axis; });
   return axes;
 }
 

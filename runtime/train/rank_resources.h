@@ -3,9 +3,9 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 
+#include "parallel/rehearsal.h"
 #include "parallel/tensor_parallel.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/plan/rank_plan.h"
@@ -45,11 +45,12 @@ class RankResources {
 
  private:
   bool rehearsing_ = false;
-  parallel::PerAxis<std::set<int>> peers_;  ///< of the step
-  std::set<int> tied_peers_, expert_peers_, expert_data_peers_;
+  /// Of the step, with the members of each group.
+  parallel::PerAxis<parallel::Rehearsed> rehearsed_;
+  parallel::Rehearsed tied_, experts_, expert_data_, gathers_, expert_gathers_;
   struct RehearsedAxis {
     std::unique_ptr<parallel::Communicator>* axis;
-    std::set<int>* peers;
+    parallel::Rehearsed* messages;
   };
   std::vector<RehearsedAxis> rehearsed_axes();
 

@@ -23,6 +23,10 @@ double learning_rate(const ScheduleSpec& s, int64_t step) {
   return s.lr;
 }
 
+double learning_rate(const ScheduleSpec& s, int64_t step, const Remedies& remedies) {
+  return learning_rate(s, step) * remedies.rate_factor(step + 1);
+}
+
 double batch_lr_factor(BatchLrRule rule, int64_t before, int64_t now) {
   ENSURE(before > 0 && now > 0, "steps of {} and {} tokens", before, now);
   if (before == now) return 1;
@@ -43,15 +47,15 @@ int64_t DataPosition::tokens_at(int64_t tokens_per_step, int64_t at_step) const 
   return tokens + (at_step - step) * tokens_per_step;
 }
 
-std::vector<uint64_t> sample_indices(const JobSpec& job, int64_t first, int dp) {
-  const uint64_t per_lane = uint64_t(job.batch.global_sequences) / uint64_t(job.parallelism.lanes);
-  const bool by_time = job.parallelism.reduces_each_lane();
+std::vector<uint64_t> sample_indices(const BatchSpec& batch, const ParallelSpec& p, int64_t first, int dp,
+                                     const TrainedSamples& trained) {
+  const uint64_t per_lane = uint64_t(batch.global_sequences) / uint64_t(p.lanes);
+  const bool by_time = p.reduces_each_lane();
   std::vector<uint64_t> indices;
-  for (int i = 0; i < job.lanes_computed_by(dp); ++i) {
-    const int64_t lane = by_time ? (int64_t(i) * job.parallelism.data + dp) % job.parallelism.lanes
-                                 : job.lanes_of(dp).begin + i;
+  for (int i = 0; i < p.lanes_computed_by(dp); ++i) {
+    const int64_t lane = by_time ? (int64_t(i) * p.data + dp) % p.lanes : p.lanes_of(dp).begin + i;
     for (uint64_t s = 0; s < per_lane; ++s)
-      indices.push_back(uint64_t(first) + uint64_t(lane) * per_lane + s);
+      indices.push_back(trained.at(uint64_t(first) + uint64_t(lane) * per_lane + s));
   }
   return indices;
 }

@@ -1,6 +1,7 @@
 #include "runtime/train/start_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "ckpt/folders.h"
@@ -82,14 +83,18 @@ std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const W
   }
 }
 
-void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
-                   parallel::Communicator& world, Control& control) {
+void report_loaded(const RankOptions& options, const LoadedState& loaded,
+                   const parallel::ShardedParams& params, parallel::Communicator& world, Control& control) {
+  if (!loads_state(options)) return;
   std::array<int64_t, 2> bytes = {0, options.memory ? int64_t(*options.memory->read_elsewhere) : 0};
   for (const auto& chunk : params.state_chunks()) bytes[0] += int64_t(chunk.saved_bytes());
   parallel::all_sum(world, bytes);
   if (world.rank() != 0) return;
   const char* tier = options.memory ? "memory" : options.from_store ? "store" : "directory";
-  Json event = {{"step", step}, {"tier", tier}, {"bytes", {{tier, bytes[0]}}}};
+  Json event = {{"step", loaded.step},
+                {"tier", tier},
+                {"bytes", {{tier, bytes[0]}}},
+                {"seconds", std::round(loaded.seconds * 1e3) / 1e3}};
   if (bytes[1] > 0) event["bytes"]["other_nodes"] = bytes[1];
   control.event(EventKind::loaded, dump_json(event));
 }

@@ -22,9 +22,14 @@ struct WantedState {
 /// `activity`. Error(kCheckpoint).
 std::unique_ptr<ckpt::Checkpoint> open_start(const RankOptions& options, const WantedState& wanted,
                                              FileSystem& fs, RankActivity& activity);
-/// Writes the event `loaded`: step, tier, the bytes that all ranks have loaded from it, and those that they
-/// have read from the memory of other nodes for that. Collective over `world`; rank 0 writes.
-void report_loaded(const RankOptions& options, int64_t step, const parallel::ShardedParams& params,
-                   parallel::Communicator& world, Control& control);
+struct LoadedState {
+  int64_t step = 0;
+  double seconds = 0;  ///< until all ranks had loaded it
+};
+/// Writes the event `loaded` where a state was loaded: step, tier, seconds, the bytes that all ranks have
+/// loaded from it, and those that they have read from the memory of other nodes for that. Collective over
+/// `world`; rank 0 writes.
+void report_loaded(const RankOptions& options, const LoadedState& loaded,
+                   const parallel::ShardedParams& params, parallel::Communicator& world, Control& control);
 
 }  // namespace trainctl

@@ -1,7 +1,11 @@
 #include "runtime/train/state_info.h"
 
+#include <charconv>
+
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 
 namespace trainctl {
 namespace {
@@ -35,7 +39,7 @@ ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const
   s.lineage_json = options.lineage_json;
   OrderedJson extra{{"samples", state.start.samples_at(job.batch, step)},
                     {"lanes", job.parallelism.lanes},
-                    {"lr", step > 0 ? learning_rate(job.schedule, step - 1) : 0.0},
+                    {"lr", step > 0 ? learning_rate(job.schedule, step - 1, state.remedies) : 0.0},
                     {"loss", std::isfinite(state.last_loss) ? OrderedJson(state.last_loss) : OrderedJson()},
                     {"mesh",
                      {{"tensor", mesh.tp},
@@ -46,14 +50,73 @@ ckpt::StateInfo state_info(const TrainingState& state, const JobSpec& job, const
   if (mesh.cp > 1) extra["mesh"]["context"] = mesh.cp;
   if (state.bad_steps.total > 0)
     extra["bad_steps"] = {{"total", state.bad_steps.total}, {"in_a_row", state.bad_steps.in_a_row}};
+  if (state.bad_steps.overflows > 0) extra["bad_steps"]["overflows"] = state.bad_steps.overflows;
+  if (job.compute == DType::f16)
+    extra["loss_scale"] = {{"value", state.loss_scale.value},
+                           {"good_steps", state.loss_scale.good_steps},
+                           {"overflows_in_a_row", state.loss_scale.overflows_in_a_row}};
+  if (!state.remedies.empty()) extra["remedies"] = record_json<OrderedJson>(state.remedies);
+  if (state.digest)
+    extra["state_digest"] = {{"value", hex64(state.digest->value)}, {"form", hex64(state.digest->form)}};
   s.extra_json = dump_json(extra);
   s.resolved_spec_json = options.resolved_spec_json.empty() ? "{}" : options.resolved_spec_json;
   return s;
 }
 
-TrainingState training_state(const ckpt::StateInfo& info, bool new_data) {
-  return {
-      .step = info.step, .start = data_position(info, new_data), .bad_steps = bad_steps_of(info.extra_json)};
+namespace {
+
+Remedies remedies_of(const ckpt::StateInfo& info, bool new_data) {
+  const Json extra = try_parse_json(info.extra_json);
+  if (!extra.is_object() || !extra.contains("remedies")) return {};
+  Remedies remedies;
+  try {
+    remedies = record_of<Remedies>(extra.at("remedies"));
+  } catch (const BadRecord& bad) {
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("the checkpoint of step {} does not say which samples its run left out: {}",
+                            info.step, bad.what()));
+  }
+  if (new_data) remedies.skipped.clear();
+  return remedies;
+}
+
+}  // namespace
+
+TrainingState training_state(const ckpt::StateInfo& info, bool new_data, const Remedies& remedies) {
+  return {.step = info.step,
+          .start = data_position(info, new_data),
+          .bad_steps = bad_steps_of(info.extra_json),
+          .digest = digest_of(info),
+          .remedies = with(remedies_of(info, new_data), remedies)};
+}
+
+std::vector<uint64_t> samples_of_step(const TrainingState& state, const BatchSpec& batch,
+                                      const ParallelSpec& parallelism, int64_t step, int dp) {
+  return sample_indices(batch, parallelism, state.start.samples_at(batch, step), dp,
+                        TrainedSamples(state.remedies.skipped));
+}
+
+void put_state(const TrainingState& state, const BatchSpec& batch, int64_t seq_len,
+               const ScheduleSpec& schedule, StepLine& line) {
+  const int64_t first = state.start.samples_at(batch, state.step - 1);
+  line.step = state.step;
+  line.tokens = state.start.tokens_at(batch.global_sequences * seq_len, state.step);
+  line.sample = int64_t(TrainedSamples(state.remedies.skipped).at(uint64_t(first)));
+  line.lr = learning_rate(schedule, state.step - 1, state.remedies);
+  line.skipped_steps = state.bad_steps.total - state.bad_steps.overflows;
+  line.overflows = state.bad_steps.overflows;
+}
+
+std::optional<parallel::StateDigest> digest_of(const ckpt::StateInfo& info) {
+  const Json extra = try_parse_json(info.extra_json);
+  if (!extra.is_object() || !extra.contains("state_digest")) return std::nullopt;
+  const auto number = [&](const char* name) {
+    uint64_t value = 0;
+    const std::string text = extra["state_digest"].value(name, "");
+    std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    return value;
+  };
+  return parallel::StateDigest{.value = number("value"), .form = number("form")};
 }
 
 void require_same_blocks(kernels::Moments moments, double chunk_mib, const ckpt::StateInfo& info) {

@@ -46,7 +46,6 @@ double all_ranks_peak(const DeviceUse& use, double known, parallel::Communicator
 
 StepReporter::StepReporter(const RankOptions& options, RankResources& rank, Control& control)
     : observability_(rank.job.observability),
-      schedule_(rank.job.schedule),
       tokens_per_step_(rank.job.tokens_per_step()),
       options_(options),
       rank_(rank),
@@ -64,7 +63,6 @@ void StepReporter::report(StepLine line, const RankTimes& times, int64_t last,
   // Milliseconds: what is finer says nothing about a step.
   line.unix_s = std::round(real_clock().unix_s() * 1e3) / 1e3;
   line.attempt = options_.epoch;
-  line.lr = learning_rate(schedule_, line.step - 1);
   if (slots) line.experts = expert_summary(*slots, line.step);
   // Each node holds the copies of one other.
   if (line.partner_step.value_or(-1) >= 0) line.partner_nodes = int(options_.nodes.size());

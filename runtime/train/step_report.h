@@ -41,7 +41,6 @@ class StepReporter {
   RankTimes with_readings(RankTimes times) const;
 
   const ObservabilitySpec observability_;
-  const ScheduleSpec schedule_;
   const int64_t tokens_per_step_;
   const RankOptions& options_;
   RankResources& rank_;

@@ -15,11 +15,18 @@ namespace trainctl {
 
 namespace {
 
+/// The highest index of a parameter that any rank names; -1: none does.
+struct LastBadGradient {
+  int param = -1;
+  void add(const LastBadGradient& other) { param = std::max(param, other.param); }
+};
+
 /// The optimizer's factors for a step after which the parameters have changed `updates` times: a skipped
 /// step changes no moment, and does not count for the bias correction.
-///   of_tokens   StepScalars::of_tokens: gradients are means over the tokens of the step
+///   of_gradients   StepScalars::of_gradients: gradients are means over the tokens of the step, times the
+///                  loss scale
 parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int64_t updates, double grad_norm,
-                                 double of_tokens) {
+                                 double of_gradients) {
   parallel::UpdateStep step;
   kernels::AdamWStep& a = step.adamw;
   a.lr = float(lr);
@@ -27,7 +34,7 @@ parallel::UpdateStep update_step(const OptimizerSpec& optimizer, double lr, int6
   a.beta2 = float(optimizer.beta2);
   a.eps = float(optimizer.eps);
   const double clip = optimizer.grad_clip > 0 ? std::min(1.0, optimizer.grad_clip / (grad_norm + 1e-6)) : 1.0;
-  a.grad_scale = float(clip * of_tokens);
+  a.grad_scale = float(clip * of_gradients);
   a.bias_correction1 = float(1.0 - std::pow(optimizer.beta1, double(updates)));
   a.bias_correction2 = float(1.0 - std::pow(optimizer.beta2, double(updates)));
   a.update = uint32_t(updates);
@@ -81,7 +88,7 @@ StepEnd::StepEnd(RankResources& rank, Control& control, Saver& saver)
       skip_bad_steps_(rank.job.fault_tolerance.skip_bad_steps),
       may_drop_(rank.job.model.moe.num_experts > 0 && rank.job.model.moe.capacity_factor > 0),
       balance_(balance_step(rank.job)),
-      quantiles_(rank.job, rank),
+      quantiles_(rank),
       optimizer_(rank.job.optimizer),
       schedule_(rank.job.schedule) {}
 
@@ -102,7 +109,7 @@ std::vector<double> StepEnd::mtp_losses(const TargetCounts& targets) const {
   return losses;
 }
 
-StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets) {
+StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets, double loss_scale) {
   StepSums sums;
   rank_.params->add_gradient_squares(sums.squares);
   // The stream has come to its end: the losses are there.
@@ -133,9 +140,11 @@ StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets
   s.targets = sums.targets;
   s.line.loss = sums.loss.value() / double(s.targets);
   if (s.targets > 0) s.of_tokens = double(tokens_per_step_) / double(s.targets);
-  s.line.grad_norm = std::sqrt(sums.squares.value()) * s.of_tokens;
+  s.of_gradients = s.of_tokens / loss_scale;
+  s.line.grad_norm = std::sqrt(sums.squares.value()) * s.of_gradients;
   if (sums.experts.slots > 0)
     s.line.expert_load = sums.experts.load(), s.line.idle_experts = sums.experts.idle_share();
+  if (rank_.job.compute == DType::f16) s.line.loss_scale = loss_scale;
   s.line.mtp_losses = mtp_losses(targets);
   if (sums.experts.slots > 0 && may_drop_)
     s.line.dropped_slots = sums.experts.dropped, s.line.dropped_share = sums.experts.dropped_share();
@@ -162,43 +171,74 @@ StepFate StepEnd::decide(const StepScalars& scalars, TrainingState& state) {
   const int64_t step = state.step;
   if (scalars.targets == 0) {
     ++bad_steps.total;  // nothing is wrong: it does not count towards the end of the run
-    report_skip(bad_steps, step, 0, "no target of the step counts (data.documents, data.loss)");
+    report_skip(state, 0, "no target of the step counts (data.documents, data.loss)");
+    return StepFate::skip;
+  }
+  if (is_overflow(line, state.loss_scale, rank_.job)) {
+    skip_overflow(state, scalars);
     return StepFate::skip;
   }
   const StepFate fate = fate_of_step(line.loss, line.grad_norm, bad_steps, skip_bad_steps_);
-  const double lr = learning_rate(schedule_, step);
+  const double lr = learning_rate(schedule_, step, state.remedies);
   if (fate == StepFate::apply) {
     saver_.state_changes();
     parallel::UpdateStep update =
-        update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm, scalars.of_tokens);
+        update_step(optimizer_, lr, step + 1 - bad_steps.total, line.grad_norm, scalars.of_gradients);
     update.balance = balance_;
     quantiles_.update();
     rank_.params->step(update);
     bad_steps = after_step(bad_steps, fate);
+    state.loss_scale = after_step(state.loss_scale, fate, rank_.job.loss_scale);
     state.last_loss = line.loss;
     return fate;
   }
   const std::string what = what_is_bad(line.loss, line.grad_norm);
+  const int64_t unchanged = bad_steps.in_a_row + state.loss_scale.overflows_in_a_row;
   if (fate == StepFate::stop)
     throw Error(ErrorCode::kDiverged,
                 fmt::format("{} at step {} (lr {:.3g}), after {} skipped step{} in a row "
                             "(fault_tolerance.skip_bad_steps = {}); the "
-                            "parameters are those of step {}",
+                            "parameters are those of step {}{}",
                             what, step + 1, lr, bad_steps.in_a_row, bad_steps.in_a_row == 1 ? "" : "s",
-                            skip_bad_steps_, step - bad_steps.in_a_row));
+                            skip_bad_steps_, step - unchanged, at_floor(line, state)));
   bad_steps = after_step(bad_steps, fate);
-  report_skip(bad_steps, step, scalars.targets, what);
+  state.loss_scale = after_step(state.loss_scale, fate, rank_.job.loss_scale);
+  report_skip(state, scalars.targets, what);
   return fate;
 }
 
-void StepEnd::report_skip(const BadSteps& bad_steps, int64_t step, int64_t targets, const std::string& why) {
+std::string StepEnd::at_floor(const StepLine& line, const TrainingState& state) {
+  if (!is_at_floor(line, state.loss_scale, rank_.job)) return "";
+  LastBadGradient last{rank_.params->last_bad_gradient()};
+  rank_.comms.sum(last);
+  const std::vector<Param>& params = rank_.tables.params.params;
+  return floor_text(rank_.job.loss_scale,
+                    last.param < 0 ? "no parameter" : params[size_t(last.param)].layout.name);
+}
+
+/// Nothing is wrong with the state or the data: it does not count towards the end of the run.
+void StepEnd::skip_overflow(TrainingState& state, const StepScalars& scalars) {
+  const double scale = state.loss_scale.value;
+  state.loss_scale = after_overflow(state.loss_scale, rank_.job.loss_scale);
+  ++state.bad_steps.total, ++state.bad_steps.overflows;
+  report_skip(state, scalars.targets,
+              fmt::format("{} with a loss scale of {:.0f}",
+                          what_is_bad(scalars.line.loss, scalars.line.grad_norm), scale),
+              state.loss_scale.value);
+}
+
+void StepEnd::report_skip(const TrainingState& state, int64_t targets, const std::string& why,
+                          std::optional<double> scale) {
   if (rank_.world.rank() != 0) return;
-  control_.event(EventKind::step_skipped, dump_json(Json{{"step", step + 1},
-                                                         {"reason", why},
-                                                         {"targets", targets},
-                                                         {"lr", learning_rate(schedule_, step)},
-                                                         {"in_a_row", bad_steps.in_a_row},
-                                                         {"total", bad_steps.total}}));
+  const BadSteps& bad_steps = state.bad_steps;
+  Json event{{"step", state.step + 1},
+             {"reason", why},
+             {"targets", targets},
+             {"lr", learning_rate(schedule_, state.step, state.remedies)},
+             {"in_a_row", bad_steps.in_a_row},
+             {"total", bad_steps.total}};
+  if (scale) event["loss_scale"] = *scale;
+  control_.event(EventKind::step_skipped, dump_json(event));
 }
 
 }  // namespace trainctl

@@ -7,6 +7,7 @@
 #include "runtime/train/bad_steps.h"
 #include "runtime/train/control/control.h"
 #include "runtime/train/control/step_tracer.h"
+#include "runtime/train/loss_scale.h"
 #include "runtime/train/quantile_balance.h"
 #include "runtime/train/rank_resources.h"
 #include "runtime/train/save/save_calendar.h"
@@ -22,7 +23,8 @@ struct StepScalars {
   int64_t targets = 0;  ///< that count in the step; where they are weighed, the sum of their weights
   double of_tokens =
       1;  ///< tokens of the step over those: what is a mean over tokens times this is one over them
-  bool stop = false;    ///< a stop was requested
+  double of_gradients = 1;  ///< of_tokens without the loss scale that is in the gradients
+  bool stop = false;        ///< a stop was requested
   SavesUnderWay saves;  ///< of any rank
   SaveSet due;          ///< where to save after this step, as rank 0 decides
   TraceOffer trace;     ///< the orders to trace that ranks could begin
@@ -98,10 +100,12 @@ class StepEnd {
   /// Sums what every rank knows, without rounding, so that the mesh does not change the bits. Sends some
   /// 600 bytes in a number of messages that grows with the logarithm of the number of ranks. Waits for the
   /// end of the backward pass. Collective.
-  ///   targets  of the whole step
-  StepScalars exchange(const OwnScalars& own, const TargetCounts& targets);
+  ///   targets     of the whole step
+  ///   loss_scale  of its gradients
+  StepScalars exchange(const OwnScalars& own, const TargetCounts& targets, double loss_scale);
   /// Updates the parameters, or skips a step whose loss or gradient norm is not finite, or that has no target
-  /// that counts; counts it in `state`. Throws Error(kDiverged) after too many. The same on every rank; rank
+  /// that counts; counts it in `state`, and makes the loss scale of the next step. Throws Error(kDiverged)
+  /// after too many. The same on every rank; rank
   /// 0 sends the event "step_skipped".
   StepFate apply_or_skip(const StepScalars& scalars, TrainingState& state);
 
@@ -109,7 +113,12 @@ class StepEnd {
   StepFate decide(const StepScalars& scalars, TrainingState& state);
   /// Collective, where there are modules.
   std::vector<double> mtp_losses(const TargetCounts& targets) const;
-  void report_skip(const BadSteps& bad_steps, int64_t step, int64_t targets, const std::string& why);
+  /// Why a step is bad, where its loss scale is at its floor; else "". Collective there.
+  std::string at_floor(const StepLine& line, const TrainingState& state);
+  void skip_overflow(TrainingState& state, const StepScalars& scalars);
+  /// scale: that of the next step, where the step was skipped for it.
+  void report_skip(const TrainingState& state, int64_t targets, const std::string& why,
+                   std::optional<double> scale = std::nullopt);
 
   RankResources& rank_;
   Control& control_;

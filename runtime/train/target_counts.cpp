@@ -20,4 +20,11 @@ std::array<float, kMostMtpLayers> mtp_scales(const MtpSpec& mtp, const TargetCou
   return scales;
 }
 
+void set_loss_factors(MicroBatch& mb, const JobSpec& job, const TargetCounts& counts, double loss_scale,
+                      int64_t step) {
+  mb.loss_scale = float(loss_scale);
+  mb.mtp_scale = mtp_scales(job.model.mtp, counts, job.tokens_per_step(), step);
+  for (float& of_module : mb.mtp_scale) of_module *= mb.loss_scale;
+}
+
 }  // namespace trainctl

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 
+#include "runtime/model/batch.h"
 #include "runtime/spec/fields/job.h"
 
 namespace trainctl {
@@ -31,5 +32,11 @@ TargetCounts all_targets(int64_t sequences, int64_t seq_len, int64_t modules);
 ///   counts  of the whole step
 std::array<float, kMostMtpLayers> mtp_scales(const MtpSpec& mtp, const TargetCounts& counts,
                                              int64_t tokens_per_step, int64_t step);
+
+/// Sets what the losses of a micro-batch count by in its gradients: loss_scale, and mtp_scale times it.
+///   counts  of the whole step
+///   step    0-based, as of mtp_scales
+void set_loss_factors(MicroBatch& mb, const JobSpec& job, const TargetCounts& counts, double loss_scale,
+                      int64_t step);
 
 }  // namespace trainctl

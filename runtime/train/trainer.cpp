@@ -6,6 +6,7 @@
 #include "data/data_record.h"
 #include "parallel/step_program.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/base/record.h"
@@ -17,6 +18,7 @@
 #include "runtime/train/expert_watch.h"
 #include "runtime/train/measure/step_clock.h"
 #include "runtime/train/rank_resources.h"
+#include "runtime/train/replay_check.h"
 #include "runtime/train/run_tasks.h"
 #include "runtime/train/save/last_save.h"
 #include "runtime/train/save/save_decider.h"
@@ -24,6 +26,7 @@
 #include "runtime/train/save/state_slots.h"
 #include "runtime/train/start_state.h"
 #include "runtime/train/state_info.h"
+#include "runtime/train/state_watch.h"
 #include "runtime/train/step_report.h"
 #include "runtime/train/step_update.h"
 #include "runtime/train/target_counts.h"
@@ -88,31 +91,6 @@ RunPhase phase_of(parallel::Act act) {
 
 }  // namespace
 
-data::DatasetOptions dataset_options(const DataSpec& spec, int64_t vocab_size, bool validation) {
-  data::DatasetOptions o;
-  for (const DataSource& s : validation ? spec.val : spec.train) {
-    data::SourceOptions source{.path = s.path, .dtype = s.dtype, .weight = s.weight, .name = s.name};
-    switch (s.format) {
-      case TokenFormat::automatic: source.format = data::Format::automatic; break;
-      case TokenFormat::megatron: source.format = data::Format::megatron; break;
-      case TokenFormat::llmc: source.format = data::Format::llmc; break;
-      case TokenFormat::raw: source.format = data::Format::raw; break;
-    }
-    o.sources.push_back(std::move(source));
-  }
-  o.seq_len = spec.seq_len;
-  o.vocab_size = vocab_size;
-  o.shuffle = validation ? false : spec.shuffle;
-  o.seed = spec.shuffle_seed;
-  o.documents = spec.masks_documents();
-  o.packed = spec.packing == PackingKind::best_fit;
-  o.loss = spec.weighs_targets() ? data::LossUse::weights
-           : spec.reads_loss()   ? data::LossUse::mask
-                                 : data::LossUse::all;
-  for (data::SourceOptions& source : o.sources) source.loss = spec.reads_loss();
-  return o;
-}
-
 struct Trainer::Impl {
   const JobSpec job;
   const RankOptions options;
@@ -133,7 +111,7 @@ struct Trainer::Impl {
   std::unique_ptr<ExpertWatch> experts;  // null: the model has none
   std::unique_ptr<StepTracer> tracer;
   int64_t acting_since_ns = 0;   // of the action that is recorded
-  TrainingState now;
+  TrainingState now{.loss_scale = first_loss_scale(job), .remedies = options.remedies};
   int64_t requested_step = 0;  // the data of the steps before it are requested
   TargetCounts targets;        // of the step, where modules of multi-token prediction divide by theirs
   StepScalars scalars;         // of the newest step
@@ -142,6 +120,9 @@ struct Trainer::Impl {
   std::unique_ptr<SaveDecider> calendar;
   std::unique_ptr<Saver> saver;       // it uses the state
   std::unique_ptr<StepEnd> step_end;  // last: it uses the saver
+  std::unique_ptr<StateWatch> state_watch;
+  std::unique_ptr<ReplayCheck> replay;
+  int64_t last_step = 0;  // of this process
 
   Impl(const JobSpec& j, const RankOptions& o, Communicator& w, kernels::Backend& backend, Control& c,
        FileSystem& f)
@@ -164,14 +145,15 @@ struct Trainer::Impl {
     if (job.model.moe.num_experts > 0) experts = std::make_unique<ExpertWatch>(rank);
     spans->reserve(rank.plan.spans);
     tracer = std::make_unique<StepTracer>(recording(), spans, control, fs);
-    executor =
-        std::make_unique<Executor>(rank.plan.program, *rank.model, *rank.params, rank.comms.edges,
-                                   ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
-                                                 .waited = [this] { return waited_s(); },
-                                                 .step = [this] { return update(); },
-                                                 .acting = [this](const parallel::Action& a,
-                                                                  bool begins) { record(a, begins); }});
+    executor = std::make_unique<Executor>(
+        rank.plan.program, *rank.model, *rank.params, rank.comms.edges,
+        ExecutorHooks{.doing = [this](const parallel::Action& a) { note(a); },
+                      .waited = [this] { return time().waited_s; },
+                      .step = [this] { return update(); },
+                      .acting = [this](const parallel::Action& a, bool begins) { record(a, begins); }});
     rank.stream->synchronize();  // before another stream touches the state
+    state_watch = std::make_unique<StateWatch>(rank, control, options.disputes, options.nodes);
+    replay = std::make_unique<ReplayCheck>(rank, *executor, control);
     rank.rehearse(activity);
     reporter = std::make_unique<StepReporter>(options, rank, control);
     load();
@@ -214,11 +196,13 @@ struct Trainer::Impl {
     const ParamTable& table = rank.tables.params;
     const RankState state =
         rank.state([this](uint64_t done, uint64_t total) { activity.progress(done, total, true); });
+    const double began_s = clock.monotonic_s();
     if (loads_state(options)) {
       const auto checkpoint = open_start(options, {world.rank(), table, *rank.params}, fs, activity);
       require_same_blocks(job.optimizer.moments, job.checkpoint.chunk_mib, checkpoint->state());
       load_state(table, *checkpoint, state);
-      now = training_state(checkpoint->state(), options.new_data);
+      now = training_state(checkpoint->state(), options.new_data, options.remedies);
+      now.loss_scale = loss_scale_of(checkpoint->state().extra_json, job);
     } else if (!job.model.init.from.empty()) {
       activity.enter(RunPhase::loading, -1, job.model.init.from);
       import_weights(table, *ckpt::TensorFolder::open(fs, job.model.init.from), state);
@@ -227,7 +211,10 @@ struct Trainer::Impl {
       initialise(table, job.seed, job.parallelism.threads_per_rank, state);
     }
     meet();
-    if (loads_state(options)) report_loaded(options, now.step, *rank.params, world.host(), control);
+    if (loads_state(options)) {
+      now.digest = state_watch->require_recorded(now.digest, now.step);
+      report_loaded(options, {now.step, clock.monotonic_s() - began_s}, *rank.params, world.host(), control);
+    }
     rank.params->publish();
     rank.model->weights_changed();
     requested_step = now.step;
@@ -270,14 +257,13 @@ struct Trainer::Impl {
 
   // ---- one step ---------------------------------------------------------------------------------------
 
-  double waited_s() const { return world.waited_s() + rank.comms.waited_s(); }
   StepClock::Now time() const {
-    const parallel::Communicator *to_experts = rank.comms.experts.get(),
-                                 *context = rank.comms.axes[parallel::Axis::cp].get();
+    const auto waited = [](const auto& group) { return group ? group->waited_s() : NAN; };
     return {.s = clock.monotonic_s(),
-            .waited_s = waited_s(),
-            .waited_experts_s = to_experts ? to_experts->waited_s() : NAN,
-            .waited_context_s = context ? context->waited_s() : NAN};
+            .waited_s = world.waited_s() + rank.comms.waited_s(),
+            .waited_experts_s = waited(rank.comms.experts),
+            .waited_context_s = waited(rank.comms.axes[parallel::Axis::cp]),
+            .waited_pipeline_s = rank.comms.waited_in_pipeline_s()};
   }
 
   void note(const parallel::Action& a) {
@@ -324,7 +310,7 @@ struct Trainer::Impl {
   void take_tokens(int64_t last) {
     if (!rank.tokens) return;
     for (; requested_step < std::min(last, now.step + job.data.prefetch_batches); ++requested_step)
-      prefetcher->request(sample_indices(job, now.start.samples_at(job.batch, requested_step), rank.at.dp));
+      prefetcher->request(samples_of_step(now, job.batch, job.parallelism, requested_step, rank.at.dp));
     double waited = 0;
     rank.tokens->upload(prefetcher->next(&waited), *rank.stream,
                         rank.plan.counted_micro_batches * job.batch.micro_sequences);
@@ -333,9 +319,9 @@ struct Trainer::Impl {
 
   std::vector<MicroBatch> step_micro_batches() const {
     std::vector<MicroBatch> mbs = micro_batches(job, rank.at.dp);
-    for (size_t i = 0; rank.tokens && i < mbs.size(); ++i) {
-      mbs[i].arrays = rank.tokens->arrays(int64_t(i) * job.batch.micro_sequences);
-      mbs[i].mtp_scale = mtp_scales(job.model.mtp, targets, job.tokens_per_step(), now.step);
+    for (size_t i = 0; i < mbs.size(); ++i) {
+      if (rank.tokens) mbs[i].arrays = rank.tokens->arrays(int64_t(i) * job.batch.micro_sequences);
+      set_loss_factors(mbs[i], job, targets, now.loss_scale.value, now.step);
     }
     return mbs;
   }
@@ -345,16 +331,17 @@ struct Trainer::Impl {
     exchange();
     if (now.step == 0 && !options.gradients_dir.empty())
       save_gradients(world, fs, options.gradients_dir, description(), rank.tables.params, rank.state(),
-                     scalars.of_tokens);
+                     scalars.of_gradients);
     const RecordSpan phase = activity.during(RunPhase::optimizer, now.step + 1);
+    state_watch->before_update(now.step + 1, last_step, scalars);
     fate = step_end->apply_or_skip(scalars, now);
+    state_watch->after_update();
     return fate == StepFate::apply;
   }
 
   void exchange() {
     const RecordSpan phase = activity.during(RunPhase::exchanging_scalars, now.step + 1);
-    // Before the ranks talk: when one of them begins its next copy, the copies of this state are complete on
-    // all.
+    // Before the ranks talk: when one of them begins its next copy, all copies of this state are complete.
     const double fence_s = clock.monotonic_s();
     {
       const RecordSpan part = record_part("wait for the copy of the state");
@@ -362,7 +349,10 @@ struct Trainer::Impl {
     }
     const double fenced_s = clock.monotonic_s() - fence_s;
     step_clock.fenced(fenced_s);
-    scalars = step_end->exchange({.due = calendar->due(now.step + 1), .trace = tracer->offered()}, targets);
+    state_watch->before_sums(now.step);
+    scalars = step_end->exchange({.due = calendar->due(now.step + 1), .trace = tracer->offered()}, targets,
+                                 now.loss_scale.value);
+    state_watch->require_rested(now.step);
     tracer->agreed(scalars.trace, now.step + 1);
     calendar->fenced(fenced_s, scalars.saves);
   }
@@ -385,6 +375,15 @@ struct Trainer::Impl {
     step_clock.end(time(), spent.forward_s, spent.backward_s);
   }
 
+  /// Before the state is saved.
+  void check_state(StepLine& line) {
+    now.digest.reset();
+    if (!state_watch->is_due()) return;
+    const RecordSpan phase = activity.during(RunPhase::exchanging_scalars, now.step);
+    now.digest = state_watch->agreed(now.step);
+    line.state_digest = hex64(now.digest->value);
+  }
+
   /// Trains one step; returns whether a stop was requested.
   bool train_step(int64_t last) {
     tracer->begin_step(now.step + 1);
@@ -394,6 +393,8 @@ struct Trainer::Impl {
     ++now.step;
     record_memory();
     StepLine line = scalars.line;
+    check_state(line);
+    line.replayed = replay->after_step(now, *dataset, targets, activity);
     if (validation && evaluation.follows(now.step)) {
       const RecordSpan phase = activity.during(RunPhase::evaluating, now.step);
       line.val_loss = evaluation.loss(*validation, rank, *executor, activity);
@@ -404,10 +405,9 @@ struct Trainer::Impl {
     }
     step_clock.evaluated(clock.monotonic_s());
     const RecordSpan phase = activity.during(RunPhase::reporting, now.step);
-    line.step = now.step;
-    line.tokens = now.start.tokens_at(job.tokens_per_step(), now.step);
+    put_state(now, job.batch, job.data.seq_len, job.schedule, line);
     line.skipped = fate == StepFate::skip;
-    line.skipped_steps = now.bad_steps.total;
+    line.overflow = now.loss_scale.value < line.loss_scale;  // nothing else halves it
     std::optional<ExpertSlots> slots;
     if (experts && reports_due(job.observability, now.step, last, world.size()).ranks)
       slots = experts->collect();
@@ -468,7 +468,7 @@ struct Trainer::Impl {
 
   RankOutcome run() {
     const int64_t total = job.schedule.total_steps;
-    const int64_t last = options.max_steps > 0 ? std::min(options.max_steps, total) : total;
+    const int64_t last = last_step = options.max_steps > 0 ? std::min(options.max_steps, total) : total;
     bool stop = false;
     while (now.step < last && !stop) {
       stop = train_step(last);

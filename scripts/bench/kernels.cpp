@@ -2,20 +2,23 @@
 // milliseconds per call, calls per step, GFLOP/s or GB/s, and the ratio to the unit (the f32 1024^3 product
 // rate of the same run). The last line of each configuration adds the step up: model FLOP/s over the unit.
 //
-//   bench_kernels [threads [masks]]
+//   bench_kernels [threads [masks | digest]]
 //
 // masks: only attention of one sequence of 4096 tokens by its mask, each in turns with the causal one, over
 // whose time its own is the ratio; the best of all turns counts.
+// digest: only the digest of the state, with each instruction set of the machine. core_ms is the time of all
+// threads together, which other processes change little.
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "runtime/model/sublayers/arena.h"
 
 namespace trainctl::kernels {
@@ -46,6 +49,25 @@ class Bench {
     const double flops = 6 * kParameters * tokens + 6.0 * double(kLayers * seq_len_ * kC) * tokens;
     fmt::print("{{\"step\":\"gpt2-124m\",\"dtype\":\"{}\",\"batch\":{},\"seq_len\":{},\"ms\":{:.1f},\"ratio\":{:.3f}}}\n",
                name_of(dtype_), batch_, seq_len_, step_ms_, flops / (step_ms_ * 1e-3) / unit_);
+  }
+
+  /// Of the state after a step, of which not every one has a digest.
+  void digest() {
+    const int64_t n = int64_t(kParameters) / kC;
+    std::vector<DigestBox> state;
+    for (const char* name : {"master", "first", "second"})
+      state.push_back({matrix(buffer(name, DType::f32, n, kC).data, DType::f32, 1, n * kC), state.size()});
+    std::vector<uint64_t> digests(state.size());
+    std::clock_t best = 0;
+    const double bytes = double(n * kC) * 12;
+    time("state_digest", 0, 0, bytes, [&] {
+      const std::clock_t begin = std::clock();
+      backend_.run(*stream_, Digest{.boxes = state, .out = digests.data()});
+      const std::clock_t taken = std::clock() - begin;
+      best = best == 0 ? taken : std::min(best, taken);
+    });
+    fmt::print("{{\"op\":\"state_digest\",\"core_ms\":{},\"gb_per_core_s\":{:.1f}}}\n",
+               best * 1000 / CLOCKS_PER_SEC, bytes * 1e-9 / (double(best) / CLOCKS_PER_SEC));
   }
 
   /// `ratio`: of the causal mask's time to its own.
@@ -239,6 +261,7 @@ class Bench {
     time("adamw", 1, 0, count * (28 + double(size_of(dtype_))), AdamW{.boxes = box, .step = {.lr = 1e-4f}});
     double squares = 0;
     time("grad_norm", 1, 0, count * 4, SumSquares{.boxes = {&grad, 1}, .out = &squares});
+    digest();
     time("zero_grad", 1, 0, count * 4, FillZero{.data = grad.data, .size = size_t(grad.count()) * 4});
   }
 
@@ -255,7 +278,18 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace trainctl;
-  const auto backend = kernels::make_cpu_backend(argc > 1 ? std::atoi(argv[1]) : 2);
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+  if (argc > 2 && std::strcmp(argv[2], "digest") == 0) {
+    using kernels::cpu::InstructionSet;
+    for (const InstructionSet isa : {InstructionSet::v2, InstructionSet::v3, InstructionSet::v4}) {
+      if (!kernels::cpu::supports(isa)) continue;
+      const auto backend = kernels::cpu::make_cpu_backend(threads, isa);
+      fmt::print("{{\"device\":\"{}\",\"threads\":{}}}\n", backend->numerics(), threads);
+      kernels::Bench(*backend, DType::f32, 1, 1, 1).digest();
+    }
+    return 0;
+  }
+  const auto backend = kernels::make_cpu_backend(threads);
   const double unit = kernels::measure_matmul_flops_per_s(*backend, DType::f32);
   fmt::print("{{\"unit_gflops\":{:.1f},\"bf16_gflops\":{:.1f}}}\n", unit * 1e-9,
              kernels::measure_matmul_flops_per_s(*backend, DType::bf16) * 1e-9);

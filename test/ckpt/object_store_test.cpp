@@ -435,6 +435,27 @@ TEST_CASE("retention of an object store: milestones, the newest good ones, nothi
   CHECK(loads(store, state_at(40)));
 }
 
+TEST_CASE("the newest checkpoint up to a step is kept: one that counts, or else what is there") {
+  struct Row {
+    std::optional<int64_t> upto;
+    std::set<int64_t> not_counted;
+    std::vector<int64_t> kept;
+  };
+  for (const Row& row : {Row{{}, {}, {60, 50}}, Row{5, {}, {60, 50}}, Row{10, {}, {60, 50, 10}},
+                         Row{39, {}, {60, 50, 30}}, Row{40, {}, {60, 50, 40}}, Row{55, {}, {60, 50}},
+                         Row{60, {}, {60, 50}}, Row{40, {40, 30}, {60, 50, 20}},
+                         Row{30, {30, 20, 10}, {60, 50, 30}}, Row{55, {50, 40}, {60, 50, 40, 30}}}) {
+    FaultyObjects objects;
+    ObjectSetup setup(objects);
+    for (const int64_t step : {10, 20, 30, 40, 50, 60}) save(*setup.store, state_at(step), 1);
+    ckpt::retain(*setup.store, {.keep_upto = row.upto, .counts = [&](ckpt::StoredFiles& files) {
+                                  return !row.not_counted.contains(files.named_step().value_or(-1));
+                                }});
+    CAPTURE(row.upto.value_or(-1), row.not_counted.size());
+    CHECK(setup.store->list() == row.kept);
+  }
+}
+
 TEST_CASE("what does not pass is not repeated, and waits grow to a limit") {
   FaultyObjects objects;
   HandClock clock;

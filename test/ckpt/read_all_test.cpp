@@ -9,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <random>
 #include <set>
 
@@ -202,18 +203,18 @@ TEST_CASE(
     "several readers read each once, within the bound, and the first failure in order is the one thrown") {
   for (const size_t readers : {size_t(2), size_t(4), size_t(9)}) {
     constexpr size_t kCount = 500, kMost = 5;
-    std::vector<std::atomic<int>> reads(kCount);
-    std::atomic<size_t> begun = 0, used = 0, most = 0;
+    std::vector<int> reads(kCount);
+    size_t begun = 0, used = 0, most = 0;
+    std::mutex counts;
     ckpt::read_ahead(
         kCount, {.most = kMost, .readers = readers},
         [&](size_t i) {
+          const std::lock_guard lock(counts);
           ++reads[i];
-          const size_t open = ++begun - used;
-          size_t seen = most;
-          while (seen < open && !most.compare_exchange_weak(seen, open)) {
-          }
+          most = std::max(most, ++begun - used);
         },
         [&](size_t i) {
+          const std::lock_guard lock(counts);
           if (i != used || reads[i] != 1)
             throw Error(ErrorCode::kInternal, fmt::format("{} out of order", i));
           ++used;

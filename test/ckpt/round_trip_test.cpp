@@ -8,6 +8,7 @@
 #include "ckpt/safetensors.h"
 #include "runtime/base/error.h"
 #include "test/ckpt/state_fixture.h"
+#include "test/support/forwarding_file_system.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/seed.h"
 
@@ -109,30 +110,18 @@ TEST_CASE("a manifest stays small, receipts survive the channel") {
 }
 
 TEST_CASE("memory that changes while it is being saved voids the save") {
-  /// Flips a bit of the source at the first write.
-  struct Meddler final : FileSystem {
-    explicit Meddler(std::vector<float>& v) : values(v) {}
+  /// Changes the source as a file is made.
+  struct Meddler final : ForwardingFileSystem {
+    Meddler(FileSystem& below, std::vector<float>& v) : ForwardingFileSystem(below), values(v) {}
     std::unique_ptr<File> create(const std::string& path) override {
       values[3] += 1;
-      return inner.create(path);
+      return ForwardingFileSystem::create(path);
     }
-    std::unique_ptr<File> open_read(const std::string& path) override { return inner.open_read(path); }
-    void make_directory(const std::string& path) override { inner.make_directory(path); }
-    void rename(const std::string& from, const std::string& to) override { inner.rename(from, to); }
-    bool try_rename_no_replace(const std::string& from, const std::string& to) override {
-      return inner.try_rename_no_replace(from, to);
-    }
-    void remove_file(const std::string& path) override { inner.remove_file(path); }
-    void remove_directory(const std::string& path) override { inner.remove_directory(path); }
-    bool try_sync_directory(const std::string& path) override { return inner.try_sync_directory(path); }
-    std::vector<std::string> list(const std::string& path) override { return inner.list(path); }
-    bool exists(const std::string& path) override { return inner.exists(path); }
-    bool is_directory(const std::string& path) override { return inner.is_directory(path); }
-    PowerLossFileSystem inner;
     std::vector<float>& values;
   };
   std::vector<float> values(8, 1.0f);
-  Meddler fs(values);
+  PowerLossFileSystem inner;
+  Meddler fs(inner, values);
   const ckpt::StateInfo info{.run_id = "r", .step = 1};
   const std::vector<ckpt::Tensor> tensors{{"w", ckpt::Role::master, DType::f32, {8}}};
   const std::vector<ckpt::ChunkData> chunks{{0, {0, 8, 0, 1}, values.data()}};

@@ -50,8 +50,12 @@ class OneAnswer {
 template <typename Work>
 int failure_of(const std::string& answer, Work work) {
   const OneAnswer server(answer);
-  const auto client = ckpt::s3_client(
-      {.endpoint = server.endpoint, .bucket = "b", .credentials = {"key", "secret", ""}}, real_clock());
+  const auto client = ckpt::s3_client({.endpoint = server.endpoint,
+                                       .bucket = "b",
+                                       .credentials = {"key", "secret", ""},
+                                       .connect_timeout_s = 600,
+                                       .idle_timeout_s = 600},
+                                      real_clock());
   try {
     work(*client);
     return -1;

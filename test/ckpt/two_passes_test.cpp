@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -52,7 +51,7 @@ class Values {
   std::shared_mutex mutex_;
 };
 
-/// Reads in pieces, and does something before one of them.
+/// Reads in pieces, and does something before one of them: it is done before any later piece is read.
 class ReadInPieces final : public ckpt::ChunkSource {
  public:
   ReadInPieces(Values& values, int at, std::function<void()> then)
@@ -60,7 +59,10 @@ class ReadInPieces final : public ckpt::ChunkSource {
   void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
     for (size_t i = 0; i < chunks.size(); ++i)
       for (size_t done = 0; done < chunks[i].size(); done += kPieceBytes) {
-        if (count_++ == at_) then_();
+        {
+          const std::lock_guard one_at_a_time(mutex_);
+          if (count_++ == at_) then_();
+        }
         const auto lock = values_.unchanged();
         take(i, chunks[i].subspan(done, kPieceBytes));
       }
@@ -71,7 +73,8 @@ class ReadInPieces final : public ckpt::ChunkSource {
   Values& values_;
   const int at_;
   const std::function<void()> then_;
-  std::atomic<int> count_ = 0;
+  std::mutex mutex_;
+  int count_ = 0;
 };
 
 ckpt::ShardReceipt write_values(FileSystem& fs, const Values& values, ckpt::ChunkSource& source) {

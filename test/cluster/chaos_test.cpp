@@ -16,8 +16,8 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
+#include "runtime/run/record/time_reader.h"
 #include "test/cluster/cluster_run.h"
-#include "test/cluster/ledger.h"
 #include "test/support/seed.h"
 #include "test/support/tolerances.h"
 
@@ -238,10 +238,14 @@ void survive(const std::string& start, uint64_t failures, uint64_t seed) {
   run.check_nothing_left();
 
   CHECK(chaos.unexplained(run.events()) == "");
-  const Ledger ledger = ledger_of(run.events());
+  const std::vector<Json> events = run.events();
+  const double wall_s = events.back().at("t").get<double>() - events.front().at("t").get<double>();
+  const trainctl::TimeLedger ledger = trainctl::read_ledger(trainctl::real_file_system(), {run.path()}, NAN);
   std::cout << start << ", " << failures << " failures, TRAINCTL_TEST_SEED=" << seed << ", " << run.step()
-            << " steps\n" << chaos.text() << ledger.text();
-  CHECK(std::abs(ledger.sum() - ledger.wall_s) <= tolerance::kWallTime * ledger.wall_s);
+            << " steps\n"
+            << chaos.text() << ledger_text(ledger) << "\n";
+  CHECK(std::abs(ledger.wall_s() - wall_s) <= tolerance::kWallTime * wall_s);
+  CHECK(ledger.seconds()[trainctl::TimeCause::unknown] == 0);
   run.check_bits(ClusterRun::straight_to(run.step(), kTotal));
 }
 

@@ -256,7 +256,7 @@ std::vector<pid_t> ClusterRun::processes() const {
 }
 
 void ClusterRun::check_nothing_left(double seconds) const {
-  const bool ended = eventually(seconds, [&] { return processes().empty(); });
+  const bool ended = happens_within(seconds, [&] { return processes().empty(); });
   std::string left;
   for (const pid_t pid : processes()) left += command_line(std::to_string(pid)) + "\n";
   INFO(left << story());

@@ -30,7 +30,7 @@ fish_offers() { HOME=$work fish --no-config -c 'source ./script; complete -C $ar
 # In a terminal of its own, once for all lines: the keys of a line, then a widget completes it and writes what it has
 # become. Answers go to the file `answers`, a line each.
 zsh_session() {
-  timeout 60 zsh -f -c '
+  timeout 1200 zsh -f -c '
     zmodload zsh/zpty
     zpty z zsh -f -i
     zpty -w z "PS1=; unsetopt zle_bracketed_paste list_beep; autoload -Uz compinit; compinit -D -u; source ./script"

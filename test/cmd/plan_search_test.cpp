@@ -2,6 +2,7 @@
 // process on a small job.
 #include <catch2/catch.hpp>
 
+#include "cmd/chosen_mesh.h"
 #include "runtime/base/json.h"
 #include "test/cmd/program_run.h"
 #include "test/support/json_schema.h"
@@ -30,6 +31,23 @@ struct SearchRig {
 };
 
 }  // namespace
+
+TEST_CASE("a mesh to be chosen has as many ranks as cores have room for", "[cmd]") {
+  const auto ranks = [](const std::string& threads) {
+    const ParsedJob job = parse_job({.text = R"({"version": 1, "model": {"preset": "llama-tiny"},
+ "data": {"train": [{"path": "a.idx"}]}, "schedule": {"total_steps": 10},
+ "parallelism": {"mesh": "auto", "threads_per_rank": )" +
+                                             threads + "}}",
+                                     .file = "job.json"});
+    REQUIRE(job.ok());
+    return cmd::ranks_on_cores(job, 8);
+  };
+  CHECK(ranks("\"auto\"") == 8);
+  CHECK(ranks("1") == 8);
+  CHECK(ranks("2") == 4);
+  CHECK(ranks("3") == 2);
+  CHECK(ranks("16") == 1);
+}
 
 TEST_CASE("plan searches for meshes and prints why others lose", "[cmd]") {
   const SearchRig rig;
@@ -72,6 +90,67 @@ TEST_CASE("plan prices a run", "[cmd]") {
   CHECK(rig.plan({"--device", "80GiB", "--price", rig.folder / "price.json"}).status == 2);
 }
 
+TEST_CASE("plan says what a run within some days needs, and refuses what is impossible", "[cmd]") {
+  const SearchRig rig;
+  const Outcome easy = rig.plan({"--device", "h100", "--days", "1000", "--tokens", "1e6", "--json"});
+  INFO(easy.out << easy.err);
+  REQUIRE(easy.status == 0);
+  CHECK(test::result_error(easy.out, "plan") == "");
+  const Json asked = Json::parse(easy.out)["time"]["asked"];
+  CHECK(asked["possible"].get<bool>());
+  CHECK(asked["tokens"].get<double>() == 1e6);
+  const Json time = Json::parse(easy.out)["time"];
+  CHECK(asked["predicted_days"].get<double>() == Approx(1e6 / time["tokens_per_s"].get<double>() / 86400));
+  // A thousandth of the time needs a thousand times the share.
+  const Json sooner = Json::parse(
+      rig.plan({"--device", "h100", "--days", "1", "--tokens", "1e6", "--json"}).out)["time"]["asked"];
+  CHECK(sooner["share_of_peak"].get<double>() == Approx(1000 * asked["share_of_peak"].get<double>()));
+  const Outcome hard = rig.plan({"--device", "h100", "--days", "0.01", "--tokens", "1e15"});
+  CHECK(hard.status == 4);
+  CHECK(hard.out.find("Asked    ") != std::string::npos);
+  CHECK(hard.out.find(" tokens in 0.01 days: needs ") != std::string::npos);
+  CHECK(hard.out.find(": impossible; ") != std::string::npos);
+  CHECK(rig.plan({"--device", "h100", "--tokens", "1e6"}).status == 2);
+  CHECK(rig.plan({"--device", "80GiB", "--days", "3"}).status == 2);
+  for (const std::vector<std::string>& other : {std::vector<std::string>{"--timeline"},
+                                                {"--schedules"},
+                                                {"--gpus", "4"},
+                                                {"--alternatives", "2"},
+                                                {"--against", "run"}}) {
+    std::vector<std::string> words = {"--device", "h100", "--days", "3"};
+    words.insert(words.end(), other.begin(), other.end());
+    const Outcome both = rig.plan(words);
+    CAPTURE(other[0], both.err);
+    CHECK(both.status == 2);
+    CHECK(both.err.find("which " + other[0] + " does not make") != std::string::npos);
+  }
+}
+
+TEST_CASE("the peak of products in TF32 is half of that in bf16", "[cmd]") {
+  const SearchRig rig;
+  const auto time_in = [&](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"--days", "1000", "--tokens", "1e9", "--json"});
+    return Json::parse(rig.plan(settings).out)["time"];
+  };
+  const std::vector<std::string> devices[] = {
+      {"--device", "h100"}, {"--device", "l40s"}, {"--cluster", "h100-16", "-s", "device=cuda"}};
+  for (const std::vector<std::string>& device : devices) {
+    const auto on = [&](std::vector<std::string> settings) {
+      settings.insert(settings.begin(), device.begin(), device.end());
+      return time_in(settings);
+    };
+    const Json bf16 = on({"-s", "precision.compute=bf16"}), f32 = on({}),
+               tf32 = on({"-s", "precision.tf32=true"});
+    CAPTURE(device[1]);
+    CHECK(tf32["peak_flops_per_s"].get<double>() == Approx(bf16["peak_flops_per_s"].get<double>() / 2));
+    CHECK(f32["peak_flops_per_s"].get<double>() < tf32["peak_flops_per_s"].get<double>());
+    // What is asked of the devices is a share of the same peak.
+    CHECK(tf32["asked"]["share_of_peak"].get<double>() ==
+          Approx(2 * bf16["asked"]["share_of_peak"].get<double>()));
+    CHECK(tf32["mfu"].get<double>() < 1);
+  }
+}
+
 TEST_CASE("plan refuses what is larger than the cluster, and what it cannot search for", "[cmd]") {
   const SearchRig rig;
   const Outcome large = rig.plan({"--cluster", "h100-4", "-s", "parallelism.data=8"});
@@ -93,4 +172,54 @@ TEST_CASE("plan refuses what is larger than the cluster, and what it cannot sear
     CHECK(outcome.status == 2);
     CHECK(outcome.err.find(says) != std::string::npos);
   }
+}
+
+TEST_CASE("a mesh that is left to the program is the search's first proposal", "[cmd]") {
+  const SearchRig rig;
+  const Json proposals = Json::parse(
+      rig.plan({"--cluster", "h100-16", "--gpus", "4", "--alternatives", "1", "--json"}).out)["proposals"];
+  std::vector<std::string> words = {"--cluster",        "h100-16", "-s",
+                                    "parallelism=auto", "-s",      "parallelism.world_size=4"};
+  const Outcome chosen = rig.plan(words);
+  INFO(chosen.out << chosen.err);
+  CHECK(chosen.status == 0);
+  CHECK(chosen.err.find("mesh        4 ranks = ") != std::string::npos);
+  words.push_back("--json");
+  const Json plan = Json::parse(rig.plan(words).out);
+  CHECK(plan["step_seconds_estimate"] == proposals[0]["step_seconds"]);
+
+  // What the job gives stays.
+  const Outcome kept = rig.plan({"--cluster", "h100-16", "-s", "parallelism=auto", "-s",
+                                 "parallelism.world_size=4", "-s", "parallelism.pipeline=2"});
+  INFO(kept.err);
+  CHECK(kept.status == 0);
+  CHECK(kept.err.find("pipeline 2") != std::string::npos);
+}
+
+TEST_CASE("a mesh that cannot be chosen is refused", "[cmd]") {
+  const SearchRig rig;
+  const auto plan = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"-s", "parallelism=auto"});
+    return rig.plan(words);
+  };
+  const Outcome illegal = plan({"--cluster", "h100-16", "-s", "parallelism.world_size=4"});
+  CHECK(illegal.status == 0);  // `parallelism=auto` comes last and takes the place of all before it
+  const std::pair<std::vector<std::string>, std::pair<int, const char*>> refused[] = {
+      {{"--device", "h100"}, {2, "give parallelism.world_size"}},
+      {{"--cluster", "h100-4", "-s", "model.preset=llama3-405b"},
+       {4, "no mesh of 4 ranks fits: the smallest needs"}}};
+  for (const auto& [words, expected] : refused) {
+    const Outcome outcome = plan(words);
+    INFO(outcome.err);
+    CHECK(outcome.status == expected.first);
+    CHECK(outcome.err.find(expected.second) != std::string::npos);
+  }
+  const Outcome impossible = rig.plan({"--cluster", "h100-16", "-s", "parallelism=auto", "-s",
+                                       "parallelism.world_size=4", "-s", "parallelism.pipeline=3"});
+  CHECK(impossible.status == 4);
+  CHECK(impossible.err.find("keeps what the job gives") != std::string::npos);
+  const Outcome submitted =
+      test::run({"launch", rig.folder / "job.json", "--submit", "-s", "parallelism=auto"});
+  CHECK(submitted.status == 2);
+  CHECK(submitted.err.find("launch --submit needs the mesh") != std::string::npos);
 }

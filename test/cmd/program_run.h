@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,23 @@ class Redirect {
  private:
   std::FILE* stream_;
   int saved_;
+};
+
+/// The current folder of this process while it lives.
+class WorkingFolder {
+ public:
+  explicit WorkingFolder(const std::string& path) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(path);
+  }
+  ~WorkingFolder() {
+    std::error_code failed;
+    std::filesystem::current_path(before_, failed);
+  }
+  WorkingFolder(const WorkingFolder&) = delete;
+  WorkingFolder& operator=(const WorkingFolder&) = delete;
+
+ private:
+  std::filesystem::path before_;
 };
 
 inline Outcome run(std::vector<std::string> words) {

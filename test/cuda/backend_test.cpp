@@ -180,6 +180,22 @@ TEST_CASE("a failure that is seen late names the ops under way; with check_each_
   emulated_gpu::reset({});
 }
 
+TEST_CASE("what only a broken device reports has a code of its own") {
+  for (const auto& [error, code] : {std::pair{cudaErrorECCUncorrectable, ErrorCode::kDevice},
+                                    std::pair{cudaErrorNvlinkUncorrectable, ErrorCode::kDevice},
+                                    std::pair{cudaErrorLaunchFailure, ErrorCode::kHardware}}) {
+    emulated_gpu::reset({});
+    const auto backend = make_cuda_backend({});
+    const auto stream = backend->create_stream();
+    const auto memory = backend->allocate(4096);
+    const Matrix x = matrix(memory->data(), DType::f32, 8, 64);
+    emulated_gpu::fail_call("cudaLaunchKernelEx", 1, error);
+    CHECK_THAT(error_of(code, [&] { backend->run(*stream, Add{.src = x, .dst = x}); }),
+               Catch::Matchers::StartsWith("add: cudaLaunchKernelEx on GPU 0: "));
+  }
+  emulated_gpu::reset({});
+}
+
 TEST_CASE("a launch that fails at once names its op") {
   emulated_gpu::reset({});
   const auto backend = make_cuda_backend({});

@@ -5,6 +5,8 @@
 
 namespace trainctl::kernels::test {
 
+const std::vector<DType> kActivationTypes = {DType::f32, DType::bf16};
+
 const std::vector<Candidate>& candidates() {
   // Never destroyed: at the end of the process the GPU may go first.
   static const auto* all = new std::vector<Candidate>{{.name = "cuda",

@@ -19,7 +19,7 @@
 namespace trainctl::test {
 
 /// From now on what this rank exchanges over NCCL has so much time, while its host keeps its own. Set it when all that should come has
-/// come: then a busy machine fails no test.
+/// come, and behind exchange(): then a busy machine fails no test.
 inline void set_nccl_deadline(Communicator& comm, double seconds) {
   const double host_s = comm.host().deadline_s();
   comm.set_deadline(seconds);
@@ -51,10 +51,18 @@ inline void wait_until(const std::atomic<bool>& flag) {
     require(std::chrono::steady_clock::now() < limit, "waited in vain");
 }
 
+/// Until no communicator is alive; what aborts them are threads of their own.
+inline void wait_for_aborts() {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  for (parallel::BackOff back_off; emulated_gpu::living_nccl_communicators() > 0; back_off.pause())
+    require(std::chrono::steady_clock::now() < limit, "{} communicators were not aborted",
+            emulated_gpu::living_nccl_communicators());
+}
+
 struct EmulatedRanks {
   int size = 2;
-  double deadline_s = 60;       ///< of NCCL, from the moment on when the world of all ranks is made
-  double host_deadline_s = 60;
+  double deadline_s = kLongS;  ///< of NCCL, from the moment on when the world of all ranks is made
+  double host_deadline_s = kLongS;
   bool share_one_gpu = false;   ///< else each rank has its own
   emulated_gpu::StreamMode mode = emulated_gpu::StreamMode::lazy;
   uint64_t seed = 1;
@@ -90,14 +98,13 @@ struct EmulatedRanks {
   /// Over NCCL.
   void run_nccl(const Run& body) {
     run([](auto host,
-           auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 60); },
+           auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, kLongS); },
         [&](Communicator& comm, kernels::Backend& backend) {
           parallel::barrier(comm.host());
           set_nccl_deadline(comm, deadline_s);
           body(comm, backend);
         });
-    require(emulated_gpu::living_nccl_communicators() == 0, "{} communicators were not aborted",
-            emulated_gpu::living_nccl_communicators());
+    wait_for_aborts();
   }
   /// Over NCCL; `waits[rank]` sees what the rank's device waits for.
   void run_observed(std::vector<DeviceWait>& waits, const Run& body) {
@@ -106,7 +113,10 @@ struct EmulatedRanks {
           const parallel::ObserveWaits observe(waits[size_t(host->rank())]);
           return parallel::make_nccl_communicator(std::move(host), backend, deadline_s);
         },
-        body);
+        [&](Communicator& comm, kernels::Backend& backend) {
+          parallel::barrier(comm.host());  // all have joined: time that passes at once is not that of joining
+          body(comm, backend);
+        });
   }
   /// Through staging memory.
   void run_staged(size_t piece_bytes, const Run& body) {

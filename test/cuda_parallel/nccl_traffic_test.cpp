@@ -2,11 +2,18 @@
 // device what its traffic needs, nothing where there is none.
 // Method: emulated NCCL and GPUs whose streams the test holds up; the emulation counts communicators, their
 // blocks, connections and messages.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <cstring>
 
 #include "kernels/cuda/runtime.h"
 #include "parallel/back_off.h"
+#include "parallel/nccl_api.h"
 #include "test/cuda_parallel/emulated_ranks.h"
 
 namespace trainctl::test {
@@ -20,10 +27,25 @@ void hold_up(kernels::Stream& stream) {
   emulated_gpu::hang_stream(static_cast<kernels::cuda::CudaStream&>(stream).handle());
 }
 
+/// Whether `body` breaks an invariant. It runs in a child process, which has this thread alone.
+bool aborts(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  require(child >= 0, "fork");
+  if (child == 0) {
+    ::signal(SIGABRT, SIG_DFL);  // the test framework's handler would report a failed test
+    ::alarm(60);
+    if (std::freopen("/dev/null", "w", stderr)) body();
+    ::_exit(0);
+  }
+  int status = 0;
+  require(::waitpid(child, &status, 0) == child, "waitpid");
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
 }  // namespace
 
 TEST_CASE("NCCL: a receive comes to its end beside the computation that was given after it", "[traffic]") {
-  EmulatedRanks ranks{.size = 2, .deadline_s = 20};
+  EmulatedRanks ranks{.size = 2};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
     const auto stream = backend.create_stream();
     const auto memory = backend.allocate(kBytes), other = backend.allocate(kBytes);
@@ -58,7 +80,7 @@ TEST_CASE("NCCL: the deadline of an early receive begins where a stream comes to
       hold_up(*stream);
       backend.run(*stream, kernels::FillZero{.data = other->data(), .size = kBytes});
       comm.wait(ticket, "receive an activation", *stream);
-      emulated_gpu::pass_nccl_time(100);
+      emulated_gpu::pass_nccl_time(2 * kLongS);
       comm.check();
       emulated_gpu::release_hung();
     }
@@ -75,7 +97,7 @@ TEST_CASE("NCCL: the deadline of an early receive begins where a stream comes to
 
 TEST_CASE("NCCL: an early receive that never comes is given up, once it is needed", "[traffic]") {
   std::string message;
-  EmulatedRanks ranks{.size = 2, .deadline_s = 0.3};
+  EmulatedRanks ranks{.size = 2};
   ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
     if (comm.rank() == 1) return;
     const auto stream = backend.create_stream();
@@ -83,6 +105,7 @@ TEST_CASE("NCCL: an early receive that never comes is given up, once it is neede
     const Transfer t{Transfer::receive, 1, memory->data(), kBytes, 0};
     Ticket ticket = comm.exchange({&t, 1}, stream.get());
     comm.wait(ticket, "receive an activation", *stream);
+    set_nccl_deadline(comm, 0.3);
     stream->synchronize();   // ends, because the watch aborts NCCL
     message = error_of(ErrorCode::kPeerLost, [&] { comm.check(); });
   });
@@ -93,7 +116,9 @@ TEST_CASE("NCCL: a group without traffic makes no communicator, an edge a small 
   using parallel::Traffic;
   EmulatedRanks ranks{.size = 4};
   ranks.run(
-      [](auto host, auto& backend) { return parallel::make_nccl_communicator(std::move(host), backend, 20, Traffic::none); },
+      [](auto host, auto& backend) {
+        return parallel::make_nccl_communicator(std::move(host), backend, kLongS, Traffic::none);
+      },
       [&](Communicator& world, kernels::Backend& backend) {
         require(emulated_gpu::nccl_communicators_made().empty(), "the world has made a communicator");
         parallel::barrier(world);
@@ -101,6 +126,9 @@ TEST_CASE("NCCL: a group without traffic makes no communicator, an edge a small 
             world, 1, "pipe", [](int) { return 0; }, [](int r) { return r; }, Traffic::none);
         parallel::barrier(world);
         require(emulated_gpu::nccl_communicators_made().empty(), "the pipe has made a communicator");
+        parallel::barrier(world);
+        const size_t streams = emulated_gpu::stream_facts().size();  // each backend zeros new memory on one
+        require(streams == 4, "groups without traffic have made {} streams", streams - 4);
         parallel::barrier(world);
         const auto edge = group_by(
             *pipe, 2, "edge", [](int r) { return r / 2; }, [](int r) { return r; }, Traffic::edge);
@@ -112,6 +140,15 @@ TEST_CASE("NCCL: a group without traffic makes no communicator, an edge a small 
         parallel::barrier(world);
         require(emulated_gpu::nccl_communicators_made().size() == 8 && emulated_gpu::nccl_communicators_made().back() == 16,
                 "the group is not of 16 blocks");
+        // CUDA's smaller numbers come first: those that computations wait for.
+        const auto with_priority = [](int priority) {
+          const auto facts = emulated_gpu::stream_facts();
+          return std::count_if(facts.begin(), facts.end(),
+                               [&](const emulated_gpu::StreamFacts& s) { return s.priority == priority; });
+        };
+        require(with_priority(-2) == 4 && with_priority(-1) == 4, "{} and {} streams of priority",
+                with_priority(-2), with_priority(-1));
+        parallel::barrier(world);
         // Both carry messages, and the pipe's edges know nothing of each other.
         check_random_messages(*edge, backend, 7, 10, Matching::by_exchange);
         check_random_messages(*group, backend, 8, 10, Matching::by_exchange);
@@ -127,7 +164,7 @@ TEST_CASE("NCCL: a group connects the members that are named, and others when an
   EmulatedRanks ranks{.size = 4};
   ranks.run(
       [](auto host, auto& backend) {
-        return parallel::make_nccl_communicator(std::move(host), backend, 20, parallel::Traffic::none,
+        return parallel::make_nccl_communicator(std::move(host), backend, kLongS, parallel::Traffic::none,
                                                 {.bulk_blocks = 8, .traffic_class = 3});
       },
       [&](Communicator& world, kernels::Backend& backend) {
@@ -149,10 +186,12 @@ TEST_CASE("NCCL: a group connects the members that are named, and others when an
           require(other.host()[kBytes - 1] == 1 + peer, "not what rank {} sent", peer);
         };
         const int rank = world.rank();
-        const auto pairs = later(1), nobody = later(2), forgotten = later(3);
+        const auto pairs = later(1), unnamed = later(2), forgotten = later(3);
         parallel::barrier(world);
         require(made() == 0, "a group has connected");
-        nobody->connect({});
+        unnamed->connect({});
+        require(rank != 0 || aborts([&] { with(*unnamed, 1); }),
+                "a group joins in a step, though it had no peers");
         parallel::barrier(world);
         require(made() == 0, "a group without peers has connected");
         const int next = rank ^ 1;
@@ -177,6 +216,28 @@ TEST_CASE("NCCL: a group connects the members that are named, and others when an
         parallel::barrier(world);
         require(made() == 8, "{} communicators", made());
       });
+}
+
+TEST_CASE("NCCL: pending tickets outlive their communicator") {
+  EmulatedRanks ranks{.size = 2};
+  ranks.run_nccl([&](Communicator& comm, kernels::Backend& backend) {
+    auto group = same_again(comm, 1, "short-lived");
+    const auto memory = backend.allocate(kBytes);
+    const Transfer t{Transfer::receive, 1 - comm.rank(), memory->data(), kBytes, 0};
+    Ticket never = group->exchange({&t, 1});
+    group.reset();
+  });
+}
+
+TEST_CASE("NCCL: which versions will do") {
+  for (const int version : {21800, 21805, 22809, 29900})
+    CHECK(parallel::nccl_version_problem(version, "x").is_none());
+  CHECK(parallel::nccl_version_problem(21705, "/lib/libnccl.so.2").text() ==
+        "/lib/libnccl.so.2 is NCCL 2.17.5; trainctl needs 2.18 or a later 2.x: install one, or name its "
+        "folder in TRAINCTL_CUDA_LIBRARIES");
+  CHECK(parallel::nccl_version_problem(2708, "x").text().starts_with("x is NCCL 2.7.8;"));
+  CHECK(parallel::nccl_version_problem(30100, "x").text().starts_with("x is NCCL 3.1.0;"));
+  CHECK(parallel::nccl_status().version == 22809);
 }
 
 }  // namespace trainctl::test

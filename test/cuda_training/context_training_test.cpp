@@ -77,7 +77,7 @@ void two_lanes_of_two(JobSpec& j) {
 
 }  // namespace
 
-TEST_CASE("GPUs that share sequences have the bits of one: gpt2 f32", "[bits]") {
+TEST_CASE("GPUs that share sequences have the bits of one: gpt2 f32", "[bits][context_bits]") {
   const TemporaryFolder dir;
   check_shared_meshes(shared_job(Family::gpt2, DType::f32, 4, dir.path()), dir.path(),
                       tolerance::kLossFewSteps,
@@ -85,7 +85,7 @@ TEST_CASE("GPUs that share sequences have the bits of one: gpt2 f32", "[bits]") 
 }
 
 TEST_CASE("GPUs that share sequences have the bits of one: a layer with everything, bf16, documents",
-          "[bits]") {
+          "[bits][context_bits]") {
   const TemporaryFolder dir;
   JobSpec job = shared_job(Family::llama, DType::bf16, 4, dir.path(), true);
   describe_everything(job.model);
@@ -94,7 +94,7 @@ TEST_CASE("GPUs that share sequences have the bits of one: a layer with everythi
 }
 
 TEST_CASE("GPUs that share sequences have the bits of one: heads for tensor cores, latent attention, experts",
-          "[bits]") {
+          "[bits][context_bits]") {
   for (void (*describe)(ModelSpec&) : {+[](ModelSpec& m) { m.head_dim_given = 64; }, describe_more_latent,
                                        describe_grouped_experts, describe_biased_products}) {
     const TemporaryFolder dir;

@@ -11,6 +11,7 @@ const Effort& effort() {
 
 void prepare_devices(int devices, uint64_t seed) {
   emulated_gpu::Options options;
+  options.queues = emulated_gpu::options_from_environment().queues;
   options.devices.assign(size_t(devices), emulated_gpu::DeviceOptions{});
   options.stream_mode = seed % 2 ? emulated_gpu::StreamMode::lazy : emulated_gpu::StreamMode::random;
   options.seed = seed;

@@ -211,7 +211,10 @@ TEST_CASE("a mistake in JSON lines has its line, whichever thread finds it", "[t
   write_bytes(folder / "a.jsonl", lines + "{\"body\": 1}\n" + lines + "nothing\n");
   for (const int threads : {1, 4}) {
     const auto run = [&] {
-      tokenize({.inputs = {folder / "a.jsonl"}, .out = folder / "t", .threads = threads});
+      tokenize({.inputs = {folder / "a.jsonl"},
+                .out = folder / "t",
+                .threads = threads,
+                .kept_after_s = kKeepsNothing});
     };
     CHECK_THAT(data_error(run), Contains("a.jsonl, line 60001: no string under \"text\" (keys: body)"));
   }

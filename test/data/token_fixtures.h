@@ -12,6 +12,9 @@ namespace trainctl::data::test {
 
 using trainctl::test::TemporaryFolder;
 
+/// TokenizeOptions::kept_after_s where nothing is to be kept, however slow the machine is.
+constexpr double kKeepsNothing = 1e9;
+
 void write_bytes(const std::string& path, const std::string& bytes);
 std::string read_bytes(const std::string& path);
 /// "4d4d 00" -> the bytes; spaces are ignored.

@@ -102,13 +102,10 @@ TEST_CASE("a model of a folder learns the answers of conversations, with the sam
 
   std::vector<std::string> words = tuning.launch("cut");
   words.insert(words.begin(), trainctl_path());
-  Child child(words, dir, {});
-  std::string run;
-  REQUIRE(eventually(60, [&] {
-    run = run_of(dir, "cut");
-    return !run.empty() && line_count(run + "/metrics.jsonl") >= 8;
-  }));
-  for (const pid_t pid : rank_pids(run, 2)) ::kill(pid, SIGKILL);
+  Child child(words, dir, {stop_variable({{.rank = 0, .step = 9}})});
+  REQUIRE(eventually(60, [&] { return run_of(dir, "cut") != ""; }));
+  const std::string run = run_of(dir, "cut");
+  for (const pid_t pid : await_stopped_rank(child, run, 2, 0)) ::kill(pid, SIGKILL);
   CHECK(child.wait(60).status != 0);
   const Outcome resumed =
       tuning.done({"resume", run, "-s", "parallelism.data=1", "-s", "parallelism.pipeline=2"});

@@ -1,6 +1,8 @@
 // Goal: scripts/gpu_check.sh, which a GPU is needed for, is right about everything else: its job specs are valid, a machine without a GPU
 // is told apart from one where a check fails, a part that fails stops no other, and both reports hold what the parts left.
 // Method: the script with a made-up GPU (an nvidia-smi of our own) and a made-up bundle whose programs say what a part should find.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -39,15 +41,19 @@ esac
 echo '{"model":"gpt2","op":"linear","shape":[1,2],"us":12.50,"tflops":3.20,"of_product":0.750}'
 echo '{"model":"gpt2","op":"norm","shape":[1,2],"us":1e-1,"gb_per_s":3.2,"of_copy":0.5}'
 )");
+  write_program(bundle + "/bin/bench_gpu_streams", R"(echo '{"part":"queues","streams":40,"queues":32}'
+)");
   for (const char* part : {"test/golden", "scripts/jobs"}) {
     fs::create_directories(bundle + "/" + part);
     fs::copy(std::string(TRAINCTL_SOURCE_DIR) + "/" + part, bundle + "/" + part, fs::copy_options::recursive);
   }
 }
 
-Outcome check(const std::string& folder, std::vector<std::string> words) {
+/// `times`: its limits as multiples of those of a machine with nothing else to do.
+Outcome check(const std::string& folder, std::vector<std::string> words,
+              const std::string& times = fmt::format("GPU_CHECK_TIMES={}", int(kSlowMachine))) {
   words.insert(words.begin(), kScript);
-  return Child(words, folder, {"PATH=" + folder + "/path:/usr/bin:/bin"}).wait(120);
+  return Child(words, folder, {"PATH=" + folder + "/path:/usr/bin:/bin", times}).wait(120);
 }
 
 const Json& part(const Json& report, const std::string& name) {
@@ -78,9 +84,10 @@ TEST_CASE("gpu_check says that there is no GPU, and its plan needs none", "[inpu
   CHECK(none.status == 77);
   CHECK(none.out.find("there is no NVIDIA GPU here") != std::string::npos);
   CHECK_FALSE(fs::exists(dir.path() + "/report"));
-  const Outcome plan = check(dir.path(), {"--plan"});
+  const Outcome plan = check(dir.path(), {"--plan"}, "GPU_CHECK_TIMES=1");
   CHECK(plan.status == 0);
-  for (const char* name : {"facts", "tests", "golden", "bits", "steps", "kernels", "sanitizer", "peer", "whole       540 s"})
+  for (const char* name : {"facts", "tests", "golden", "bits", "steps", "streams", "kernels", "sanitizer",
+                           "peer", "whole       540 s"})
     CHECK(plan.out.find(name) != std::string::npos);
   CHECK(check(dir.path(), {"--unknown"}).status == 2);
 }
@@ -95,7 +102,7 @@ TEST_CASE("gpu_check goes on after a part that fails and reports all of them", "
   CHECK(report["gpu"] == "Imaginary \"9000\" | X");
   CHECK(report["ok"] == false);
   CHECK(report["doctor"]["gpu_runs"] == true);
-  CHECK(report["parts"].size() == 8);
+  CHECK(report["parts"].size() == 9);
   CHECK(part(report, "facts")["status"] == "passed");
   CHECK(part(report, "tests")["status"] == "passed");
   CHECK(part(report, "tests")["rows"][0]["result"] == "All tests passed (12 assertions in 3 test cases)");
@@ -109,6 +116,8 @@ TEST_CASE("gpu_check goes on after a part that fails and reports all of them", "
   CHECK(part(report, "kernels")["rows"].size() == 2);
   CHECK(part(report, "kernels")["rows"][1] ==
         Json::parse(R"({"label": "gpt2 norm", "us": 0.1, "gb_per_s": 3.2, "of_copy": 0.5})"));
+  CHECK(part(report, "streams")["rows"] ==
+        Json::parse(R"([{"label": "queues", "streams": 40, "queues": 32}])"));
   CHECK(part(report, "peer")["status"] == "skipped");
   const std::string table = read_file(dir.path() + "/report/gpu-check.md");
   CHECK(table.find("# Imaginary \"9000\" | X\n") == 0);

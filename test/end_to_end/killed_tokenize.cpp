@@ -25,8 +25,8 @@ std::string seeded_lines(size_t bytes, unsigned seed, int bad_every) {
   return lines;
 }
 
-bool kill_some_time(Child& child, const std::string& progress, bool at_any_moment, std::mt19937& random,
-                    const std::function<void()>& look) {
+bool kill_some_time(Child& child, const std::string& progress, bool at_any_moment, double longest_s,
+                    std::mt19937& random, const std::function<void()>& look) {
   const auto recorded = [&] {
     std::error_code gone;
     return std::filesystem::exists(progress, gone) ? read_file(progress) : "";
@@ -37,7 +37,7 @@ bool kill_some_time(Child& child, const std::string& progress, bool at_any_momen
     return !child.running() || recorded() != before;
   };
   if (!at_any_moment) REQUIRE(eventually(60, moves_on));
-  real_clock().sleep_s(double(random() % 250) / 1000);
+  real_clock().sleep_s(std::uniform_real_distribution<>(0, longest_s)(random));
   if (!child.running()) return false;
   if (look) look();
   child.signal(SIGKILL);

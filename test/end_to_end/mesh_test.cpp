@@ -101,3 +101,29 @@ TEST_CASE("the same bits under mpirun on every mesh", "[mesh]") {
     }
   }
 }
+
+TEST_CASE("a mesh that is left to the program is chosen once, and gives the same bits", "[mesh]") {
+  const TemporaryFolder dir;
+  write_file(dir.path() + "/job.json", tiny_spec("tiny"));
+  const auto launch = [&](const std::string& id, std::vector<std::string> sets) {
+    std::vector<std::string> arguments = {"launch", "job.json", "-s", "observability.run_id=" + id};
+    for (const std::string& s : sets) arguments.insert(arguments.end(), {"-s", s});
+    const Outcome o = run_trainctl(dir.path(), arguments);
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    return o.err;
+  };
+  launch("plain", {"parallelism.data=1", "parallelism.pipeline=1"});
+  // A width of tensor parallelism that is given stays; another one has other bits.
+  const std::vector<std::string> open = {"parallelism=auto", "parallelism.world_size=2",
+                                         "parallelism.tensor=1", "parallelism.lanes=4"};
+  CHECK_THAT(launch("chosen", open), Catch::Contains("mesh        2 ranks = "));
+  const std::string run = dir.path() + "/runs/chosen";
+  CHECK(losses_of(run) == losses_of(dir.path() + "/runs/plain"));
+  const Json job = Json::parse(read_file(run + "/job.json"));
+  CHECK_FALSE(job["parallelism"].contains("mesh"));
+  CHECK(job["parallelism"]["world_size"] == 2);
+  const std::string again = launch("chosen", open);
+  CHECK_THAT(again, Catch::Contains("exists with the same job"));
+  CHECK_THAT(again, !Catch::Contains(" choices"));
+}

@@ -14,6 +14,24 @@ namespace trainctl::test {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// See program.h.
+const bool g_is_patient = [] {
+  for (const auto& [field, value] :
+       {std::pair("fault_tolerance__heartbeat_seconds", "120"),  // silent after 5 of them
+        {"fault_tolerance__node_silence_seconds", "300"},
+        {"fault_tolerance__grace_seconds", "1200"},
+        {"fault_tolerance__collective_timeout_seconds", "1200"},
+        {"fault_tolerance__step_timeout_seconds", "2400"},
+        {"checkpoint__exit_timeout_seconds", "600"},
+        {"observability__alerts__timeout_seconds", "600"}})
+    ::setenv((std::string("TRAINCTL_SET__") + field).c_str(), value, 0);
+  return true;
+}();
+
+}  // namespace
+
 std::string trainctl_path() {
   const char* const other = std::getenv("TRAINCTL_TEST_PROGRAM");
   return other ? other : std::string(TRAINCTL_BINARY_DIR) + "/trainctl";
@@ -92,6 +110,30 @@ std::vector<pid_t> rank_pids(const std::string& run, int ranks) {
 }
 
 bool rank_stopped(pid_t pid) { return read_file("/proc/" + std::to_string(pid) + "/stat").find(") T ") != std::string::npos; }
+
+std::string stop_variable(const std::vector<StopInStep>& of_epochs) {
+  std::string text;
+  for (const StopInStep& stop : of_epochs)
+    text += (text.empty() ? "" : ";") + std::to_string(stop.rank) + ":forward:" + std::to_string(stop.step);
+  return "TRAINCTL_STOP_AT=" + text;
+}
+
+std::vector<pid_t> await_stopped_rank(Child& child, const std::string& run, int ranks, int rank, int epoch) {
+  const std::string mark = " attempt " + std::to_string(epoch) + " rank ";
+  const auto is_of_epoch = [&](int r) {
+    return read_file(run + "/logs/rank-" + std::to_string(r) + ".log").find(mark) != std::string::npos;
+  };
+  std::vector<pid_t> pids;
+  REQUIRE(eventually(120, [&] {
+    if (!child.running()) return true;
+    for (int r = 0; r < ranks; ++r)
+      if (!is_of_epoch(r)) return false;
+    pids = rank_pids(run, ranks);
+    return pids.size() == size_t(ranks) && rank_stopped(pids[size_t(rank)]);
+  }));
+  REQUIRE(child.running());
+  return pids;
+}
 
 bool rank_alive(pid_t pid) {
   const std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");

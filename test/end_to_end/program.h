@@ -1,4 +1,8 @@
 // Runs the real trainctl as a user would: child processes, files, exit statuses.
+//
+// The program has limits of its own: ranks and nodes that say nothing are taken for dead, exchanges have
+// deadlines. Here they are so long that none passes on a slow machine (TRAINCTL_SET__... in the environment
+// of all programs), so that nothing fails which a test did not break. A test that is about a limit sets it.
 #pragma once
 #include <sys/types.h>
 
@@ -32,5 +36,15 @@ std::vector<pid_t> rank_pids(const std::string& run, int ranks);
 bool rank_alive(pid_t pid);
 /// Whether that process is stopped by a signal.
 bool rank_stopped(pid_t pid);
+/// The variable by which rank `rank` stops itself at the forward pass of a step; for the epochs 1, 2, ... in
+/// turn. A run in which one is stopped does not end while the test acts.
+struct StopInStep {
+  int rank;
+  int64_t step;
+};
+std::string stop_variable(const std::vector<StopInStep>& of_epochs);
+/// Waits until rank `rank` of `ranks` has stopped itself in that epoch. Returns the processes of all ranks.
+std::vector<pid_t> await_stopped_rank(Child& child, const std::string& run, int ranks, int rank,
+                                      int epoch = 1);
 
 }  // namespace trainctl::test

@@ -6,13 +6,17 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
+#include <sstream>
 
+#include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/end_to_end/shown_runs.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/tolerances.h"
 
 using trainctl::Json;
 using namespace trainctl::test;
@@ -26,15 +30,52 @@ std::string fetched(const std::string& url, const std::vector<std::string>& more
   return Child(words, "/").wait(120).out;
 }
 
+/// What the time of a run was spent on adds up to that of the test's own clock, but for what lies before its
+/// first record and behind its last one.
+void check_ledger(const Json& time, const std::string& run, double began_unix_s, double ended_unix_s) {
+  const double first = events_of(run, "supervisor").front()["t"], last = events_of(run, "end").back()["t"];
+  const double wall_s = time["wall_s"];
+  INFO(time.dump(1));
+  const double outside_s = ended_unix_s - began_unix_s - (first - began_unix_s) - (ended_unix_s - last);
+  CHECK(std::abs(wall_s - outside_s) <= tolerance::kWallTime * outside_s);
+  double sum = 0, rank_sum = 0, ranks = 0;
+  for (const auto& [cause, seconds] : time["seconds"].items()) {
+    CHECK(seconds.get<double>() >= 0);
+    sum += seconds.get<double>();
+  }
+  for (const auto& [cause, seconds] : time["rank_seconds"].items()) rank_sum += seconds.get<double>();
+  for (const Json& attempt : time["attempts"])
+    ranks += attempt["ranks"].get<double>() * (attempt["end"].get<double>() - attempt["begin"].get<double>());
+  CHECK(std::abs(sum - outside_s) <= tolerance::kWallTime * outside_s);
+  CHECK(std::abs(rank_sum - ranks) <= tolerance::kWallTime * ranks);
+  for (const char* cause :
+       {"training", "bubble", "saving", "recomputed", "recovering", "starting", "loading", "stopped"}) {
+    CAPTURE(cause);
+    CHECK(time["seconds"][cause] > 0);
+  }
+  // A busy machine may bring the times of all ranks too late for a step's line, which then lacks them.
+  bool all_known = true;
+  for (const auto& file : std::filesystem::directory_iterator(run)) {
+    const std::string name = file.path().filename();
+    if (name != "metrics.jsonl" && !name.starts_with("metrics.superseded-")) continue;
+    std::istringstream lines(read_file(file.path()));
+    for (std::string line; std::getline(lines, line);) all_known &= Json::parse(line).contains("ranks");
+  }
+  if (all_known) CHECK(time["seconds"]["unknown"] == 0);
+  CHECK(time["attempts"].size() == 3);
+}
+
 }  // namespace
 
 TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   const TemporaryFolder dir;
+  const double began_unix_s = trainctl::real_clock().unix_s();
   write_file(dir.path() + "/job.json", tiny_spec("shown"));
   const std::string run = run_with_failure(dir, "shown");
   const Outcome resumed = run_trainctl(dir.path(), {"resume", "shown", "--max-steps", "70"});
   INFO(resumed.err);
   REQUIRE(resumed.status == 0);
+  const double ended_unix_s = trainctl::real_clock().unix_s();
   const Outcome made = run_trainctl(dir.path(), {"report", "shown"});
   INFO(made.err);
   REQUIRE(made.status == 0);
@@ -56,6 +97,11 @@ TEST_CASE("the report of a run with a failure and a resume", "[report]") {
   CHECK(shown["time"]["lost_steps"].get<int>() >= 1);
   CHECK(shown["time"]["goodput"].get<double>() > 0);
   CHECK(shown["time"]["goodput"].get<double>() < 1);
+  check_ledger(shown["time"], run, began_unix_s, ended_unix_s);
+  CHECK(Json::parse(run_trainctl(dir.path(), {"--json", "status", "shown"}).out)["time"] == shown["time"]);
+  CHECK_THAT(run_trainctl(dir.path(), {"status", "shown"}).out, Contains("time       goodput "));
+  CHECK_THAT(read_file(run + "/trainctl.prom"),
+             Contains("trainctl_rank_seconds{run=\"shown\",cause=\"bubble\"} "));
   std::string marks;
   for (const Json& event : shown["happenings"]["events"]) marks += event["mark"].get<std::string>() + " ";
   CHECK_THAT(marks, Contains("start") && Contains("failure") && Contains("restart") &&
@@ -138,7 +184,10 @@ TEST_CASE("the live page answers, asks for its token, and ends with a signal", "
   CHECK_THAT(report, Contains("\n200"));
   CHECK(Json::parse(report.substr(0, report.rfind('\n')))["runs"][0]["step"] == 3);
   CHECK_THAT(fetched(url + "api/status"), Contains("\"supervised\":false"));
-  CHECK_THAT(fetched(url + "metrics"), Contains("trainctl_step{run=\"live\"} 3"));
+  CHECK_THAT(fetched(url + "metrics"),
+             Contains("trainctl_step{run=\"live\"} 3") &&
+                 Contains("trainctl_time_seconds{run=\"live\",cause=\"training\"} "));
+  CHECK_THAT(fetched(url + "api/status"), Contains("\"rank_seconds\""));
   CHECK_THAT(fetched(url + "nothing"), Contains("404"));
   CHECK_THAT(fetched(url, {"-H", "Host: evil.example"}), Contains("403") && !Contains("report-data"));
   // A second server at the same port: one sentence.

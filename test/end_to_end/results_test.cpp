@@ -46,10 +46,15 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   CHECK(ran({"status", "quick"}).out.find("tasks      step 2 · tasks.bin ") != std::string::npos);
   check("report", {"report", "quick"});
   check("diagnose", {"diagnose", "hurt"});
+  check("diagnose", {"diagnose", "hurt", "--merge"});
   check("list", {"list"});
+  check("data-spikes", {"data", "spikes", "hurt"});
+  seen.insert("alert");  // loss_watch_test.cpp
   check("log", {"logs", "hurt"});
   check("compare", {"compare", "hurt", "narrow"});
   check("compare", {"compare", "hurt", "other"}, 20);
+  check("verify", {"verify", "hurt", "--against", "narrow"});
+  check("verify", {"verify", "hurt", "--against", "other"}, 20);
   check("config", {"config", "hurt"});
   check("config-diff", {"config", "job.json", "--diff", "other"}, 20);
   check("report", {"report", "hurt"});
@@ -69,14 +74,27 @@ TEST_CASE("results of runs fit their schemas", "[terminal]") {
   check("error", {"compare", "hurt", "nothing"}, 2);
   check("detached", {"launch", "job.json", "-s", "observability.run_id=d", "-s",
                      "schedule.total_steps=100000", "--detach"});
-  REQUIRE(eventually(60, [&] { return Json::parse(ran({"status", "d", "--json"}).out)["step"] > 0; }));
+  REQUIRE(eventually(60, [&] {
+    return Json::parse(ran({"status", "d", "--json"}).out).value("step", int64_t(0)) > 0;
+  }));
   check("trace", {"trace", "d", "--steps", "2"});
   check("stop", {"stop", "d", "--no-wait"});
   REQUIRE(eventually(60, [&] {
-    return Json::parse(ran({"status", "d", "--json"}).out)["state"] == "stopped";
+    return Json::parse(ran({"status", "d", "--json"}).out).value("state", "") == "stopped";
   }));
   check("against", {"plan", "--against", "d"});
   check("measured", {"doctor", "--measure", "--quick", "-o", "cluster.json"});
+  Child linked({"/usr/bin/env", "mpirun", "--oversubscribe", "--bind-to", "none", "-n", "3", trainctl_path(),
+                "doctor", "--links", "--json"},
+               in,
+               // Another mpirun removes the folder of all sessions of this user at its end.
+               {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "TMPDIR=" + in});
+  const Outcome links = linked.wait(120);
+  INFO(links.err);
+  CHECK(links.status == 0);
+  CHECK(result_error(links.out, "links") == "");
+  CHECK(Json::parse(links.out)["links"].size() == 3);
+  seen.insert("links");
   check("removed", {"rm", "d", "--yes"});
   check("removed", {"prune", "--dry-run"});
   std::filesystem::create_directory(in + "/bin");

@@ -87,13 +87,15 @@ TEST_CASE("data tokenize of objects, killed at random moments, makes the tokens 
   bench.add("b.parquet", read_file(bench.golden + "parquet/list-1.parquet"));
   bench.add("c.txt", seeded_lines(2'000'000, 2));
   bench.put("_SUCCESS", "");
+  const double start_s = real_clock().monotonic_s();
   const Outcome whole = bench.run(bench.command(bench.files, "whole"));
+  const double longest_s = std::min(0.25, (real_clock().monotonic_s() - start_s) / 2);
   INFO(whole.err);
   REQUIRE(whole.status == 0);
   REQUIRE(bench.token_files("whole").size() == 4);
 
   const std::string progress = bench.folder / "again/t.partial/progress.json";
-  int kills = 0, resumed = 0;
+  int kills = 0;
   uint64_t on_disk = 0;
   for (int starts = 0; kills < 6; ++starts) {
     REQUIRE(starts < 40);
@@ -102,11 +104,12 @@ TEST_CASE("data tokenize of objects, killed at random moments, makes the tokens 
     Child child(words, bench.folder.path(), bench.server.access());
     const auto look = [&] { on_disk = std::max(on_disk, cache_on_disk(child.pid()).size); };
     // Every third kill at any moment, even before the first record.
-    kills += kill_some_time(child, progress, starts % 3 == 0, random, look);
+    const bool any_moment = starts % 3 == 0, had_begun = std::filesystem::exists(progress);
+    kills += kill_some_time(child, progress, any_moment, longest_s, random, look);
     const Outcome end = child.wait(60);
     INFO(end.err);
     REQUIRE((end.status == 0 || end.status == 128 + SIGKILL));
-    resumed += end.err.find("going on in again/t.partial: ") != end.err.npos;
+    if (had_begun && (end.status == 0 || !any_moment)) CHECK_THAT(end.err, Contains("going on in again/t.partial: "));
     CHECK(std::filesystem::is_empty(bench.folder / "cache"));
     if (!is_tokenized(bench.folder / "again/t")) {
       REQUIRE(end.status != 0);
@@ -117,7 +120,6 @@ TEST_CASE("data tokenize of objects, killed at random moments, makes the tokens 
       CHECK(read_file(bench.folder / ("again/" + name)) == read_file(bench.folder / ("whole/" + name)));
     std::filesystem::remove_all(bench.folder / "again");
   }
-  CHECK(resumed >= 2);
   CHECK(on_disk > 0);
   CHECK(on_disk <= 1 << 20);
 

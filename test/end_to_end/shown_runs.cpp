@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "test/end_to_end/jobs.h"
 
@@ -24,12 +25,12 @@ std::vector<std::string> launch_words(const std::string& id, const std::vector<s
 std::string run_with_failure(const TemporaryFolder& dir, const std::string& id) {
   std::vector<std::string> words = launch_words(id, {"-s", "fault_tolerance.max_restarts=2"});
   words.insert(words.begin(), trainctl_path());
-  Child child(words, dir.path());
+  // Two steps behind a checkpoint, which are lost.
+  Child child(words, dir.path(), {stop_variable({{.rank = 2, .step = 7}})});
   const std::string run = dir.path() + "/runs/" + id;
-  REQUIRE(eventually(60, [&] { return !child.running() || line_count(run + "/metrics.jsonl") >= 5; }));
-  const std::vector<pid_t> pids = rank_pids(run, 4);
-  REQUIRE(pids.size() == 4);
-  ::kill(pids[2], SIGKILL);
+  const std::vector<pid_t> pids = await_stopped_rank(child, run, 4, 2);
+  REQUIRE(eventually(60, [&] { return std::filesystem::exists(run + "/ckpt/step-00000004"); }));
+  REQUIRE(::kill(pids[2], SIGKILL) == 0);
   const Outcome o = child.wait(120);
   INFO(o.err);
   REQUIRE(o.status == 0);

@@ -81,7 +81,8 @@ class HangingRun {
 
 TEST_CASE("a stop ends when its time is over, though a checkpoint is still being published", "[stopping]") {
   // The ranks train on while the rename of step 8 hangs.
-  HangingRun run({"-s", "schedule.total_steps=100000", "-s", "checkpoint.exit_timeout_seconds=2"});
+  HangingRun run({"-s", "schedule.total_steps=100000", "-s",
+                  "checkpoint.exit_timeout_seconds=15"});  // for the last save
   run.await_hang();
   run.child().signal(SIGTERM);
   const Outcome o = run.child().wait(60);

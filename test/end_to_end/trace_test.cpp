@@ -64,12 +64,12 @@ struct Running {
       if (std::filesystem::exists(path + "/trace/" + name + "/answer.json")) return true;
     return false;
   }
-  /// What traces left in the run's folder.
+  /// What traces left in the run's folder, without the summary of the last one, which `plan --against` reads.
   std::set<std::string> left() const {
     std::set<std::string> names;
     if (std::filesystem::exists(path + "/trace"))
       for (const auto& entry : std::filesystem::directory_iterator(path + "/trace"))
-        names.insert(entry.path().filename());
+        if (entry.path().filename() != "last.json") names.insert(entry.path().filename());
     return names;
   }
   bool is_clean() const { return left().empty() && !std::filesystem::exists(path + "/trace.request"); }

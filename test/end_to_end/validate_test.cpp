@@ -73,6 +73,7 @@ const BrokenJob kBroken[] = {
     {{"checkpoint.store=ftp://x/y"}, 3, "E0604"},
     {{"checkpoint.keep_last=0"}, 3, "E0202"},
     {{"launcher.mpirun=/nowhere/mpirun"}, 5, "E0708"},
+    {{R"(observability.alerts.command=["/nowhere/page"])"}, 5, "E0712"},
     {{R"(launcher.hosts=["no-such-host.invalid:1"])"}, 5, "E0706"},
     {{"launcher.port=22222222"}, 3, "E0202"},
     {{R"(launcher.env={"A=B": "1"})"}, 3, "E0703"},

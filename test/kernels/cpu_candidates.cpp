@@ -4,6 +4,8 @@
 
 namespace trainctl::kernels::test {
 
+const std::vector<DType> kActivationTypes = {DType::f32, DType::bf16, DType::f16};
+
 const std::vector<Candidate>& candidates() {
   static const std::vector<Candidate> all = [] {
     std::vector<Candidate> made;

@@ -98,10 +98,12 @@ TEST_CASE("peaks are told for whole GPUs that are known") {
 }
 
 TEST_CASE("a backend names what decides its bits: kernels, library, version") {
-  CHECK_THAT(cpu_numerics(), Catch::Matchers::Matches("cpu v[234] oneDNN [0-9]+\\.[0-9]+\\.[0-9]+ [a-z0-9_]+"));
+  CHECK_THAT(cpu_numerics(), Catch::Matchers::Matches(
+                                 "cpu v[234] kernels [0-9]+ oneDNN [0-9]+\\.[0-9]+\\.[0-9]+ [a-z0-9_]+"));
   CHECK(make_cpu_backend(1)->numerics() == cpu_numerics());
   CHECK(make_cpu_backend(2)->numerics() == cpu_numerics());   // the number of threads changes nothing
-  CHECK(cpu::make_cpu_backend(1, cpu::InstructionSet::v2)->numerics().starts_with("cpu v2 oneDNN "));
+  CHECK(
+      cpu::make_cpu_backend(1, cpu::InstructionSet::v2)->numerics().starts_with("cpu v2 kernels 2 oneDNN "));
   CHECK(make_reference_backend()->numerics() == "reference");
 }
 

@@ -4,7 +4,7 @@
 
 namespace trainctl::kernels::test {
 
-TEST_CASE("copy converts between f32 and bf16 with any strides") {
+TEST_CASE("copy converts between activation types with any strides") {
   Random random(1);
   for (DType from : kActivationTypes) {
     for (DType to : kActivationTypes) {
@@ -23,7 +23,8 @@ TEST_CASE("copy converts between f32 and bf16 with any strides") {
 }
 
 TEST_CASE("copy rounds to nearest even and keeps infinities and NaN") {
-  Storage src(DType::f32, 1, 20, 0), dst(DType::bf16, 1, 20, 0);
+  const DType half = kActivationTypes.back();
+  Storage src(DType::f32, 1, 20, 0), dst(half, 1, 20, 0);
   src.fill(1.0f);
   const float values[] = {INFINITY, -INFINITY, 3.4e38f, 1.00390625f, 1.01171875f, -0.0f, 1e-40f, 0x1.0001p0f};
   for (int i = 0; i < 8; ++i) {
@@ -37,6 +38,31 @@ TEST_CASE("copy rounds to nearest even and keeps infinities and NaN") {
     for (int i = 0; i < 20; ++i) {
       CHECK(std::isnan(dst.get(0, i)));
     }
+  }
+}
+
+TEST_CASE("copy converts every 16-bit number, and rounds what lies between two of them") {
+  for (const DType half : kActivationTypes) {
+    if (half == DType::f32) continue;
+    CAPTURE(name_of(half));
+    Storage halves(half, 256, 256, 0), wide(DType::f32, 256, 256, 0), between(DType::f32, 256, 3 * 256, 1);
+    for (int64_t i = 0; i < 1 << 16; ++i) {
+      halves->as<uint16_t>()[i] = uint16_t(i);
+      const float low = halves.get(i / 256, i % 256);
+      halves->as<uint16_t>()[i] = uint16_t(i + 1);
+      // NaN has no neighbour; of infinity and the largest number it is what half a step more would be.
+      const float high = halves.get(i / 256, i % 256),
+                  middle = std::isfinite(high) ? (low + high) / 2 : 65520.0f;
+      halves->as<uint16_t>()[i] = std::isnan(low) ? 0 : uint16_t(i);
+      const float from = std::isfinite(low) ? middle : 1.0f;
+      for (int64_t of = 0; of < 3; ++of)
+        between.set(i / 256, i % 256 * 3 + of,
+                    of == 0 ? from : std::nextafter(from, of == 1 ? -INFINITY : INFINITY));
+    }
+    compare({wide}, {0},
+            [&](Backend& b, Stream& s, auto& out) { b.run(s, Copy{.src = halves, .dst = out[0]}); });
+    compare({Storage(half, 256, 3 * 256, 2)}, {0},
+            [&](Backend& b, Stream& s, auto& out) { b.run(s, Copy{.src = between, .dst = out[0]}); });
   }
 }
 
@@ -92,8 +118,8 @@ TEST_CASE("tree_sum may write onto an input") {
 
 TEST_CASE("add_rounded rounds its operands to bf16, and the sum once") {
   Random random(14);
-  for (DType in : kActivationTypes) {
-    for (DType to : kActivationTypes) {
+  for (DType in : {DType::f32, DType::bf16}) {
+    for (DType to : {DType::f32, DType::bf16}) {
       for (auto [rows, cols] : {std::pair{1, 1}, {5, 31}, {33, 768}, {1, 100003}}) {
         const Storage left = random.normal(in, rows, cols, 2), right = random.normal(in, rows, cols, 7);
         Storage out(to, rows, cols, 3);
@@ -179,7 +205,9 @@ TEST_CASE("embeddings have a scale, with one rounding of what is looked up") {
           for (int64_t m = 0; m < rows; ++m) {
             const int64_t row = ids[size_t(m)] - 7;
             const float want = row >= 0 && row < vocab ? scale * table.get(row, 0) : 0.0f;
-            CHECK(o[0].get(m, 0) == (dtype == DType::f32 ? want : float(bf16(want))));
+            CHECK(o[0].get(m, 0) == (dtype == DType::f32   ? want
+                                     : dtype == DType::f16 ? float(f16(want))
+                                                           : float(bf16(want))));
           }
         });
       }

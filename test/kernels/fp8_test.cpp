@@ -165,9 +165,10 @@ TEST_CASE("rows of experts have FP8 groups apart from others") {
   }
 }
 
+// Not in f16, in which small scales times small values are not exact: a job has f16 or FP8.
 TEST_CASE("FP8 weights are the same on every device, and the same again") {
   Random random(35);
-  for (const DType dtype : kActivationTypes)
+  for (const DType dtype : {DType::f32, DType::bf16})
     for (const Fp8Groups groups : {Fp8Groups::blocks, Fp8Groups::whole})
       for (const auto& [rows, cols, parts] :
            {std::tuple{128, 128, 1}, {256, 384, 2}, {300, 130, 3}, {1, 7, 1}}) {

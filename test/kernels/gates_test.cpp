@@ -7,9 +7,16 @@ namespace trainctl::kernels::test {
 
 namespace {
 
-const Activation kActivations[] = {Activation::gelu, Activation::gelu_erf, Activation::relu2,
-                                   Activation::silu};
-const Gate kGates[] = {Gate::swiglu, Gate::geglu, Gate::geglu_erf, Gate::clamped};
+/// Of all rows.
+template <typename Kind>
+std::vector<Kind> kinds_of() {
+  std::vector<Kind> kinds;
+  for (const FfnActivationRow& row : kFfnActivations)
+    if (const Kind* kind = std::get_if<Kind>(&row.kernel)) kinds.push_back(*kind);
+  return kinds;
+}
+const std::vector<Activation> kActivations = kinds_of<Activation>();
+const std::vector<Gate> kGates = kinds_of<Gate>();
 constexpr float kLimit = 1.5f, kAlpha = 1.702f;
 
 }  // namespace

@@ -44,12 +44,15 @@ class Storage {
 
   float get(int64_t r, int64_t c) const {
     const int64_t i = r * view_.stride + c;
+    if (view_.dtype == DType::f16) return float(view_.as<f16>()[i]);
     return view_.dtype == DType::f32 ? view_.as<float>()[i] : float(view_.as<bf16>()[i]);
   }
   void set(int64_t r, int64_t c, float value) {
     const int64_t i = r * view_.stride + c;
     if (view_.dtype == DType::f32) {
       view_.as<float>()[i] = value;
+    } else if (view_.dtype == DType::f16) {
+      view_.as<f16>()[i] = f16(value);
     } else {
       view_.as<bf16>()[i] = bf16(value);
     }
@@ -226,6 +229,7 @@ void compare(const std::vector<Storage>& initial, const std::vector<double>& tol
   }
 }
 
-inline const DType kActivationTypes[] = {DType::f32, DType::bf16};
+/// Those of the candidates, which each program names with them.
+extern const std::vector<DType> kActivationTypes;
 
 }  // namespace trainctl::kernels::test

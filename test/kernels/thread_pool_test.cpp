@@ -92,4 +92,18 @@ TEST_CASE("a backend used by two threads gives the bits of one") {
   CHECK(different == 0);
 }
 
+TEST_CASE("the digest of a state is the same with every number of threads") {
+  const Storage x = Random(62).normal(DType::f32, 3, 150001, 1);
+  const std::vector<DigestBox> boxes = {{x, 7, 11, 150001}, {x->columns(1, 70000), 8, 0, 150001}};
+  const auto digests = [&](Backend& backend) {
+    std::vector<uint64_t> out(boxes.size());
+    backend.run(*backend.create_stream(), Digest{.boxes = boxes, .out = out.data()});
+    return out;
+  };
+  const std::vector<uint64_t> expected = digests(reference());
+  for (const auto isa : {cpu::InstructionSet::v2, cpu::InstructionSet::v3, cpu::InstructionSet::v4})
+    for (int threads = 1; threads <= 3 && cpu::supports(isa); ++threads)
+      CHECK(digests(*cpu::make_cpu_backend(threads, isa)) == expected);
+}
+
 }  // namespace trainctl::kernels::test

@@ -35,13 +35,14 @@ TEST_CASE("collectives have the bits of the serial computation") {
   Wrap wrap;
   if (piece_bytes)
     wrap = [&backend, piece_bytes](auto host) { return parallel::make_staged_communicator(std::move(host), *backend, piece_bytes); };
-  on_rank_threads(size, 60, [&](Communicator& comm) { check_collectives(comm, *backend); }, wrap);
+  on_rank_threads(
+      size, kLongS, [&](Communicator& comm) { check_collectives(comm, *backend); }, wrap);
 }
 
 TEST_CASE("a gather brings every rank's bytes to one rank, in order, and to no other") {
   const int size = GENERATE(1, 2, 3, 4, 8);
   for (int root = 0; root < size; ++root)
-    on_rank_threads(size, 60, [&](Communicator& comm) {
+    on_rank_threads(size, kLongS, [&](Communicator& comm) {
       for (const size_t bytes : {size_t(1), size_t(104), size_t(100000)}) {
         std::vector<unsigned char> own(bytes), all(size_t(size) * bytes + 1, 0x5a);
         for (size_t i = 0; i < bytes; ++i) own[i] = (unsigned char)mix(uint64_t(comm.rank()), i);
@@ -56,7 +57,7 @@ TEST_CASE("a gather brings every rank's bytes to one rank, in order, and to no o
 
 TEST_CASE("an exact sum over ranks is the serial one on every rank, whatever their number") {
   for (int size = 1; size <= 9; ++size)
-    on_rank_threads(size, 60, [&](Communicator& comm) {
+    on_rank_threads(size, kLongS, [&](Communicator& comm) {
       const auto value_of = [](int rank) {
         return std::ldexp(double(mix(uint64_t(rank), 7) % 1000) - 499.5, int(mix(uint64_t(rank), 8) % 200) - 100);
       };
@@ -73,7 +74,7 @@ TEST_CASE("an exact sum over ranks is the serial one on every rank, whatever the
 
 TEST_CASE("all_reduce on one rank needs no scratch and sends nothing") {
   const auto backend = kernels::make_reference_backend();
-  on_rank_threads(1, 60, [&](Communicator& comm) {
+  on_rank_threads(1, kLongS, [&](Communicator& comm) {
     const auto stream = backend->create_stream();
     std::vector<float> data(100000, 1.5f);
     parallel::all_reduce(comm, *backend, *stream, data.data(), nullptr, DType::f32, int64_t(data.size()));

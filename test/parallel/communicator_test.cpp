@@ -52,7 +52,8 @@ TEST_CASE("random message programs") {
   for (const uint64_t seed : test_seeds(40)) {
     INFO("TRAINCTL_TEST_SEED=" << seed);
     CAPTURE(size, transport.staged);
-    transport.on_ranks(size, 60, [&](Communicator& comm) { check_random_messages(comm, *transport.backend, seed, 60); });
+    transport.on_ranks(
+        size, kLongS, [&](Communicator& comm) { check_random_messages(comm, *transport.backend, seed, 60); });
   }
 }
 
@@ -60,27 +61,30 @@ TEST_CASE("splits, and two threads of each rank on two communicators") {
   Transport transport;
   const int size = GENERATE(1, 2, 3, 4, 8);
   CAPTURE(size, transport.staged);
-  transport.on_ranks(size, 60, [&](Communicator& comm) { check_subgroups(comm, *transport.backend); });
+  transport.on_ranks(size, kLongS, [&](Communicator& comm) { check_subgroups(comm, *transport.backend); });
 }
 
 TEST_CASE("an observer that asks for exchanges sees each of them once") {
   Transport transport;
   const int size = GENERATE(1, 2, 3, 4);
   CAPTURE(size, transport.staged);
-  transport.on_ranks(size, 60, [&](Communicator& comm) { check_observed_exchanges(comm, *transport.backend); });
+  transport.on_ranks(size, kLongS,
+                     [&](Communicator& comm) { check_observed_exchanges(comm, *transport.backend); });
 }
 
 TEST_CASE("messages of one tag keep their order when tags cross") {
   Transport transport;
-  transport.on_ranks(2, 60, [&](Communicator& comm) {
+  transport.on_ranks(2, kLongS, [&](Communicator& comm) {
     int values[6] = {0, 1, 2, 3, 4, 5}, got[6] = {};
     const int tags[6] = {7, 7, 3, 7, 3, 1023};
     std::vector<Ticket> tickets;
     if (comm.rank() == 0) {
-      for (int i = 0; i < 6; i++) tickets.push_back(comm.exchange(std::vector{send(1, &values[i], 4, tags[i])}));
+      for (int i = 0; i < 6; i++)
+        tickets.push_back(comm.exchange(std::vector{send(1, &values[i], 4, tags[i])}));
     } else {
       const int order[6] = {5, 2, 4, 0, 1, 3};  // another order of tags, the same order within each
-      for (const int i : order) tickets.push_back(comm.exchange(std::vector{receive(0, &got[i], 4, tags[i])}));
+      for (const int i : order)
+        tickets.push_back(comm.exchange(std::vector{receive(0, &got[i], 4, tags[i])}));
     }
     for (Ticket& t : tickets) comm.wait(t, "crossing tags");
     for (int i = 0; i < 6 && comm.rank() == 1; i++) require(got[i] == i, "message {} is {}", i, got[i]);
@@ -89,7 +93,7 @@ TEST_CASE("messages of one tag keep their order when tags cross") {
 
 TEST_CASE("test() says when, without blocking") {
   Transport transport;
-  transport.on_ranks(2, 60, [&](Communicator& comm) {
+  transport.on_ranks(2, kLongS, [&](Communicator& comm) {
     int value = comm.rank(), before = 0;
     if (comm.rank() == 1) {
       Ticket early = comm.exchange(std::vector{receive(0, &value, 4, 1)});
@@ -131,12 +135,13 @@ struct SeenWait final : parallel::WaitObserver {
 TEST_CASE("bytes sent and time waited are counted, and a wait that blocks is reported") {
   std::atomic<bool> blocked = false;
   Transport transport;
-  transport.on_ranks(2, 60, [&](Communicator& comm) {
+  transport.on_ranks(2, kLongS, [&](Communicator& comm) {
     std::vector<char> data(1000);
     SeenWait seen;
     const parallel::ObserveWaits observe(seen);
     const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(3);
-    while (comm.rank() == 0 && !blocked && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    while (comm.rank() == 0 && !blocked && std::chrono::steady_clock::now() < limit)
+      std::this_thread::yield();
     Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, data.data(), 1000) : receive(0, data.data(), 1000)});
     if (comm.rank() == 1) seen.flag = &blocked;
     comm.wait(t, "count");
@@ -218,7 +223,7 @@ TEST_CASE("a rank that fails ends the waits of the others at once, and their lat
 TEST_CASE("sizes that disagree are an error on both sides that names both") {
   Transport transport;
   std::vector<std::string> messages(2);
-  transport.on_ranks(2, 60, [&](Communicator& comm) {
+  transport.on_ranks(2, kLongS, [&](Communicator& comm) {
     char data[16] = {};
     messages[comm.rank()] = error_of(ErrorCode::kInternal, [&] {
       Ticket t = comm.exchange(std::vector{comm.rank() == 0 ? send(1, data, 12, 5) : receive(0, data, 16, 5)});
@@ -232,7 +237,7 @@ TEST_CASE("sizes that disagree are an error on both sides that names both") {
 
 TEST_CASE("an abandoned ticket takes its transfers back") {
   Transport transport;
-  transport.on_ranks(2, 60, [&](Communicator& comm) {
+  transport.on_ranks(2, kLongS, [&](Communicator& comm) {
     int abandoned = -1, value = comm.rank() == 0 ? 7 : -1;
     if (comm.rank() == 1) Ticket gone = comm.exchange(std::vector{receive(0, &abandoned, 4)});
     parallel::barrier(comm, 1);
@@ -244,7 +249,7 @@ TEST_CASE("an abandoned ticket takes its transfers back") {
 
 TEST_CASE("a subgroup is made without its other members, and has messages of its own") {
   Transport transport;
-  transport.on_ranks(4, 60, [&](Communicator& comm) {
+  transport.on_ranks(4, kLongS, [&](Communicator& comm) {
     const auto first = same_again(comm, 1, "first"), second = same_again(*first, 2, "second");
     // Each rank sends in one order and receives in the other: the numbers alone tell the messages apart.
     const int next = (comm.rank() + 1) % 4, before = (comm.rank() + 3) % 4;
@@ -263,7 +268,7 @@ TEST_CASE("a subgroup is made without its other members, and has messages of its
 
 TEST_CASE("pending tickets outlive their communicator") {
   Transport transport;
-  transport.on_ranks(2, 60, [&](Communicator& comm) {
+  transport.on_ranks(2, kLongS, [&](Communicator& comm) {
     auto group = same_again(comm, 1, "short-lived");
     int value = -1;
     Ticket never = group->exchange(std::vector{receive(1 - comm.rank(), &value, 4)});

@@ -16,7 +16,7 @@ TEST_CASE("tensor ranks complete lists of which each has a part") {
   for (const int size : {1, 2, 3, 4, 8}) {
     std::vector<std::vector<std::vector<float>>> of_rank(static_cast<size_t>(size));
     std::vector<uint64_t> sent(size_t(size), 0), expected(size_t(size), 0);
-    on_rank_threads(size, 30, [&](parallel::Communicator& comm) {
+    on_rank_threads(size, kLongS, [&](parallel::Communicator& comm) {
       const auto backend = kernels::make_reference_backend();
       const auto stream = backend->create_stream();
       parallel::TensorParallel tp(comm, *backend, *stream, true);

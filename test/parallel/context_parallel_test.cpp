@@ -118,7 +118,7 @@ void check_heads(Communicator& world) {
 TEST_CASE("tokens of all heads go for all tokens of some heads, and come back", "[cut]") {
   for (const int ranks : {2, 4}) {
     CAPTURE(ranks);
-    CHECK_NOTHROW(on_rank_threads(ranks, 60, check_heads));
+    CHECK_NOTHROW(on_rank_threads(ranks, kLongS, check_heads));
   }
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("keys come in the order of tokens, and their gradients as the tree ove
       for (int ranks = 1; ranks <= blocks; ranks *= 2) {
         CAPTURE(name_of(dtype), blocks, ranks);
         CHECK_NOTHROW(
-            on_rank_threads(ranks, 60, [&](Communicator& world) { check_cut(world, blocks, dtype); }));
+            on_rank_threads(ranks, kLongS, [&](Communicator& world) { check_cut(world, blocks, dtype); }));
       }
 }
 

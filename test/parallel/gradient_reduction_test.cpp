@@ -17,6 +17,7 @@
 #include "parallel/sharded_params.h"
 #include "parallel/tally.h"
 #include "runtime/base/error.h"
+#include "test/parallel/lost_ranks.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
 
@@ -245,7 +246,7 @@ TEST_CASE("sums of gradients have the bits of the tree over the ranks", "[reduct
                                     .dtype = dtype,
                                     .exchange = exchange};
           CHECK_NOTHROW(on_rank_threads(
-              ranks, 60, [&](Communicator& dp) { reduction.run(dp, *backend); },
+              ranks, kLongS, [&](Communicator& dp) { reduction.run(dp, *backend); },
               staged_if(staged, *backend)));
         }
 }
@@ -260,7 +261,7 @@ TEST_CASE("lanes that are reduced one by one have the bits of the same tree", "[
           const ReduceCase reduction{
               .bucket_elements = bucket_elements, .lanes = 32, .dtype = dtype, .exchange = exchange};
           CHECK_NOTHROW(on_rank_threads(
-              ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, shares); },
+              ranks, kLongS, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, shares); },
               staged_if(staged, *backend)));
         }
 }
@@ -273,7 +274,7 @@ TEST_CASE("lanes whose buckets follow one another directly are not mixed up", "[
       const ReduceCase reduction{
           .m = model(1), .bucket_elements = 100000, .lanes = 256, .dtype = dtype, .exchange = exchange};
       CHECK_NOTHROW(on_rank_threads(
-          ranks, 60, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, false); },
+          ranks, kLongS, [&](Communicator& dp) { reduction.run_by_lanes(dp, *backend, false); },
           staged_if(staged, *backend)));
     }
 }
@@ -286,7 +287,7 @@ TEST_CASE("compute copies come from their owners to all ranks", "[reduction]") {
         CAPTURE(ranks, bucket_elements, staged, name_of(dtype), word_of(exchange));
         const ReduceCase reduction{.bucket_elements = bucket_elements, .dtype = dtype, .exchange = exchange};
         CHECK_NOTHROW(on_rank_threads(
-            ranks, 60, [&](Communicator& dp) { reduction.gather(dp, *backend); },
+            ranks, kLongS, [&](Communicator& dp) { reduction.gather(dp, *backend); },
             staged_if(staged, *backend)));
       }
 }
@@ -312,7 +313,7 @@ TEST_CASE("compute copies come part by part, in two places, while gradients are 
         const ReduceCase reduction{
             .bucket_elements = bucket_elements, .lanes = 16, .dtype = dtype, .exchange = exchange};
         CHECK_NOTHROW(on_rank_threads(
-            ranks, 60, [&](Communicator& dp) { reduction.gather_parts(dp, *backend); },
+            ranks, kLongS, [&](Communicator& dp) { reduction.gather_parts(dp, *backend); },
             staged_if(staged, *backend)));
       }
 }
@@ -320,7 +321,7 @@ TEST_CASE("compute copies come part by part, in two places, while gradients are 
 TEST_CASE("a rank goes on with its backward pass while a peer has not come", "[reduction]") {
   const auto backend = kernels::make_reference_backend();
   std::latch passed(1);  // rank 0 has given all its gradients
-  CHECK_NOTHROW(on_rank_threads(2, 60, [&](Communicator& dp) {
+  CHECK_NOTHROW(on_rank_threads(2, kLongS, [&](Communicator& dp) {
     const auto stream = backend->create_stream();
     const auto alone = make_thread_world(1, 60);
     const ReduceCase reduction{.bucket_elements = 1};  // far more buckets than the ring has room for
@@ -378,12 +379,12 @@ namespace {
 std::string error_without(int lost, int ranks, const std::function<void(ShardedParams&)>& work) {
   const auto backend = kernels::make_reference_backend();
   std::string message;
-  on_rank_threads(ranks, 60, [&](Communicator& dp) {
+  RanksThatCome others(ranks - 1);
+  const auto run = [&](Communicator& dp) {
     const auto stream = backend->create_stream();
     const auto alone = make_thread_world(1, 60);
     const Model m = model();
     if (dp.rank() == lost) return;
-    dp.set_deadline(2);   // for ranks that come, too, on a busy machine
     ShardedParams params(m.uses, m.grids,
                          {.lanes = 8, .bucket_elements = 100000, .exchange = ExchangeChoice::halving},
                          {dp, *alone[0], nullptr}, *backend, *stream);
@@ -394,7 +395,9 @@ std::string error_without(int lost, int ranks, const std::function<void(ShardedP
       require(error.code() == ErrorCode::kPeerLost, "{}", error.what());
       if (dp.rank() == 0) message = error.what();
     }
-  });
+  };
+  on_rank_threads(ranks, 0.05, run,
+                  [&](std::unique_ptr<Communicator> end) { return others.end_of(std::move(end)); });
   return message;
 }
 
@@ -405,24 +408,22 @@ TEST_CASE("a peer that is lost is named, in any round of the halving and in the 
   for (const auto& [ranks, lost] :
        {std::pair{8, 1}, {8, 2}, {8, 4}, {5, 2}, {3, 1}}) {  // of 8: in rounds 0 to 2
     CAPTURE(ranks, lost);
-    CHECK(error_without(lost, ranks,
-                        [](ShardedParams& params) {
-                          params.reduce(0, kLayers);
-                          params.finish_reduction();
-                        }) ==
-          fmt::format("world: reduce gradients: rank {} (world) did not arrive within 2 s", lost));
+    CHECK(error_without(lost, ranks, [](ShardedParams& params) {
+            params.reduce(0, kLayers);
+            params.finish_reduction();
+          }) == fmt::format("world: reduce gradients: rank {} (world) did not arrive within 0.05 s", lost));
     const std::string gathering = error_without(lost, ranks, [](ShardedParams& params) {
       params.publish();
       params.finish_gathers();
     });
     if (std::has_single_bit(unsigned(ranks))) {
       CHECK(gathering ==
-            fmt::format("world: gather parameters: rank {} (world) did not arrive within 2 s", lost));
+            fmt::format("world: gather parameters: rank {} (world) did not arrive within 0.05 s", lost));
     } else {   // other ranks wait for it, too, so that their slices do not come
       CHECK_THAT(
           gathering,
           Catch::Matches(fmt::format(
-              "world: gather parameters: ranks? .*{}.* \\(world\\) did not arrive within 2 s", lost)));
+              "world: gather parameters: ranks? .*{}.* \\(world\\) did not arrive within 0.05 s", lost)));
     }
   }
 }

@@ -340,7 +340,7 @@ TEST_CASE("parameters along a context axis are reduced, added and gathered", "[g
             sums.push_back(lane_tree(part, use, element, way.dtype));
           return serial_tree(sums);
         };
-        CHECK_NOTHROW(on_rank_threads(ranks * context, 60,
+        CHECK_NOTHROW(on_rank_threads(ranks * context, kLongS,
                                       [&, of = context](Communicator& world) { run_context(world, of, c); }));
       }
 }
@@ -368,7 +368,7 @@ TEST_CASE("parameters of experts are shared by fewer ranks, which have more lane
         c.sum = [&](int use, int64_t element) {
           return lane_tree(0, use, element, way.dtype, c.micro_batches);
         };
-        CHECK_NOTHROW(on_rank_threads(ranks, 60,
+        CHECK_NOTHROW(on_rank_threads(ranks, kLongS,
                                       [&, of = experts](Communicator& world) { run_experts(world, of, c); }));
       }
 }
@@ -451,7 +451,7 @@ TEST_CASE("the uses of a tied embedding are added where fewer ranks own a part o
     for (const int zero_stage : {0, 1}) {
       CAPTURE(ranks, zero_stage);
       std::vector<int64_t> checked(static_cast<size_t>(ranks));
-      CHECK_NOTHROW(on_rank_threads(ranks, 60, [&](Communicator& dp) {
+      CHECK_NOTHROW(on_rank_threads(ranks, kLongS, [&](Communicator& dp) {
         const auto stream = backend->create_stream();
         const auto alone = make_thread_world(1, 60);
         const ShardingOptions options{.zero_stage = zero_stage, .lanes = 4};

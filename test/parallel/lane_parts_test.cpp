@@ -123,7 +123,7 @@ TEST_CASE("parts of lanes are added as lanes of as many ranks", "[lanes]") {
                        .has_parts = true,
                        .bucket_elements = dtype == DType::f32 ? 20 : 100000,
                        .reduction_dtype = dtype};
-          CHECK_NOTHROW(on_rank_threads(ranks, 60, [&](Communicator& world) { run_parts(world, c); }));
+          CHECK_NOTHROW(on_rank_threads(ranks, kLongS, [&](Communicator& world) { run_parts(world, c); }));
         }
 }
 

@@ -14,8 +14,6 @@
 namespace trainctl::test {
 namespace {
 
-constexpr double kDeadlineS = 60;  ///< of what should not end by its deadline
-
 struct ManyRanks {
   std::unique_ptr<kernels::Backend> backend = kernels::make_reference_backend();
   bool staged = GENERATE(false, true);
@@ -55,7 +53,7 @@ std::string lost_peer(const std::function<void()>& run) {
 TEST_CASE("sums over many ranks have the bits of the serial tree") {
   const ManyRanks ranks;
   CAPTURE(ranks.size, ranks.staged);
-  ranks.run(kDeadlineS, [&](Communicator& comm) {
+  ranks.run(kLongS, [&](Communicator& comm) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       // The most elements that all_reduce sums in one round: its buffer for the others' numbers has 64 KiB.
       const int64_t one_round = 64 * 1024 / ((comm.size() - 1) * int64_t(size_of(dtype)));
@@ -74,7 +72,7 @@ TEST_CASE("sums over many ranks have the bits of the serial tree") {
 TEST_CASE("gathers and broadcasts over many ranks bring every byte to its place") {
   const ManyRanks ranks;
   CAPTURE(ranks.size, ranks.staged);
-  ranks.run(kDeadlineS, [&](Communicator& comm) {
+  ranks.run(kLongS, [&](Communicator& comm) {
     std::vector<size_t> ragged;
     for (int r = 0; r < comm.size(); ++r) ragged.push_back(size_t(r * 7 + 3) % 5 * 41);  // zero for some
     for (kernels::Backend* const device : {static_cast<kernels::Backend*>(nullptr), ranks.backend.get()}) {
@@ -103,12 +101,12 @@ TEST_CASE("random message programs and grids of groups among many ranks") {
   for (const uint64_t seed : test_seeds(3)) {
     INFO("TRAINCTL_TEST_SEED=" << seed);
     CAPTURE(ranks.size, ranks.staged);
-    ranks.run(kDeadlineS, [&](Communicator& comm) {
+    ranks.run(kLongS, [&](Communicator& comm) {
       check_random_messages(comm, *ranks.backend, seed, 3 * comm.size());
     });
   }
   // Lines of four neighbours, and the planes across them: what a mesh of tensor and data parallelism makes.
-  ranks.run(kDeadlineS, [&](Communicator& comm) {
+  ranks.run(kLongS, [&](Communicator& comm) {
     const auto line = group_by(comm, 1, "line", [](int r) { return r / 4; });
     const auto plane = group_by(
         comm, 2, "plane", [](int r) { return r % 4; }, [](int r) { return -r; });
@@ -129,7 +127,7 @@ TEST_CASE("a deadline among many ranks names all that are missing and no other")
   for (int r = 0; r < ranks.size; ++r) present += !is_absent(r, ranks.size);
   std::latch sent(present);
   std::string from_all;
-  ranks.run(kDeadlineS, [&](Communicator& comm) {
+  ranks.run(kLongS, [&](Communicator& comm) {
     const int size = comm.size();
     if (is_absent(comm.rank(), size)) return;
     std::vector<int> values(static_cast<size_t>(size), -1);

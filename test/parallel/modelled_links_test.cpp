@@ -19,7 +19,7 @@ namespace {
 /// Rank threads' ends of one group over links; each rank's work is set by hand.
 struct Links {
   Links(int ranks, LinkSpeed speed) : network(ranks, speed), worked_s(size_t(ranks)) {
-    for (std::unique_ptr<Communicator>& end : make_thread_world(ranks, 20)) {
+    for (std::unique_ptr<Communicator>& end : make_thread_world(ranks, 600)) {
       const size_t rank = clocks.size();
       real.push_back(end.get());
       clocks.push_back(std::make_unique<RankClock>([this, rank] { return worked_s[rank]; }));

@@ -111,7 +111,7 @@ void each_element(const ShardedParams::StateChunk& chunk, const MuonUses& of, co
 Values train(const MuonUses& of, const MuonMesh& mesh, MuonOptions options, bool reference) {
   Values values;
   std::mutex mutex;
-  on_rank_threads(mesh.data * mesh.tensor, 60, [&](Communicator& world) {
+  on_rank_threads(mesh.data * mesh.tensor, kLongS, [&](Communicator& world) {
     const auto backend = reference ? kernels::make_reference_backend() : kernels::make_cpu_backend(1);
     const auto stream = backend->create_stream();
     const auto group = [&](int number, const auto& key) {

@@ -12,6 +12,9 @@
 
 namespace trainctl::test {
 
+/// The limit of waits that end: longer than any machine needs, and shorter than ctest waits for the program.
+constexpr double kLongS = 600;
+
 /// Makes a rank's communicator from its end of a thread world.
 using Wrap = std::function<std::unique_ptr<parallel::Communicator>(std::unique_ptr<parallel::Communicator>)>;
 

@@ -2,10 +2,10 @@
 // fit into the staging memory; a peer that does not come is named; the staging memory grows only while the exchanges are new.
 // Method: rank threads on the reference backend; sizes around the borders of pieces; exchanges whose waits come in another order.
 // (communicator_test and collectives_test run their checks through staging memory, too, and so does mpi_ranks under mpirun.)
-#include <barrier>
 #include <catch2/catch.hpp>
 
 #include "parallel/staging_pool.h"
+#include "parallel/wait_observer.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
 
@@ -28,7 +28,7 @@ unsigned char byte_of(int source, int exchange, size_t i) { return (unsigned cha
 TEST_CASE("sizes around the borders of pieces") {
   const size_t bytes = GENERATE(as<size_t>{}, 0, 1, 999, 1000, 1001, 1999, 2000, 2001, 2999, 3000, 3001, 12345);
   CAPTURE(bytes);
-  on_staged_ranks(3, 60, kPieceBytes, [&](Communicator& comm) {
+  on_staged_ranks(3, kLongS, kPieceBytes, [&](Communicator& comm) {
     std::vector<unsigned char> out(bytes + 1), in(3 * (bytes + 1), 0x5a);
     for (size_t i = 0; i < bytes; i++) out[i] = byte_of(comm.rank(), 0, i);
     std::vector<Transfer> transfers;
@@ -50,7 +50,7 @@ TEST_CASE("sizes around the borders of pieces") {
 TEST_CASE("more in flight than the staging memory holds") {
   constexpr int kExchanges = 60;
   constexpr size_t kBytes = (size_t{2} << 20) + 4321;
-  on_staged_ranks(3, 60, size_t{1} << 20, [&](Communicator& comm) {
+  on_staged_ranks(3, kLongS, size_t{1} << 20, [&](Communicator& comm) {
     const int next = (comm.rank() + 1) % 3, before = (comm.rank() + 2) % 3;
     std::vector<std::vector<unsigned char>> out(kExchanges), in(kExchanges);
     std::vector<Ticket> tickets;
@@ -72,20 +72,39 @@ TEST_CASE("more in flight than the staging memory holds") {
 __attribute__((noinline, no_sanitize("thread"))) unsigned char peek(const volatile unsigned char* byte) { return *byte; }
 
 TEST_CASE("exchanges move while nobody waits or polls") {
-  on_staged_ranks(2, 60, kPieceBytes, [&](Communicator& comm) {
+  on_staged_ranks(2, kLongS, kPieceBytes, [&](Communicator& comm) {
     std::vector<unsigned char> data(100001, comm.rank() == 0 ? 7 : 0);
     Ticket t = comm.exchange(std::vector<Transfer>{
         {comm.rank() == 0 ? Transfer::send : Transfer::receive, 1 - comm.rank(), data.data(), data.size(), 0}});
     const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(3);
-    while (peek(&data.back()) != 7) require(std::chrono::steady_clock::now() < limit, "no progress without polling");
+    while (peek(&data.back()) != 7)
+      require(std::chrono::steady_clock::now() < limit, "no progress without polling");
     comm.wait(t, "background");
   });
 }
 
+/// Ends a wait of its rank by the deadline once all that can come has come: when rank 2 alone is missing.
+class DeadlineOfTheLast final : public parallel::WaitObserver {
+ public:
+  explicit DeadlineOfTheLast(Communicator& comm) : comm_(comm) {}
+  void blocked(const std::string&, const char*) noexcept override {}
+  void begin_missing() noexcept override { is_another_missing_ = false; }
+  void missing(int world_rank) noexcept override {
+    is_another_missing_ = is_another_missing_ || world_rank != 2;
+  }
+  void end_missing() noexcept override {
+    if (!is_another_missing_) comm_.set_deadline(0.05);
+  }
+  void resumed() noexcept override {}
+
+ private:
+  Communicator& comm_;
+  bool is_another_missing_ = false;
+};
+
 TEST_CASE("a peer that does not come to a staged exchange is named with the operation") {
   std::string messages[2];
-  std::barrier both_have_begun(2);
-  on_staged_ranks(3, 2, kPieceBytes, [&](Communicator& comm) {
+  on_staged_ranks(3, kLongS, kPieceBytes, [&](Communicator& comm) {
     const auto backend = kernels::make_reference_backend();
     const auto stream = backend->create_stream();
     if (comm.rank() == 2) return;
@@ -93,17 +112,20 @@ TEST_CASE("a peer that does not come to a staged exchange is named with the oper
     // Rank 1 sends what rank 0 receives; rank 2 does neither.
     std::vector<Transfer> transfers{{comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), data.data(), 5000, 0},
                                     {Transfer::receive, 2, received.data(), 5000, 0}};
+    DeadlineOfTheLast deadline(comm);
+    const parallel::ObserveWaits observe(deadline);
     try {
       Ticket ticket = comm.rank() == 0 ? comm.exchange(transfers, stream.get()) : comm.exchange(transfers);
-      both_have_begun.arrive_and_wait();
-      if (comm.rank() == 0) comm.wait(ticket, "reduce gradients", *stream);
-      else comm.wait(ticket, "reduce gradients");
+      if (comm.rank() == 0)
+        comm.wait(ticket, "reduce gradients", *stream);
+      else
+        comm.wait(ticket, "reduce gradients");
     } catch (const Error& e) {
       require(e.code() == ErrorCode::kPeerLost, "code {}", name_of(e.code()));
       messages[comm.rank()] = e.what();
     }
   });
-  CHECK(messages[0] == "world: reduce gradients: rank 2 (world) did not arrive within 2 s");
+  CHECK(messages[0] == "world: reduce gradients: rank 2 (world) did not arrive within 0.05 s");
   CHECK(messages[1] == messages[0]);
 }
 

@@ -104,6 +104,28 @@ struct Small {
 
 }  // namespace
 
+TEST_CASE("late receives begin directly before the wait for them, and every program remains complete") {
+  for_each_shape(4, 5, [](std::vector<Step> steps) {
+    for (Step& s : steps) {
+      const StepProgram early = s.actions;
+      Program schedule = make_programs(s.shape.pipeline)[size_t(s.shape.stage)];
+      if (!s.shape.splits_backward) join_halves(schedule);
+      s.shape.early_receives = false;
+      s.actions = make_step_program(s.shape, schedule, s.slots);
+      REQUIRE(s.actions.size() == early.size());
+      for (size_t i = 0; i < s.actions.size(); ++i) {
+        const Act act = s.actions[i].act;
+        if (act != Act::post_activation && act != Act::post_gradient) continue;
+        REQUIRE(i + 1 < s.actions.size());
+        CHECK(int(s.actions[i + 1].act) ==
+              int(act == Act::post_activation ? Act::wait_activation : Act::wait_gradient));
+        CHECK(s.actions[i + 1].micro_batch == s.actions[i].micro_batch);
+      }
+    }
+    CHECK(problem_of(steps) == "");
+  });
+}
+
 TEST_CASE("step programs of every small shape are right and obey their schedule") {
   int programs = 0;
   for_each_shape(4, 8, [&](const std::vector<Step>& steps) {

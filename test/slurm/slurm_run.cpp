@@ -17,7 +17,7 @@ constexpr const char* kSpec = R"({"version": 1, "name": "slurm", "model": {"pres
   "data": {"train": [{"path": "TOKENS", "format": "raw", "dtype": "uint16"}], "seq_len": 32, "shuffle": false},
   "batch": {"global_sequences": 8, "micro_sequences": 1},
   "optimizer": {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0},
-  "schedule": {"total_steps": 60, "warmup_steps": 4, "lr": 3e-3, "min_lr": 3e-4, "type": "cosine"},
+  "schedule": {"total_steps": 400, "warmup_steps": 4, "lr": 3e-3, "min_lr": 3e-4, "type": "cosine"},
   "parallelism": {"world_size": 8, "tensor": 2, "pipeline": 2, "data": 2, "lanes": 4},
   "checkpoint": {"every_steps": 5, "chunk_mib": 0.01},
   "fault_tolerance": {"grace_seconds": 5},
@@ -38,7 +38,7 @@ class Undisturbed {
     INFO(outcome.err);
     REQUIRE(outcome.status == 0);
   }
-  std::string checkpoint() const { return folder_ / "runs/calm/ckpt/step-00000060"; }
+  std::string checkpoint() const { return folder_ / "runs/calm/ckpt/step-00000400"; }
 
  private:
   TemporaryFolder folder_{"slurm"};
@@ -120,7 +120,7 @@ int SlurmRun::events(const std::string& kind) const {
 }
 
 std::string SlurmRun::differs_from_undisturbed() {
-  const Outcome outcome = Child({trainctl(), "inspect-ckpt", undisturbed(), "--diff", path() + "/ckpt/step-00000060"},
+  const Outcome outcome = Child({trainctl(), "inspect-ckpt", undisturbed(), "--diff", path() + "/ckpt/step-00000400"},
                                 directory_)
                               .wait(120);
   return outcome.status == 0 ? "" : outcome.out + outcome.err;
@@ -138,7 +138,7 @@ std::string SlurmRun::left(int killed) {
     }
     return left.empty();
   };
-  eventually(20, look);  // earlier than agents without a supervisor would end it
+  happens_within(20, look);  // earlier than agents without a supervisor would end it
   const auto attempt = Json::parse(file("attempt.json"));
   if (fs::exists(attempt.at("session_folder").get<std::string>())) left += "the session folder\n";
   if (fs::exists(path() + "/supervisor.json")) left += "supervisor.json\n";

@@ -8,7 +8,7 @@
 
 namespace trainctl::test {
 
-/// Eight ranks of a tiny model (TP2 x PP2 x DP2), 60 steps, a checkpoint every 5: the folder DIR gets job.json and
+/// Eight ranks of a tiny model (TP2 x PP2 x DP2), 400 steps, a checkpoint every 5: the folder DIR gets job.json and
 /// the runs in DIR/runs. One Slurm at a time.
 class SlurmRun {
  public:

@@ -24,7 +24,7 @@ class Child {
   pid_t pid() const { return pid_; }
   bool running();
   void signal(int number);
-  /// Waits at most `seconds`; still running then: fails the test.
+  /// Waits for the end, as eventually() does; still running then: fails the test.
   Outcome wait(double seconds);
 
  private:
@@ -33,8 +33,15 @@ class Child {
   std::string out_, err_;
 };
 
-/// Polls until `condition` holds; false after `seconds`.
+/// So much slower than a machine that has nothing else to do may the machine be on which a test runs.
+constexpr double kSlowMachine = 20;
+
+/// Polls until `condition` holds; false if it does not. `seconds`: more than it takes on a machine that has
+/// nothing else to do; kSlowMachine times as long is waited. For what must happen.
 bool eventually(double seconds, const std::function<bool()>& condition);
+/// Polls for `seconds`: whether `condition` held meanwhile. For what must not happen, which has this time to
+/// show.
+bool happens_within(double seconds, const std::function<bool()>& condition);
 
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& text);

@@ -207,6 +207,17 @@ class HostFacing final : public HostDevice {
     on.bring_back();
   }
 
+  void mirror(Digest op) {
+    std::vector<Range> ranges;
+    for (const DigestBox& b : op.boxes) ranges.push_back(b.data);
+    Mirror on(*device_, *stream_, memory_, std::move(ranges));
+    std::vector<DigestBox> there(op.boxes.begin(), op.boxes.end());
+    for (DigestBox& b : there) b.data = on(b.data);
+    op.boxes = there;
+    device_->run(*stream_, op);
+    on.bring_back();
+  }
+
   const std::unique_ptr<Backend> device_;
   const std::unique_ptr<Stream> stream_;
   std::unique_ptr<Buffer> memory_;

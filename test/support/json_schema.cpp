@@ -148,12 +148,34 @@ std::vector<std::string> result_kinds() {
 }
 
 std::vector<std::string> kinds_of_runs() {
-  return {"against",    "checkpoint",   "checkpoint-copy", "checkpoint-repair",
-          "compare",    "detached",     "diagnose",        "eval",
-          "event-line", "experts-line", "export",          "import",
-          "log",        "measured",     "metrics-line",    "ranks-line",
-          "removed",    "report",       "sample",          "serve",
-          "status",     "stop",         "submitted",       "trace"};
+  return {"alert",
+          "against",
+          "checkpoint",
+          "checkpoint-copy",
+          "checkpoint-repair",
+          "compare",
+          "detached",
+          "diagnose",
+          "eval",
+          "data-spikes",
+          "event-line",
+          "experts-line",
+          "export",
+          "import",
+          "links",
+          "log",
+          "measured",
+          "metrics-line",
+          "ranks-line",
+          "removed",
+          "report",
+          "sample",
+          "serve",
+          "status",
+          "stop",
+          "submitted",
+          "trace",
+          "verify"};
 }
 
 std::string result_error(const std::string& text, const std::string& kind) {

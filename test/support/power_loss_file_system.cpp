@@ -103,12 +103,16 @@ bool PowerLossFileSystem::begin_effect(const std::string& text, bool needs_space
   const uint64_t number = effects_.size();
   effects_.push_back(text);
   if (number < fault_at_) return false;
-  switch (fault_) {
-    case Fault::io_error_once: return number == fault_at_;
-    case Fault::io_error_from_here: return true;
-    case Fault::no_space_from_here: return needs_space;
-  }
-  return false;
+  const bool fails = fault_ == Fault::io_error_once        ? number == fault_at_
+                     : fault_ == Fault::no_space_from_here ? needs_space
+                                                           : true;
+  failures_ += fails;
+  return fails;
+}
+
+uint64_t PowerLossFileSystem::failures() const {
+  const std::lock_guard lock(mutex_);
+  return failures_;
 }
 
 const char* PowerLossFileSystem::why() const {

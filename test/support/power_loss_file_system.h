@@ -40,6 +40,8 @@ class PowerLossFileSystem final : public FileSystem {
   /// The effect number `effect` from now on fails.
   void fail_at(uint64_t effect, Fault fault);
   void repair();
+  /// How many effects have failed.
+  uint64_t failures() const;
   /// Reads of files whose path contains `part` fail as on a disk that does not answer, until repair().
   void fail_reads_of(const std::string& part);
   /// The file system refuses renameat2's flag, as NFS, Lustre and CephFS do (EINVAL, ENOSYS or EOPNOTSUPP all come to this).
@@ -123,7 +125,7 @@ class PowerLossFileSystem final : public FileSystem {
   std::vector<std::string> effects_;
   std::set<std::string> ignored_syncs_;
   std::string unread_;  // reads of paths that contain it fail; "": none
-  uint64_t power_until_ = ~uint64_t(0), fault_at_ = ~uint64_t(0);
+  uint64_t power_until_ = ~uint64_t(0), fault_at_ = ~uint64_t(0), failures_ = 0;
   Fault fault_ = Fault::io_error_once;
   bool refuses_no_replace_ = false, refuses_sync_directory_ = false, loses_answers_ = false;
 };

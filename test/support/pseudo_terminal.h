@@ -17,7 +17,7 @@ class PseudoTerminal {
 
   /// Reads until `text` has come since the last call of this function or of forget(); false after `seconds`.
   /// What came up to and with it is forgotten.
-  bool shows(const std::string& text, double seconds = 30);
+  bool shows(const std::string& text, double seconds = 600);
   /// Reads what is there; shows() looks only at what comes after it.
   void forget();
   /// All that came since the beginning.
@@ -29,10 +29,10 @@ class PseudoTerminal {
   /// Whether the terminal echoes keys and waits for Enter, as a shell needs it.
   bool is_ordinary() const;
   /// Waits until the child is stopped by a signal.
-  bool stopped(double seconds = 30);
+  bool stopped(double seconds = 600);
   /// Reads to the end of the child and returns its exit status; 128 + n when a signal ended it; -1 after
   /// `seconds`.
-  int wait(double seconds = 60);
+  int wait(double seconds = 600);
 
  private:
   bool read_some(double seconds);

@@ -45,6 +45,7 @@ inline void check_equal_runs(const ThreadRun& run, const ThreadRun& plain) {
   CHECK(run.losses == plain.losses);
   CHECK(run.grad_norms == plain.grad_norms);
   CHECK(run.val_losses == plain.val_losses);
+  CHECK(have_equal_digests(run, plain));
   CHECK(run.root_hash == plain.root_hash);
 }
 

@@ -14,15 +14,17 @@
 namespace trainctl::test {
 namespace {
 
-/// So long rank 0 waits for the times that the others report of its step.
-constexpr std::chrono::seconds kTimesWait{10};
+/// So long rank 0 waits for the times that the others report of its step, unless one leaves without.
+constexpr std::chrono::seconds kTimesWait{600};
 
 /// What the ends share.
 struct Shared {
   Shared(int size, FileSystem& fs, const std::string& dir, int keep_last,
          std::function<void(const StepRecord&)> report,
          std::function<void(EventKind, const std::string&)> event)
-      : collector(fs, {.ranks = size, .directory = dir}),
+      : timed(size_t(size), -1),
+        has_left(size_t(size), false),
+        collector(fs, {.ranks = size, .directory = dir}),
         steps({.ranks = size, .nodes = {}}),
         remove_old([&fs, dir, keep_last](uint64_t epoch) {
           try {
@@ -40,8 +42,17 @@ struct Shared {
     on_event(outcome.ok ? EventKind::checkpoint : EventKind::save_failed, dump_json(fields));
   }
 
+  /// Whether a rank has left without its times of the step.
+  bool lacks_times(int64_t step) const {
+    for (size_t rank = 0; rank < timed.size(); ++rank)
+      if (has_left[rank] && timed[rank] < step) return true;
+    return false;
+  }
+
   std::mutex mutex;
   std::condition_variable changed;
+  std::vector<int64_t> timed;  // [rank] the last step of which it has reported its times
+  std::vector<bool> has_left;  // [rank]
   SaveCollector collector;
   StepAssembly steps;
   std::function<void(uint64_t epoch)> remove_old;
@@ -72,7 +83,7 @@ class ThreadControl final : public Control {
     // A rank that fails reports no times.
     shared_->changed.wait_for(lock, kTimesWait, [&] {
       records = shared_->steps.take(0);
-      return !records.empty() || shared_->gone > 0;
+      return !records.empty() || shared_->lacks_times(report.line.step);
     });
     if (records.empty()) records = shared_->steps.take_all();
     for (const StepRecord& record : records)
@@ -81,6 +92,7 @@ class ThreadControl final : public Control {
   void report_times(int64_t step, const RankTimes& times) override {
     const std::lock_guard lock(shared_->mutex);
     shared_->steps.times(step, rank_, times);
+    shared_->timed[size_t(rank_)] = step;
     shared_->changed.notify_all();
   }
 
@@ -122,6 +134,7 @@ class ThreadControl final : public Control {
     left_ = true;
     const std::lock_guard lock(shared_->mutex);
     ++shared_->gone;
+    shared_->has_left[size_t(rank_)] = true;
     shared_->changed.notify_all();
   }
 

@@ -13,6 +13,7 @@
 #include "runtime/base/philox.h"
 #include "runtime/train/trainer.h"
 #include "test/support/thread_control.h"
+#include "test/support/unsynced_files.h"
 
 namespace trainctl::test {
 namespace {
@@ -27,22 +28,27 @@ void set_partner(RankOptions& options, const std::string& folder, int rank, int 
   };
 }
 
+void take_line(const StepLine& line, ThreadRun& run) {
+  run.lines.push_back(step_line_text(line));
+  if (!line.state_digest.empty()) run.digests[line.step] = line.state_digest;
+  run.losses.push_back(std::isfinite(line.loss) ? line.loss : NAN);
+  run.grad_norms.push_back(std::isfinite(line.grad_norm) ? line.grad_norm : NAN);
+  if (line.val_loss) run.val_losses.push_back(*line.val_loss);
+}
+
 }  // namespace
 
 ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
   const int size = job.mesh().world_size();
-  FileSystem& fs = options.checkpoint_files ? *options.checkpoint_files : real_file_system();
+  FileSystem& fs = options.checkpoint_files ? *options.checkpoint_files : unsynced_files();
   const std::string checkpoints = options.dir + "/ckpt";
   ThreadRun result;
   const auto on_report = [&](const StepRecord& report) {
-    const StepLine& line = report.line;
-    result.lines.push_back(step_line_text(line));
     if (options.rank_lines && !report.ranks.empty()) options.rank_lines->push_back(report.ranks);
     if (options.expert_lines && !report.experts.empty()) options.expert_lines->push_back(report.experts);
     if (options.on_report) options.on_report();
-    result.losses.push_back(std::isfinite(line.loss) ? line.loss : NAN);
-    result.grad_norms.push_back(std::isfinite(line.grad_norm) ? line.grad_norm : NAN);
-    if (line.val_loss) result.val_losses.push_back(*line.val_loss);
+    if (options.on_line) options.on_line(report.line);
+    take_line(report.line, result);
   };
   auto controls = make_thread_control(size, fs, checkpoints, 3, on_report, options.on_event, options.trace);
   auto worlds = parallel::make_thread_world(size, options.deadline_s);
@@ -68,7 +74,8 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
         if (!options.partner_folder.empty()) set_partner(o, options.partner_folder, r, size);
         o.resume_from = options.resume_from;
         o.gradients_dir = options.gradients_dir;
-        o.max_steps = options.max_steps;
+        o.max_steps = options.max_steps, o.remedies = options.remedies;
+        o.disputes = options.disputes;
         o.most_staging_bytes = options.most_staging_bytes;
         o.matmul_flops_per_s = 1e12;  // known, so that nobody measures
         Trainer(job, o, *world, *backend, *controls[size_t(r)], fs).run();
@@ -87,6 +94,7 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
           }
           if (replace) first = std::current_exception();
         }
+        controls[size_t(r)]->done();  // nobody waits for it
         if (world) parallel::abort_thread_world(end, e.what());
       }
     });
@@ -98,6 +106,14 @@ ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
     result.root_hash = ckpt::Checkpoint::open(fs, result.checkpoint)->root_hash();
   }
   return result;
+}
+
+bool have_equal_digests(const ThreadRun& a, const ThreadRun& b) {
+  if (a.digests.empty() || b.digests.empty() || *a.digests.rbegin() != *b.digests.rbegin()) return false;
+  for (const auto& [step, digest] : a.digests)
+    if (const auto other = b.digests.find(step); other != b.digests.end() && other->second != digest)
+      return false;
+  return true;
 }
 
 JobSpec tiny_job(Family family, const std::string& dir) {

@@ -13,7 +13,11 @@ namespace trainctl::test::tolerance {
 inline constexpr double kOpF32 = 1e-5;
 /// A bf16 result: each number is rounded to 8 bits, 4e-3.
 inline constexpr double kOpBf16 = 1e-2;
-inline double of_op(DType dtype) { return dtype == DType::f32 ? kOpF32 : kOpBf16; }
+/// An f16 result: to 11 bits, 5e-4; numbers below 2^-14 have fewer.
+inline constexpr double kOpF16 = 1.5e-3;
+inline double of_op(DType dtype) {
+  return dtype == DType::f32 ? kOpF32 : dtype == DType::f16 ? kOpF16 : kOpBf16;
+}
 /// Statistics of a softmax joined from slices: three f32 operations a row, no long sum.
 inline constexpr double kJoinedSlices = 1e-6;
 /// Attention whose logits differ by hundreds: exp() turns a rounding of the logit, 100 * 6e-8, into a relative error of its weight, and
@@ -59,6 +63,10 @@ inline constexpr double kLossWholeExperts = 1e-5;
 /// bf16 keeps 8 bits of each number: the relative rounding of a logit is 2^-9, about 0.01 of a loss near 5; averaged over 256 targets
 /// and 20 steps of drift the curves stay within 0.02.
 inline constexpr double kLossBf16 = 0.02;
+/// f16 keeps 11 bits of each number, an eighth of bf16's rounding; over 20 steps the curves stay within this.
+inline constexpr double kLossF16 = 0.004;
+/// Of the gradient norm of a first step, relative, under two loss scales: what f16 loses below 2^-14.
+inline constexpr double kGradNormOfScales = 1e-4;
 /// Of a loss whose products are in FP8, or of its gradients, relative.
 inline constexpr double kLossFp8 = 0.02;
 /// f32 with Muon against another tensor-parallel width, over 20 steps: the first five Newton-Schulz steps multiply a small singular value,
@@ -107,8 +115,10 @@ inline constexpr double kPlannedMemory = 0.05;
 /// PMIx gives each rank two files of 4 MiB. Some kernels count what a rank touches of them (a few pages), others
 /// (6.18 with large folios) all of it.
 inline constexpr double kMappedFileBytes = 8 << 20;
-/// The parts of a run's wall time against the whole: events are written with milliseconds.
-inline constexpr double kWallTime = 0.01;
+/// The parts of a run's wall time against the whole.
+inline constexpr double kWallTime = 0.001;
+/// A sum of some hundred differences of times since 1970, in seconds.
+inline constexpr double kUnixTimes = 1e-5;
 
 // ---- times of a clock that the test winds; how late a tick notices something belongs to the test that ticks
 /// Rounding of a sum of many small steps.

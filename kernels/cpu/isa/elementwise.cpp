@@ -85,6 +85,21 @@ void combine_rows(const CombineRows& op) {
   });
 }
 
+void sum_parts(const PartialSums& sums) {
+  with_type(sums.out.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t r = 0; r < sums.out.rows; ++r) {
+      const float* parts = sums.parts + r * sums.stride;
+      T* to = row<T>(sums.out, r);
+      for_lanes(sums.out.cols, [&](int64_t c, auto lanes) {
+        V sum = load(parts + c, lanes);
+        for (int64_t i = 1; i < sums.count; ++i) sum = sum + load(parts + i * sums.part_size + c, lanes);
+        store(to + c, sums.accumulate ? load(to + c, lanes) + sum : sum, lanes);
+      });
+    }
+  });
+}
+
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n) {
   with_type(dtype, [&](auto t) {
     using T = decltype(t);

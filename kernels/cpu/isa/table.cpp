@@ -8,6 +8,7 @@ void scaled_copy(const Copy& op, float scale);
 void add_times(const Add& op, float scale);
 void combine_rows(const CombineRows& op);
 void tree_sum(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
+void sum_parts(const PartialSums& sums);
 void add_rounded(const AddRounded& op);
 void scaled_add(const ScaledAdd& op);
 void norm_forward(const NormForward& op);
@@ -38,6 +39,7 @@ void sgd(const UpdateBox& box, const SgdStep& step);
 void read_moments(const MomentBlock& block, float* out);
 void write_moments(const MomentBlock& block, float* values, uint32_t update);
 double sum_squares(const Matrix& x);
+uint64_t digest(const DigestBox& box);
 float largest_finite(const Matrix& x);
 void quantize_group(const Quantize& op, float largest);
 void quantize_rows(const Quantize& op);
@@ -50,6 +52,7 @@ const KernelTable kTable = {
     .add_times = add_times,
     .combine_rows = combine_rows,
     .tree_sum = tree_sum,
+    .sum_parts = sum_parts,
     .add_rounded = add_rounded,
     .scaled_add = scaled_add,
     .norm_forward = norm_forward,
@@ -80,6 +83,7 @@ const KernelTable kTable = {
     .read_moments = read_moments,
     .write_moments = write_moments,
     .sum_squares = sum_squares,
+    .digest = digest,
     .largest_finite = largest_finite,
     .quantize_group = quantize_group,
     .quantize_rows = quantize_rows,

@@ -15,6 +15,15 @@ constexpr int64_t kQueryBlock = 64;
 constexpr int64_t kKeyBlock = 64;
 constexpr int64_t kColumnSums = 256;
 
+/// `count` matrices of out's size in f32, one part_size numbers behind the other.
+struct PartialSums {
+  const float* parts = nullptr;
+  int64_t count = 0, part_size = 0;
+  int64_t stride = 0;  ///< of the rows of each
+  Matrix out;
+  bool accumulate = false;
+};
+
 struct KernelTable {
   void (*copy)(const Copy&);
   void (*add)(const Add&);  ///< any two activation dtypes; sum in f32, rounded once
@@ -24,6 +33,8 @@ struct KernelTable {
   void (*combine_rows)(const CombineRows&);
   /// Computes out[begin, begin + n) of the balanced tree sum.
   void (*tree_sum)(const void* const* inputs, size_t input_count, void* out, DType dtype, int64_t begin, int64_t n);
+  /// out (+)= their sum, in order in f32, rounded once.
+  void (*sum_parts)(const PartialSums&);
   void (*add_rounded)(const AddRounded&);
   void (*scaled_add)(const ScaledAdd&);
   void (*norm_forward)(const NormForward&);
@@ -62,6 +73,7 @@ struct KernelTable {
   void (*read_moments)(const MomentBlock& block, float* out);
   void (*write_moments)(const MomentBlock& block, float* values, uint32_t update);
   double (*sum_squares)(const Matrix& x);
+  uint64_t (*digest)(const DigestBox& box);
   float (*largest_finite)(const Matrix& x);  ///< of sizes; 0: none
   void (*quantize_group)(const Quantize&, float largest);
   void (*quantize_rows)(const Quantize&);

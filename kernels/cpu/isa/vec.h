@@ -189,9 +189,16 @@ TRAINCTL_INLINE float lane_max(V v) {
   return best;
 }
 
-/// e^x to about 1 ulp; overflows to infinity, underflows to 0, NaN stays NaN. Coefficients: Cephes expf.
+/// e^x to about 1 ulp; overflows to infinity, NaN stays NaN. Below the smallest normal number it is 0: an Intel
+/// core takes a hundred cycles for a number below that, and masked scores all are. Coefficients: Cephes expf.
 TRAINCTL_INLINE V exponential(V x) {
-  x = clamp(x, -104.0f, 89.0f);
+  constexpr float kLogOfSmallest = -87.3365f;
+#if !defined(__AVX512F__)
+  const VInt underflows = x < splat(kLogOfSmallest);
+#else
+  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x.part[0], _mm512_set1_ps(kLogOfSmallest), _CMP_NLT_UQ);
+#endif
+  x = clamp(x, kLogOfSmallest, 89.0f);
   const V magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   const V shifted = fma(x, splat(1.44269504088896341f), magic);
   const V n = shifted - magic;
@@ -205,12 +212,12 @@ TRAINCTL_INLINE V exponential(V x) {
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p, r * r, r) + 1.0f;
 #if defined(__AVX512F__)
-  return {{(Register)_mm512_maskz_scalef_ps(0xffff, (__m512)p.part[0], (__m512)n.part[0])}};
+  return {{(Register)_mm512_maskz_scalef_ps(normal, (__m512)p.part[0], (__m512)n.part[0])}};
 #else
   // Two powers of two, since 2^n alone leaves the range of the exponent at both ends.
   const VInt exponent = bits_of(shifted) - bits_of(magic);
   const VInt half = each_register([&](int i) { return exponent.part[i] >> 1; });
-  return p * power_of_two(half) * power_of_two(exponent - half);
+  return select(underflows, V{}, p * power_of_two(half) * power_of_two(exponent - half));
 #endif
 }
 
@@ -253,11 +260,52 @@ TRAINCTL_INLINE V rounded_to_bf16(V v) {
   return each_register([&](int i) { return widen(narrow(v.part[i])); });
 }
 
+/// binary16 as f32, exactly; f16 (runtime/base/dtype.h) has the formula.
+TRAINCTL_INLINE Register widen_f16(HalfRegister h) {
+#if defined(__AVX512F__)
+  return (Register)_mm512_maskz_cvtph_ps(0xffff, (__m256i)h);
+#elif defined(__F16C__)
+  return (Register)_mm256_cvtph_ps((__m128i)h);
+#else
+  constexpr uint32_t kBias = 112u << 23;
+  const WordRegister u = __builtin_convertvector(h, WordRegister), sign = (u & 0x8000u) << 16,
+                     size = u & 0x7fffu;
+  const WordRegister small = (WordRegister)(__builtin_convertvector((IntRegister)size, Register) * 0x1p-24f);
+  const WordRegister quiet = size > 0x7c00u ? WordRegister{} + 0x400000u : WordRegister{};
+  const WordRegister large =
+      ((size << 13) + (size >= 0x7c00u ? WordRegister{} + 2 * kBias : WordRegister{} + kBias)) | quiet;
+  return (Register)(sign | (size < 0x400u ? small : large));
+#endif
+}
+
+/// To the nearest f16, ties to even.
+TRAINCTL_INLINE HalfRegister narrow_f16(Register v) {
+#if defined(__AVX512F__)
+  return (HalfRegister)_mm512_maskz_cvtps_ph(0xffff, (__m512)v,
+                                             _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+  return (HalfRegister)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  constexpr uint32_t kBias = 112u << 23;
+  const WordRegister u = (WordRegister)v, sign = (u >> 16) & 0x8000u, size = u & 0x7fffffffu;
+  const WordRegister normal = (size - kBias + 0xfffu + ((size >> 13) & 1u)) >> 13;
+  const WordRegister small = (WordRegister)((Register)size + 0.5f) - 0x3f000000u;
+  const WordRegister finite = size >= 0x38800000u ? normal : small;
+  const WordRegister quiet_nan = ((size >> 13) & 0x1ffu) | 0x7e00u;
+  const WordRegister rest = size > 0x7f800000u ? quiet_nan : WordRegister{} + 0x7c00u;
+  return __builtin_convertvector(sign | (size >= 0x477ff000u ? rest : finite), HalfRegister);
+#endif
+}
+
 TRAINCTL_INLINE V load(const float* p, Full) {
   return each_register([&](int i) { return Register(reinterpret_cast<const RegisterUnaligned*>(p)[i]); });
 }
 TRAINCTL_INLINE V load(const bf16* p, Full) {
   return each_register([&](int i) { return widen(reinterpret_cast<const HalfRegisterUnaligned*>(p)[i]); });
+}
+TRAINCTL_INLINE V load(const f16* p, Full) {
+  return each_register(
+      [&](int i) { return widen_f16(reinterpret_cast<const HalfRegisterUnaligned*>(p)[i]); });
 }
 TRAINCTL_INLINE void store(float* p, V v, Full) {
   each_register([&](int i) { return reinterpret_cast<RegisterUnaligned*>(p)[i] = v.part[i]; });
@@ -265,22 +313,28 @@ TRAINCTL_INLINE void store(float* p, V v, Full) {
 TRAINCTL_INLINE void store(bf16* p, V v, Full) {
   each_register([&](int i) { return reinterpret_cast<HalfRegisterUnaligned*>(p)[i] = narrow(v.part[i]); });
 }
+TRAINCTL_INLINE void store(f16* p, V v, Full) {
+  each_register(
+      [&](int i) { return reinterpret_cast<HalfRegisterUnaligned*>(p)[i] = narrow_f16(v.part[i]); });
+}
 
 TRAINCTL_INLINE V load(const float* p, Tail tail) {
   float lanes[kLanes] = {};
   std::memcpy(lanes, p, size_t(tail.count) * sizeof(float));
   return load(lanes, Full{});
 }
-TRAINCTL_INLINE V load(const bf16* p, Tail tail) {
-  bf16 lanes[kLanes] = {};
-  std::memcpy(static_cast<void*>(lanes), p, size_t(tail.count) * sizeof(bf16));
+template <typename Half>
+requires(sizeof(Half) == 2) TRAINCTL_INLINE V load(const Half* p, Tail tail) {
+  Half lanes[kLanes] = {};
+  std::memcpy(static_cast<void*>(lanes), p, size_t(tail.count) * sizeof(Half));
   return load(lanes, Full{});
 }
 TRAINCTL_INLINE void store(float* p, V v, Tail tail) { std::memcpy(p, &v, size_t(tail.count) * sizeof(float)); }
-TRAINCTL_INLINE void store(bf16* p, V v, Tail tail) {
-  bf16 lanes[kLanes];
+template <typename Half>
+requires(sizeof(Half) == 2) TRAINCTL_INLINE void store(Half* p, V v, Tail tail) {
+  Half lanes[kLanes];
   store(lanes, v, Full{});
-  std::memcpy(static_cast<void*>(p), lanes, size_t(tail.count) * sizeof(bf16));
+  std::memcpy(static_cast<void*>(p), lanes, size_t(tail.count) * sizeof(Half));
 }
 
 /// Calls body(column, Full or Tail) for n columns.
@@ -337,11 +391,13 @@ TRAINCTL_INLINE float row_sum(int64_t n, Term term) {
   return lane_sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 
-/// Calls body(T{}) with T the C++ type of `dtype` (f32 or bf16).
+/// Calls body(T{}) with T the C++ type of `dtype` (f32, bf16 or f16).
 template <typename Body>
 TRAINCTL_INLINE void with_type(DType dtype, Body body) {
   if (dtype == DType::f32) {
     body(float{});
+  } else if (dtype == DType::f16) {
+    body(f16{});
   } else {
     body(bf16{});
   }

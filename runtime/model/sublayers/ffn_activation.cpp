@@ -6,26 +6,13 @@ using kernels::Matrix;
 
 namespace {
 
-/// What the activation is to the kernels: one of an input, or of an input and its gate.
-std::variant<kernels::Activation, kernels::Gate> kernel_of(FfnActivation activation) {
-  switch (activation) {
-    case FfnActivation::gelu: return kernels::Activation::gelu;
-    case FfnActivation::gelu_erf: return kernels::Activation::gelu_erf;
-    case FfnActivation::relu2: return kernels::Activation::relu2;
-    case FfnActivation::silu: return kernels::Activation::silu;
-    case FfnActivation::swiglu: return kernels::Gate::swiglu;
-    case FfnActivation::geglu: return kernels::Gate::geglu;
-    case FfnActivation::geglu_erf: return kernels::Gate::geglu_erf;
-    case FfnActivation::swiglu_clamped: return kernels::Gate::clamped;
-  }
-  return kernels::Activation::gelu;
-}
 /// Of gpt-oss: g * sigmoid(1.702 g).
 constexpr float kClampedAlpha = 1.702f;
 
 }  // namespace
 
-FfnStep::FfnStep(FfnActivation activation, float limit) : kind_(kernel_of(activation)), limit_(limit) {}
+FfnStep::FfnStep(FfnActivation activation, float limit)
+    : kind_(kernels::row_of(activation).kernel), limit_(limit) {}
 
 void FfnStep::forward(const LayerContext& c, Matrix in, Matrix out) const {
   const int64_t f = out.cols;

@@ -140,7 +140,7 @@ struct LayerContext {
   parallel::TensorParallel& tp;
   LayerScratch& scratch;
   bool weight_half_follows = true;   ///< backward_weight runs before anything overwrites dout
-  float loss_scale = 1;              ///< 1 / targets of a step: of losses that a layer has of its own
+  float loss_scale = 1;  ///< 1 / targets of a step, times that of the micro-batch: of losses of a layer's own
   /// Host memory for the counts of experts of the layer under way, i32 [sequences, E]; null: nobody asks.
   int32_t* expert_counts = nullptr;
   bool trains = true;                     ///< the pass is of training

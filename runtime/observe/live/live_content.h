@@ -3,10 +3,12 @@
 #pragma once
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "runtime/base/json.h"
 #include "runtime/observe/report/run_data.h"
+#include "runtime/run/record/known_status.h"
 
 namespace trainctl::live {
 
@@ -29,6 +31,7 @@ class LiveContent {
 
  private:
   OrderedJson read();
+  TimeLedger time(const std::optional<KnownStatus>& known);
   FileSystem& fs_;
   Clock& clock_;
   const RunDirectory run_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
 
 #include "runtime/base/json.h"
@@ -27,6 +26,7 @@ const char* mark_of(EventKind kind) {
     case EventKind::failure: return "failure";
     case EventKind::restart:
     case EventKind::takeover:
+    case EventKind::loss_rollback:
     case EventKind::regroup: return "restart";
     case EventKind::checkpoint: return "checkpoint";
     case EventKind::node_lost:
@@ -46,7 +46,18 @@ const char* mark_of(EventKind kind) {
     case EventKind::interval_short:
     case EventKind::slow_ranks:
     case EventKind::experts_idle:
-    case EventKind::experts_uneven: return "warning";
+    case EventKind::experts_uneven:
+    case EventKind::loss_spike:
+    case EventKind::loss_divergence:
+    case EventKind::loss_plateau:
+    case EventKind::loss_not_finite:
+    case EventKind::loss_unanswered:
+    case EventKind::experts_collapsed:
+    case EventKind::replay_differs:
+    case EventKind::replicas_differ:
+    case EventKind::replicas_judged:
+    case EventKind::state_not_verified:
+    case EventKind::alert_failed: return "warning";
     default: return "";
   }
 }
@@ -102,123 +113,19 @@ std::vector<const Json*> shown_events(const std::vector<Json>& events, size_t mo
   return shown;
 }
 
-/// From the end of the step before, in the same attempt, to the end of this one; NaN: not known.
-double time_between(const StepRow& before, const StepRow& row) {
-  const bool next = before.step + 1 == row.step && before.attempt == row.attempt;
-  return next ? row.unix_s - before.unix_s : NAN;
-}
-
 }  // namespace
 
-void Happenings::take(std::string_view line) {
+const Json* Happenings::take(std::string_view line) {
   Json event = try_parse_json(line);
   const bool good = event.is_object() && event.contains("kind") && event["kind"].is_string() &&
                     event.contains("t") && event["t"].is_number();
-  if (good)
-    events_.push_back(std::move(event));
-  else
-    ++damaged_;
+  if (good) return &events_.emplace_back(std::move(event));
+  ++damaged_;
+  return nullptr;
 }
 
 double Happenings::begin_unix_s() const { return events_.empty() ? NAN : time_of(events_.front()); }
 double Happenings::last_unix_s() const { return events_.empty() ? NAN : time_of(events_.back()); }
-
-std::vector<Session> sessions_of(const Happenings& happenings, const std::vector<StepRow>& rows,
-                                 double now_unix_s) {
-  std::vector<Session> sessions;
-  bool open = false;
-  const auto begin = [&](double at) {
-    sessions.push_back({at, at});
-    open = true;
-  };
-  // The last step that ended in the newest session, before `until`.
-  const auto extend_by_steps = [&](double until) {
-    for (auto row = rows.rbegin(); row != rows.rend() && !(row->unix_s <= sessions.back().end_unix_s); ++row)
-      if (row->unix_s < until) {
-        sessions.back().end_unix_s = row->unix_s;
-        break;
-      }
-  };
-  for (const Json& event : happenings.events()) {
-    const auto kind = kind_of_event(event);
-    const double at = time_of(event);
-    if (kind == EventKind::supervisor) {
-      if (open) extend_by_steps(at);
-      begin(at);
-    } else if (!open) {
-      // Records of an older version, or of what came behind the end of a supervisor.
-      if (kind == EventKind::start) begin(at);
-    }
-    if (open) sessions.back().end_unix_s = std::max(sessions.back().end_unix_s, at);
-    if (kind == EventKind::end) open = false;
-  }
-  if (open) extend_by_steps(INFINITY);
-  if (open && now_unix_s > sessions.back().end_unix_s) sessions.back().end_unix_s = now_unix_s;
-  return sessions;
-}
-
-void LostSteps::take(std::string_view line) {
-  const StepRow row = row_of(line);
-  if (row.step <= 0) return;
-  ++steps_;
-  const double between = time_between(before_, row);
-  if (std::isfinite(between))
-    seconds_ += between;
-  else if (std::isfinite(row.step_s))
-    seconds_ += row.step_s;
-  before_ = row;
-}
-
-double TimeUse::goodput() const { return supervised_s > 0 ? training_s / supervised_s : NAN; }
-
-TimeUse time_use(const std::vector<StepRow>& rows, const LostSteps& lost,
-                 const std::vector<Session>& sessions) {
-  struct Sums {
-    int64_t steps = 0, timed = 0;
-    double training = 0, evaluation = 0, saving = 0;
-  };
-  std::map<uint64_t, Sums> attempts;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const StepRow& row = rows[i];
-    Sums& sums = attempts[row.attempt];
-    ++sums.steps;
-    const double evaluation = row.phase_or_zero(&Phases::evaluation_s);
-    const double saving = row.phase_or_zero(&Phases::checkpoint_s);
-    const double between = i > 0 ? time_between(rows[i - 1], row) : NAN;
-    const double training =
-        std::isfinite(between) ? std::max(0.0, between - evaluation - saving) : row.step_s;
-    if (!std::isfinite(training)) continue;
-    ++sums.timed;
-    sums.training += training;
-    sums.evaluation += evaluation;
-    sums.saving += saving;
-  }
-  TimeUse use{.lost_s = lost.seconds(), .lost_steps = lost.steps()};
-  for (const auto& [attempt, sums] : attempts) {
-    if (sums.timed == 0) continue;
-    const double all = double(sums.steps) / double(sums.timed);
-    use.training_s += sums.training * all;
-    use.evaluation_s += sums.evaluation;
-    use.saving_s += sums.saving;
-  }
-  for (const Session& session : sessions) use.supervised_s += session.end_unix_s - session.begin_unix_s;
-  const double parts = use.training_s + use.evaluation_s + use.saving_s + use.lost_s;
-  // Clocks of two machines may differ.
-  if (use.supervised_s > 0) use.supervised_s = std::max(use.supervised_s, parts);
-  use.other_s = std::max(0.0, use.supervised_s - parts);
-  return use;
-}
-
-OrderedJson time_use_json(const TimeUse& use) {
-  return {{"supervised_s", number(use.supervised_s, 7)},
-          {"training_s", number(use.training_s, 7)},
-          {"evaluation_s", number(use.evaluation_s)},
-          {"saving_s", number(use.saving_s)},
-          {"lost_s", number(use.lost_s)},
-          {"other_s", number(use.other_s)},
-          {"lost_steps", use.lost_steps},
-          {"goodput", number(use.goodput())}};
-}
 
 OrderedJson happenings_json(const Happenings& happenings, const std::vector<StepRow>& rows,
                              double begin_unix_s, size_t most) {

@@ -110,19 +110,41 @@ function pipelinePicture(plan) {
     el('span', { class: 'now' }, `${p.schedule}${drawn} · the stages are idle for ${percent(plan.bubble)}, by counted FLOPs`), el('div', { class: 'scroll' }, svg));
 }
 
-const USES = [['training_s', 'blue', 'steps that count'], ['evaluation_s', 'teal', 'evaluation'], ['saving_s', 'purple', 'saving'],
-  ['lost_s', 'red', 'steps done again'], ['other_s', 'grey', 'starting, ending, recovering']];
+/// The causes of the ledger (runtime/run/record/time_ledger.h), but for the time in which the run was stopped.
+const USES = [['training', 'blue', 'steps that count'], ['bubble', 'cool', 'pipeline bubble'], ['stragglers', 'orange', 'waiting for slower ranks'], ['evaluation', 'teal', 'evaluation'],
+  ['saving', 'purple', 'waiting for saves'], ['recomputed', 'red', 'steps done again'], ['detecting', 'pink', 'detecting failures'], ['recovering', 'amber', 'recovering'],
+  ['idle', 'brown', 'waiting for nodes'], ['starting', 'lime', 'starting and ending ranks'], ['loading', 'green', 'loading'], ['unknown', 'grey', 'not recorded']];
+const MOST_ATTEMPTS = 24;
 
-function timePicture(time) {
-  if (!(time.supervised_s > 0)) return null;
-  const parts = USES.map(([name, paint, word]) => [time[name] || 0, paint, word]).filter(([value]) => value > 0);
+/// One bar of the causes; `whole_s`: the time that has the full width.
+function causesBar(seconds, whole_s) {
+  const parts = USES.map(([name, paint, word]) => [seconds[name] || 0, paint, word]).filter(([value]) => value > 0);
+  const sum = parts.reduce((all, [value]) => all + value, 0);
   const bar = el('div', { class: 'parts', role: 'img', 'aria-label': parts.map(([v, , w]) => `${w}: ${duration(v)}`).join('; ') },
     parts.map(([value, paint, word]) => {
       const part = el('span', { title: `${word}: ${duration(value)}`, colour: colour(paint) });
       part.style.flexGrow = String(value);
       return part;
     }));
+  bar.style.width = `${Math.max(1, 100 * sum / whole_s)}%`;
+  return [bar, parts];
+}
+
+/// A bar for each attempt, as long as the attempt was.
+function attemptBars(time) {
+  const attempts = (time.attempts || []).filter((one) => one.epoch > 0), shown = attempts.slice(-MOST_ATTEMPTS);
+  if (attempts.length < 2) return null;
+  const sum = (one) => USES.reduce((all, [name]) => all + (one.seconds[name] || 0), 0), longest = Math.max(...shown.map(sum));
+  return el('details', { class: 'details' }, el('summary', {}, shown.length < attempts.length ? `The last ${shown.length} of ${whole(attempts.length)} attempts` : `Each of ${attempts.length} attempts`),
+    el('table', {}, el('tbody', {}, shown.map((one) => el('tr', {}, el('td', { class: 'n' }, whole(one.epoch)), el('td', {}, `${whole(one.ranks)} ranks`),
+      el('td', { class: 'n' }, duration(sum(one))), el('td', { class: 'w' }, causesBar(one.seconds, longest)[0]))))));
+}
+
+function timePicture(time) {
+  if (!(time.supervised_s > 0)) return null;
+  const [bar, parts] = causesBar(time.seconds, time.supervised_s);
   const rows = parts.map(([value, paint, word]) => el('tr', {}, el('td', {}, key(paint, word)), el('td', { class: 'n' }, duration(value)), el('td', { class: 'n' }, percent(value / time.supervised_s))));
-  const lost = time.lost_steps > 0 ? `${whole(time.lost_steps)} steps were done again` : null;
-  return titled('What the time was spent on', null, el('span', { class: 'now' }, [duration(time.supervised_s), lost].filter(Boolean).join(' · ')), bar, el('table', {}, el('tbody', {}, rows)));
+  const now = [`goodput ${percent(time.goodput)} of ${duration(time.supervised_s)}`, time.lost_steps > 0 && `${whole(time.lost_steps)} steps were done again`,
+    time.seconds.stopped > 0 && `stopped for ${duration(time.seconds.stopped)} more`].filter(Boolean).join(' · ');
+  return titled('What the time was spent on', null, el('span', { class: 'now' }, now), bar, el('table', {}, el('tbody', {}, rows)), attemptBars(time));
 }

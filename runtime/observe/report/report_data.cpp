@@ -93,7 +93,7 @@ OrderedJson facts_json(const RunData& run) {
 }
 
 /// The numbers that a person looks for first.
-OrderedJson summary_json(const RunData& run, const TimeUse& use) {
+OrderedJson summary_json(const RunData& run, const TimeLedger& time) {
   const std::vector<StepRow>& rows = run.steps.rows();
   OrderedJson j;
   double tokens = 0, flops = 0, peak_s = 0, timed_s = 0, best = INFINITY;
@@ -116,8 +116,8 @@ OrderedJson summary_json(const RunData& run, const TimeUse& use) {
   if (!rows.empty()) j["tokens"] = number(rows.back().tokens, 15);
   if (timed_s > 0) j["tokens_per_s"] = number(tokens / timed_s);
   if (peak_s > 0) j["mfu"] = number(flops / peak_s);
-  if (use.supervised_s > 0) j["duration_s"] = number(use.supervised_s, 7);
-  j["goodput"] = number(use.goodput());
+  if (time.supervised_s() > 0) j["duration_s"] = number(time.supervised_s(), 7);
+  j["goodput"] = number(time.goodput());
   if (run.status && is_running(run) && !rows.empty())
     j["eta_s"] = number(double(run.status->total_steps - rows.back().step) * pace_of(rows).mean_s());
   return j;
@@ -129,8 +129,7 @@ OrderedJson run_json(const RunData& run, double now_unix_s, const ReportLimits& 
   if (std::isnan(begin))
     begin = !rows.empty() && std::isfinite(rows.front().unix_s) ? rows.front().unix_s : 0;
   if (begin == 0 && run.identity) begin = run.identity->created_unix_s;
-  const auto sessions = sessions_of(run.happenings, rows, is_running(run) ? now_unix_s : NAN);
-  const TimeUse use = time_use(rows, run.lost, sessions);
+  const TimeLedger time = ledger_of(run.time, is_running(run) ? now_unix_s : NAN);
   OrderedJson j;
   j["id"] = run.id;
   j["name"] = run.job ? run.job->name : run.id;
@@ -144,8 +143,8 @@ OrderedJson run_json(const RunData& run, double now_unix_s, const ReportLimits& 
   j["total_steps"] = run.job ? run.job->schedule.total_steps : 0;
   j["attempts"] = run.status ? run.status->epoch : 0;
   j["begin"] = number(begin, 14);
-  j["summary"] = summary_json(run, use);
-  j["time"] = time_use_json(use);
+  j["summary"] = summary_json(run, time);
+  j["time"] = ledger_json(time);
   j["facts"] = facts_json(run);
   j["notes"] = run.notes;
   j["curves"] = curves_json(run.steps, begin, limits.steps);

@@ -7,9 +7,10 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
-#include "runtime/observe/report/line_follower.h"
 #include "runtime/observe/report/plan_view.h"
 #include "runtime/run/record/known_status.h"
+#include "runtime/run/record/line_follower.h"
+#include "runtime/run/record/time_reader.h"
 
 namespace trainctl::report {
 namespace {
@@ -76,21 +77,27 @@ void RunReader::read_spec() {
 
 void RunReader::read_lines() {
   Files& f = *files_;
-  std::vector<std::string> lost;
-  for (const std::string& name : fs_.list(run_.path))
-    if (name.starts_with("metrics.superseded-")) lost.push_back(name);
+  const std::vector<std::string> lost = given_up_metrics(fs_, run_);
   const bool went_back = !f.metrics.still_there() || lost != f.lost;
   if (went_back) {
     f.metrics.rewind();
     data_.steps = {};
-    data_.lost = {};
+    data_.time.forget_steps();
     for (const std::string& name : lost)
-      LineFollower(fs_, run_.path + "/" + name).read([&](std::string_view line) { data_.lost.take(line); });
+      LineFollower(fs_, run_.path + "/" + name).read([&](std::string_view line) {
+        data_.time.step(step_view(line), false);
+      });
     f.lost = lost;
   }
-  f.metrics.read([&](std::string_view line) { data_.steps.take(line); });
-  if (!f.events.still_there()) f.events.rewind(), data_.happenings = {};
-  f.events.read([&](std::string_view line) { data_.happenings.take(line); });
+  f.metrics.read([&](std::string_view line) {
+    const StepLine step = step_view(line);
+    data_.steps.take(step);
+    data_.time.step(step, true);
+  });
+  if (!f.events.still_there()) f.events.rewind(), data_.happenings = {}, data_.time.forget_events();
+  f.events.read([&](std::string_view line) {
+    if (const Json* event = data_.happenings.take(line)) data_.time.event(*event);
+  });
   if (!parts_.ranks) return;
   if (!f.ranks.still_there() || !f.earlier_ranks.still_there()) {
     f.ranks.rewind(), f.earlier_ranks.rewind();

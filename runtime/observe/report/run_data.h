@@ -15,6 +15,7 @@
 #include "runtime/observe/report/step_rows.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/record/run_status.h"
+#include "runtime/run/record/time_ledger.h"
 
 namespace trainctl::report {
 
@@ -27,7 +28,7 @@ struct RunData {
   std::vector<SpecRow> spec;
   OrderedJson plan;  ///< plan_view; null: there is none
   StepRows steps;
-  LostSteps lost;
+  TimeRecords time;
   RankGrid ranks;
   ExpertMap experts;
   Happenings happenings;

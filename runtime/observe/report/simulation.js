@@ -36,9 +36,8 @@ function simulatedNodes(sim) {
 }
 
 function buildSimulation(sim) {
-  const time = { supervised_s: (sim.wall_ns - sim.time_ns.unsupervised) / 1e9, goodput: sim.goodput };
-  for (const part of ['training', 'evaluation', 'saving', 'lost']) time[part + '_s'] = sim.time_ns[part] / 1e9;
-  time.other_s = ['detecting', 'ending', 'deciding', 'starting', 'first_step'].reduce((sum, part) => sum + sim.time_ns[part], 0) / 1e9;
+  const seconds = Object.fromEntries(Object.entries(sim.time_ns).map(([cause, ns]) => [cause, ns / 1e9]));
+  const time = { supervised_s: sim.wall_ns / 1e9 - seconds.stopped, goodput: sim.goodput, seconds };
   document.getElementById('top').replaceChildren(el('div', { class: 'title' }, el('h1', {}, sim.job + ', simulated'), el('span', { class: 'grow' }), themeButton()),
     el('p', { class: 'muted' }, `${whole(sim.gpus)} GPUs, ${whole(sim.nodes)} nodes and ${whole(sim.spares)} spares; ${duration(sim.wall_ns / 1e9)}; failures of ${sim.fleet}, seed ${sim.seed}. ${percent(sim.effective, 2)} of what a fleet without failures and saves does; ${whole(sim.spares_for_99)} spares are enough for 99 % of the time.`));
   view.axis = 'time';

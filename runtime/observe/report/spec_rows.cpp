@@ -23,9 +23,12 @@ void add_rows(std::vector<SpecRow>& rows, const OrderedJson& value, const std::s
   }
   if (path.empty()) return;
   const auto origin = origins.find(path);
+  // Often secrets.
+  const bool is_hidden = path.starts_with("launcher.env.") || path == "observability.alerts.webhook" ||
+                         path == "observability.alerts.command";
   rows.push_back(
       {.path = path,
-       .value = path.starts_with("launcher.env.") ? "(hidden)" : dump_json(value),
+       .value = is_hidden ? "(hidden)" : dump_json(value),
        .origin = origin != origins.end() && origin->is_string() ? origin->get<std::string>() : ""});
 }
 

@@ -112,6 +112,7 @@ StepRow row_of(const StepLine& line) {
               .step_s = line.step_s,
               .tokens_per_s = line.tokens_per_s,
               .mfu = line.mfu};
+  if (!line.state_digest.empty()) row.state_digest = std::strtoull(line.state_digest.c_str(), nullptr, 16);
   if (line.phases) row.phases = *line.phases;
   for (const double part : {row.phases.experts_s, row.phases.context_s})
     if (std::isfinite(part)) row.phases.communication_s -= part;
@@ -125,8 +126,7 @@ StepRow row_of(const StepLine& line) {
   return row;
 }
 
-void StepRows::take(std::string_view text) {
-  const StepLine line = step_view(text);
+void StepRows::take(const StepLine& line) {
   const StepRow row = row_of(line);
   if (row.step <= 0) {
     ++damaged_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -41,6 +42,7 @@ struct StepRow {
   double step_s = kAbsent, tokens_per_s = kAbsent, mfu = kAbsent;
   double compute_median_s = kAbsent, compute_max_s = kAbsent, peak_memory_bytes = kAbsent;
   int compute_max_rank = -1;
+  std::optional<uint64_t> state_digest;
   Phases phases = Phases::none();  ///< communication_s without its two parts, so that their sum is the step
   /// Of an evaluation or a save; 0 where the line does not say it.
   double phase_or_zero(double Phases::*phase) const {
@@ -61,7 +63,8 @@ struct ScoredStep {
 class StepRows {
  public:
   /// A step that is not after the last one replaces it and all later ones.
-  void take(std::string_view line);
+  void take(const StepLine& line);
+  void take(std::string_view line) { take(step_view(line)); }
   const std::vector<StepRow>& rows() const { return rows_; }
   int64_t replaced() const { return replaced_; }  ///< steps that a later line computed again
   int64_t damaged() const { return damaged_; }    ///< lines that are no step

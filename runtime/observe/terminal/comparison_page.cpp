@@ -24,9 +24,6 @@ using report::StepRow;
 constexpr int kPageLabel = 12;
 constexpr const char *kRed = "\033[31m", *kGreen = "\033[32m";
 
-/// The shortest decimals that name the number, so that those of two numbers differ if the numbers do.
-std::string exact(double value) { return fmt::format("{}", value); }
-
 /// "4, 8 and 12"; of many the first and the last.
 std::string steps_text(const std::vector<int64_t>& steps) {
   if (steps.size() > 6) return fmt::format("{}, {}, {}, ..., {}", steps[0], steps[1], steps[2], steps.back());
@@ -52,7 +49,7 @@ std::vector<std::string> bits_lines(const RunComparison& c) {
                                          count_of(c.common_steps, "step"), c.first_step, c.last_step);
     if (const auto& d = c.first_difference) {
       lines.push_back(
-          fmt::format("different from step {} on: {} {} / {}", d->step, d->name, exact(d->a), exact(d->b)));
+          fmt::format("different from step {} on: {} {} / {}", d->step, d->name, d->text_a(), d->text_b()));
       if (const auto& most = c.largest_of_losses)
         lines.push_back(fmt::format("the losses differ most at step {}: by {:.3g}", most->step,
                                     std::abs(most->a - most->b)));
@@ -61,6 +58,9 @@ std::vector<std::string> bits_lines(const RunComparison& c) {
     } else {
       lines.push_back("identical, bit for bit: " + what);
     }
+    if (c.equal_digests > 0)
+      lines.push_back(fmt::format("identical: the digest of the whole state after {}",
+                                  count_of(c.equal_digests, "step")));
   } else {
     lines.push_back("the runs have no step in common");
   }
@@ -307,9 +307,12 @@ std::string render_comparison(const std::vector<const RunData*>& runs, double no
 OrderedJson comparison_json(const RunData& a, const RunData& b, const RunComparison& c, double now_unix_s) {
   const auto difference = [](const std::optional<StepDifference>& d) -> OrderedJson {
     if (!d) return {};
-    return {{"step", d->step},
-            {"number", d->name},
-            {"values", {report::number(d->a, 17), report::number(d->b, 17)}}};
+    OrderedJson json = {{"step", d->step},
+                        {"number", d->name},
+                        {"values", {report::number(d->a, 17), report::number(d->b, 17)}}};
+    if (d->digests) json["values"] = {OrderedJson(), OrderedJson()};
+    if (d->digests) json["digests"] = {d->text_a(), d->text_b()};
+    return json;
   };
   OrderedJson data = data_of({&a, &b}, now_unix_s), runs = OrderedJson::array();
   for (const OrderedJson& run : data["runs"])
@@ -338,6 +341,7 @@ OrderedJson comparison_json(const RunData& a, const RunData& b, const RunCompari
             {"first", c.first_step},
             {"last", c.last_step},
             {"equal", c.equal_steps},
+            {"equal_digests", c.equal_digests},
             {"only", {c.only_a, c.only_b}},
             {"first_difference", difference(c.first_difference)},
             {"largest_difference_of_loss", difference(c.largest_of_losses)}}},

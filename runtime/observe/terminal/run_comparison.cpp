@@ -1,10 +1,13 @@
 #include "runtime/observe/terminal/run_comparison.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <map>
 
+#include "runtime/base/hash.h"
 #include "runtime/base/record.h"
 #include "runtime/run/record/events.h"
 
@@ -50,10 +53,26 @@ void compare_step(const StepRow& a, const StepRow& b, RunComparison& result) {
       result.first_difference = {a.step, number.name, a.*number.value, b.*number.value};
     return;
   }
+  if (a.state_digest && b.state_digest) {
+    if (*a.state_digest != *b.state_digest) {
+      if (!result.first_difference)
+        result.first_difference = {
+            .step = a.step, .name = "state_digest", .digests = {{*a.state_digest, *b.state_digest}}};
+      return;
+    }
+    ++result.equal_digests;
+  }
   ++result.equal_steps;
 }
 
+std::string text_of(const StepDifference& d, size_t side, double value) {
+  return d.digests ? hex64((*d.digests)[side]) : fmt::format("{}", value);
+}
+
 }  // namespace
+
+std::string StepDifference::text_a() const { return text_of(*this, 0, a); }
+std::string StepDifference::text_b() const { return text_of(*this, 1, b); }
 
 const std::vector<ComparedNumber>& compared_numbers() {
   static const std::vector<ComparedNumber> numbers = {{"loss", &StepRow::loss},

@@ -1,6 +1,7 @@
 // The comparison of runs: what differs in their specs, and whether they computed the same bits as the first.
 // Pure.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,9 @@ struct StepDifference {
   int64_t step = 0;
   const char* name = "";
   double a = 0, b = 0;
+  std::optional<std::array<uint64_t, 2>> digests;  ///< of the states, in place of a and b
+  std::string text_a() const;                      ///< the shortest text that differs where the values do
+  std::string text_b() const;
 };
 
 struct RunComparison {
@@ -31,6 +35,7 @@ struct RunComparison {
   int64_t only_a = 0, only_b = 0;                   ///< steps that one run has
   std::optional<StepDifference> first_difference;   ///< the first number of the first step that differs
   std::optional<StepDifference> largest_of_losses;  ///< the largest difference of two finite losses
+  int64_t equal_digests = 0;  ///< steps whose states both runs digested, to the same number
   // Root hashes, which are equal where every byte of the state is; recorded when a checkpoint was published.
   std::vector<int64_t> equal_checkpoints, different_checkpoints;  ///< steps, ascending
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/base/problem.h"
-#include "runtime/observe/report/line_follower.h"
+#include "runtime/run/record/line_follower.h"
 #include "runtime/run/record/run_directory.h"
 
 namespace trainctl::terminal {
@@ -50,7 +50,7 @@ class RunLogs {
  private:
   struct Source {
     LogLine form;
-    report::LineFollower follower;
+    LineFollower follower;
     double unix_s = 0;
   };
   void find_sources();
@@ -63,7 +63,7 @@ class RunLogs {
   const RunDirectory run_;
   const LogSelection selection_;
   std::map<std::string, Source> sources_;  ///< by path
-  report::LineFollower events_;
+  LineFollower events_;
   std::set<std::pair<int, uint64_t>> records_;  ///< rank and epoch of the crash records that were read
   std::set<std::string> kept_records_;          ///< paths of those in the folders of failures
 };

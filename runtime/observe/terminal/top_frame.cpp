@@ -65,8 +65,7 @@ TopFrame top_frame(const RunData& run, report::RankColumn ranks, double now_unix
   const std::vector<StepRow>& rows = run.steps.rows();
   take_rows(rows, frame);
   const bool goes_on = run.supervised && run.status && !run.status->ended();
-  const auto sessions = report::sessions_of(run.happenings, rows, goes_on ? now_unix_s : NAN);
-  frame.goodput = report::time_use(rows, run.lost, sessions).goodput();
+  frame.goodput = ledger_of(run.time, goes_on ? now_unix_s : NAN).goodput();
   if (goes_on) frame.left_s = double(frame.status.total_steps - frame.status.step) * frame.step_s;
   if (run.job) frame.stages = run.job->parallelism.pipeline;
   if (run.identity) frame.numerics = run.identity->numerics;

@@ -11,6 +11,8 @@ namespace trainctl::trace {
 std::string_view peers_of_group(std::string_view group) {
   // Names are made by make_mesh_communicators and make_edges; longer beginnings come first.
   static constexpr std::pair<std::string_view, std::string_view> kBeginnings[] = {
+      {"gathers of the expert data group", "gradients of experts"},
+      {"gathers of the dp group", "data"},
       {"expert data group", "gradients of experts"},
       {"expert group", "experts"},
       {"cp group", "context"},

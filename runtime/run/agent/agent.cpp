@@ -99,7 +99,9 @@ class Agent {
         machine_({.run_directory = options.run_directory,
                   .host = host_name(),
                   .memory_for = [this](uint64_t epoch,
-                                       const wire::StartOrder& order) { return memory_for(epoch, order); }},
+                                       const wire::StartOrder& order) { return memory_for(epoch, order); },
+                  .leave_rings = [this](const std::string& name,
+                                        std::string&& text) { return leave_rings(name, std::move(text)); }},
                  clock_, [this](Message&& message) { tell(std::move(message)); }),
         pieces_(options.run_directory, options.name),
         node_(options_),
@@ -121,6 +123,17 @@ class Agent {
   }
 
  private:
+  /// For the verdict on a failed attempt.
+  std::future<void> leave_rings(const std::string& name, std::string&& text) {
+    return files_.begin([path = options_.run_directory + "/failures/" + name, text = std::move(text)] {
+      try {
+        real_file_system().replace_text(path, text);
+      } catch (const Error&) {
+        // A verdict without the rings of this node.
+      }
+    });
+  }
+
   void turn() {
     std::vector<pollfd> fds = {{.fd = termination_.fd(), .events = POLLIN, .revents = 0}};
     link_.add_to(fds);

@@ -95,6 +95,8 @@ void EpochProcesses::begin_to_kill() {
 std::optional<int> EpochProcesses::kill_step() {
   const double now_s = clock_.monotonic_s();
   if (!killing_s_ || now_s < next_kill_s_) return std::nullopt;
+  // The limit counts from the first kill: this process may have been stopped before it.
+  if (next_kill_s_ == 0) killing_s_ = now_s;
   // A process may have been starting while the others were killed: until none is left.
   const int left = kill_marked();
   next_kill_s_ = now_s + kKillIntervalS;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -10,11 +11,20 @@
 #include "runtime/run/agent/remote_starts.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/run/wire/fence_shares.h"
+#include "runtime/run/wire/flight_ring.h"
 
 namespace trainctl {
 
 using wire::Kind;
 using wire::Message;
+
+namespace {
+
+/// A busy disk takes the rings of a failed epoch sooner.
+constexpr double kRingsLimitS = 2;
+constexpr double kRingsLookS = 0.005;
+
+}  // namespace
 
 /// What runs here for one epoch.
 struct LocalMachine::Epoch {
@@ -33,6 +43,10 @@ struct LocalMachine::Epoch {
   std::optional<RemoteStarts> remotes;  ///< where mpirun runs
   FenceShares fences;
   bool pmix_begun = false;
+  /// The processes that the kill has left; their rings are being written.
+  std::optional<int> left;
+  std::future<void> rings;
+  double rings_until_s = 0, rings_look_s = 0;
 };
 
 LocalMachine::LocalMachine(Options options, Clock& clock, MachineEvents events)
@@ -61,6 +75,7 @@ void LocalMachine::order(const Message& message) {
     if (message.kind == Kind::kill) events_({.kind = Kind::gone, .epoch = message.epoch});
     return;
   }
+  if (epoch_->left) return;  // it is over, and says so when its rings are written
   switch (message.kind) {
     case Kind::rank: return epoch_->ranks->send(message.rank, message.payload);
     case Kind::fence:
@@ -170,7 +185,8 @@ void LocalMachine::add_to(std::vector<pollfd>& fds) const {
 }
 
 double LocalMachine::deadline_s() const {
-  return epoch_ ? epoch_->processes->deadline_s() : std::numeric_limits<double>::infinity();
+  if (!epoch_) return std::numeric_limits<double>::infinity();
+  return epoch_->left ? epoch_->rings_look_s : epoch_->processes->deadline_s();
 }
 
 void LocalMachine::serve() {
@@ -216,18 +232,40 @@ void LocalMachine::reap_strangers() {
 
 void LocalMachine::kill_all() {
   if (!epoch_) return;
+  epoch_->ranks->before_kill();
   epoch_->processes->begin_to_kill();
   go_on_killing();
 }
 
 void LocalMachine::go_on_killing() {
-  const std::optional<int> left = epoch_ ? epoch_->processes->kill_step() : std::nullopt;
-  if (!left) return;
-  ENSURE(!epoch_->pmix_begun || pmix_);
-  if (epoch_->pmix_begun) pmix_->end();
-  const uint64_t number = epoch_->number;
+  if (!epoch_) return;
+  Epoch& e = *epoch_;
+  const double now_s = clock_.monotonic_s();
+  if (!e.left) {
+    e.left = e.processes->kill_step();
+    if (!e.left) return;
+    ENSURE(!e.pmix_begun || pmix_);
+    if (e.pmix_begun) pmix_->end();
+    e.rings = leave_rings();
+    e.rings_until_s = now_s + kRingsLimitS;
+  }
+  // The supervisor reads them when it hears that the epoch is gone.
+  if (e.rings.valid() && e.rings.wait_for(std::chrono::seconds(0)) != std::future_status::ready &&
+      now_s < e.rings_until_s) {
+    e.rings_look_s = now_s + kRingsLookS;
+    return;
+  }
+  const uint64_t number = e.number;
+  const int left = *e.left;
   epoch_.reset();
-  events_({.kind = Kind::gone, .epoch = number, .number = *left});
+  events_({.kind = Kind::gone, .epoch = number, .number = left});
+}
+
+std::future<void> LocalMachine::leave_rings() const {
+  if (!options_.leave_rings || !epoch_->ranks->has_failed()) return {};
+  const std::vector<FlightLog> logs = epoch_->ranks->flights(epoch_->number, options_.host);
+  if (logs.empty()) return {};
+  return options_.leave_rings(flight_file_name(logs.front().rank), flight_text(logs));
 }
 
 std::vector<wire::RankDigest> LocalMachine::digests() const {

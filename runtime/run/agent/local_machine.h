@@ -9,6 +9,7 @@
 
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,10 @@ class LocalMachine final : public Machine {
     /// Called before an epoch's ranks start, when none of an older one is left. Returns the MemoryFolder for
     /// them; "": they have none. May be empty.
     std::function<std::string(uint64_t epoch, const wire::StartOrder&)> memory_for = {};
+    /// Called with the rings of the ranks here when an epoch in which one failed is over, before they are
+    /// removed: the name of a file in the folder of failures, and its text. The epoch is reported gone when
+    /// the result is there, or two seconds later. May be empty, and so may the result.
+    std::function<std::future<void>(const std::string& name, std::string&& text)> leave_rings = {};
   };
   /// `clock`, and all that `events` refers to, must outlive this object.
   LocalMachine(Options options, Clock& clock, MachineEvents events);
@@ -68,6 +73,7 @@ class LocalMachine final : public Machine {
   void take_from_pmix();
   void reap_strangers();
   void go_on_killing();
+  std::future<void> leave_rings() const;
   void emit(wire::Message&& message);
 
   Options options_;

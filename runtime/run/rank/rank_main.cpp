@@ -182,7 +182,9 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .matmul_flops_per_s = attempt.matmul_flops_per_s,
           .saves = attempt.saves,
           .nodes = std::move(nodes),
-          .data_record = fs.exists(run.file("data.json")) ? fs.read_text(run.file("data.json")) : ""};
+          .data_record = fs.exists(run.file("data.json")) ? fs.read_text(run.file("data.json")) : "",
+          .remedies = attempt.remedies,
+          .disputes = attempt.disputes};
 }
 
 /// `control` is the caller's, so that unwinding does not close the connection before the crash record is
@@ -206,9 +208,10 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   limit_heaps(job.job.parallelism.threads_per_rank + 1);
   // Before threads are started: they inherit it.
   const std::string local_ranks = variable("OMPI_COMM_WORLD_LOCAL_SIZE");
-  if (job.job.launcher.bind && !local_ranks.empty())
-    if (const std::string cores = bind_rank(local_rank_from_environment(), std::atoi(local_ranks.c_str()),
-                                            job.job.parallelism.threads_per_rank);
+  if (const int count = std::atoi(local_ranks.c_str()); job.job.launcher.bind && count > 0)
+    if (const std::string cores =
+            bind_rank(local_rank_from_environment(), count, job.job.parallelism.threads_per_rank,
+                      gpus_of_ranks(job.job, device_kind(job.job), count));
         !cores.empty())
       fmt::print("bound to cores {}\n", cores);
   control = connect_control(variable(kAgentVariable), variable(kTokenVariable), rank,
@@ -295,8 +298,8 @@ int rank_main(const std::string& run_directory) {
     return exit_status(ErrorCode::kLauncher);
   }
   note_activity_on_board(variable(kBoardVariable), rank);
-  const auto stop = StopAt::parse(variable(kStopAtVariable));
-  if (stop && stop->rank == rank && attempt.epoch == 1) stop_at(*stop);
+  const auto stop = StopAt::parse(variable(kStopAtVariable), attempt.epoch);
+  if (stop && stop->rank == rank) stop_at(*stop);
   const CrashRecord record{.rank = rank, .epoch = attempt.epoch};
   Exhaustion exhaustion(fs, directory, record);
   g_exhaustion = &exhaustion;

@@ -12,6 +12,7 @@
 #include "runtime/base/named_ranges.h"
 #include "runtime/base/record.h"
 #include "runtime/run/wire/activity_board.h"
+#include "runtime/run/wire/flight_ring.h"
 
 namespace trainctl {
 namespace {
@@ -44,6 +45,7 @@ std::array<struct sigaction, kCrashSignals.size()> g_before;
 
 ActivitySlot g_activity, g_device_activity;
 std::unique_ptr<ActivityBoard> g_board;
+std::unique_ptr<FlightRing> g_ring;
 int g_board_rank = -1;
 std::optional<StopAt> g_stop_at;
 
@@ -153,6 +155,7 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
 void note_activity(const Activity& activity) {
   g_activity.write(activity);
   if (g_board) g_board->write(g_board_rank, activity);
+  if (g_ring) g_ring->note(activity);
   if (g_stop_at && g_stop_at->matches(activity)) {
     g_stop_at.reset();
     ::kill(::getpid(), SIGSTOP);
@@ -168,6 +171,7 @@ void stop_at(const StopAt& when) { g_stop_at = when; }
 
 void note_activity_on_board(const std::string& path, int rank) {
   g_board = path.empty() ? nullptr : ActivityBoard::open(path);
+  g_ring = path.empty() ? nullptr : FlightRing::create(FlightRing::path_of(path, rank), rank);
   g_board_rank = rank;
 }
 

@@ -55,7 +55,7 @@ std::optional<CrashRecord> read_crash_record(FileSystem& fs, const std::string& 
 /// which expects no handlers.
 void install_crash_handlers(const std::string& run_directory, int rank, uint64_t epoch);
 /// Makes note_activity and note_device_activity also write to this rank's slots of the ActivityBoard in the
-/// file `path`. "" or a missing file: no board.
+/// file `path`, and note_activity to a FlightRing near it. "" or a missing file: no board, no ring.
 void note_activity_on_board(const std::string& path, int rank);
 /// Stores `activity` for the signal handlers, the heartbeat and (on the board) the node's agent. Cheap: no
 /// system call. One thread calls it.

@@ -2,6 +2,7 @@
 // events.jsonl.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct StartEvent {
   std::string checkpoint;  ///< its folder; "" for tier memory
   std::string numerics;
   int64_t superseded_steps = 0;
+  /// How long no attempt ran because nodes or storage were waited for; nullopt: an older version wrote this.
+  std::optional<double> waited_s;
   static void fields(auto& f, auto& r) {
     f("epoch", r.epoch);
     f.when(!r.tier.empty(), "tier", r.tier);
@@ -29,6 +32,7 @@ struct StartEvent {
     f.later("checkpoint", r.checkpoint);
     f.later("numerics", r.numerics);
     f.later("superseded_steps", r.superseded_steps);
+    f.maybe("waited_s", r.waited_s);
   }
 };
 
@@ -57,11 +61,13 @@ struct EndEvent {
   int64_t step = 0;
   int exit_code = 1;
   std::string reason;
+  std::optional<double> waited_s;  ///< as StartEvent has it, after the last attempt
   static void fields(auto& f, auto& r) {
     f("state", r.state);
     f.later("step", r.step);
     f("exit_code", r.exit_code);
     f.later("reason", r.reason);
+    f.maybe("waited_s", r.waited_s);
   }
 };
 

@@ -8,6 +8,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/record.h"
 #include "runtime/run/record/journal.h"
+#include "runtime/run/wire/flight_ring.h"
 #include "runtime/run/wire/stream.h"
 
 namespace trainctl {
@@ -173,7 +174,7 @@ std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::
   const std::string folder = fmt::format("{}/{}", failures, n);
   fs.make_directory(folder);
   for (const std::string& name : fs.list(failures))
-    if (name.starts_with("rank-") && name.ends_with(".json"))
+    if ((name.starts_with("rank-") && name.ends_with(".json")) || name.ends_with(kFlightSuffix))
       fs.rename(failures + "/" + name, folder + "/" + name);
   const auto keep_tail = [&](const std::string& log, const std::string& as) {
     const std::string text = tail_of(log, kLogLines);

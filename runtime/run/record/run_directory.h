@@ -19,6 +19,8 @@
 #include "runtime/base/record_fields.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/spec/parse.h"
+#include "runtime/train/control/remedies.h"
+#include "runtime/train/control/replica_dispute.h"
 #include "runtime/train/save/save_interval.h"
 
 namespace trainctl {
@@ -130,6 +132,8 @@ struct AttemptFile {
   /// The first epoch, and those that no later one went back behind; ascending. What an older epoch kept of
   /// later steps is no part of the run any more.
   std::vector<Beginning> beginnings;
+  Remedies remedies;  ///< what was decided about the run's loss: samples left out, a lower rate
+  std::vector<ReplicaDispute> disputes;  ///< of replicas, which are settled when their step is computed again
   std::string to_json() const;
   static AttemptFile from_json(const std::string& text);
   static void fields(auto& f, auto& r) {
@@ -152,6 +156,8 @@ struct AttemptFile {
     f.later("shared_memory_folder", r.shared_memory_folder);
     f.maybe("memory", r.memory);
     f.when(!r.beginnings.empty(), "beginnings", r.beginnings);
+    f.when(!r.remedies.empty(), "remedies", r.remedies);
+    f.when(!r.disputes.empty(), "disputes", r.disputes);
   }
 };
 
@@ -227,8 +233,8 @@ std::optional<SupervisorPlace> supervisor_place(FileSystem& fs, const RunDirecto
 /// The pid of the supervisor if it runs on this machine.
 std::optional<int> supervisor_of(FileSystem& fs, const RunDirectory& run);
 
-/// Moves the crash records into the new folder failures/<n>/ (n counts from 1), adds verdict.json and the
-/// ends of the logs of `rank` (-1: none), rank 0 and mpirun, and returns the folder.
+/// Moves the crash records and rings into the new folder failures/<n>/ (n counts from 1), adds verdict.json
+/// and the ends of the logs of `rank` (-1: none), rank 0 and mpirun, and returns the folder.
 std::string collect_failure(FileSystem& fs, const RunDirectory& run, const std::string& verdict_json, int rank,
                             int ranks);
 

@@ -113,6 +113,8 @@ struct RunStatus {
   std::string lineage_json = "[]";    ///< see runtime/spec/lineage.h
   std::string reason;                 ///< why the run ended, or restarted last
   std::string advice;                 ///< the next command for the user
+  std::string loss_trouble;           ///< the newest that the loss monitor found, one sentence; "": none
+  int64_t rollbacks = 0, skipped_samples = 0;  ///< of the run, for its loss
   std::vector<SaveInterval> save_intervals;  ///< the newest of each tier; empty: none is known yet
   std::vector<NodeStatus> nodes;  ///< empty: the run uses this machine alone
   std::vector<RankStatus> ranks;
@@ -154,6 +156,9 @@ struct RunStatus {
     f.later("lineage", as_json(r.lineage_json));
     f("reason", r.reason);
     f("advice", r.advice);
+    f.when(!r.loss_trouble.empty(), "loss_trouble", r.loss_trouble);
+    f.when(r.rollbacks > 0, "rollbacks", r.rollbacks);
+    f.when(r.skipped_samples > 0, "skipped_samples", r.skipped_samples);
     f.when(!r.save_intervals.empty(), "save_intervals", r.save_intervals);
     f.later("nodes", r.nodes);
   }

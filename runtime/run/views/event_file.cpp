@@ -92,6 +92,7 @@ std::vector<Scalar> scalars_of(const StepLine& line) {
     scalars.push_back({"tasks_by_sums/" + task.name, task.accuracy_of_sums});
   }
   add("optim/lr", line.lr);
+  if (!std::isnan(line.loss_scale)) add("optim/loss_scale", line.loss_scale);
   add("data/tokens", double(line.tokens));
   add("perf/step_s", line.step_s);
   add("perf/tokens_per_s", line.tokens_per_s);
@@ -105,6 +106,7 @@ std::vector<Scalar> scalars_of(const StepLine& line) {
   if (line.ranks && line.ranks->peak_memory_bytes)
     add("mem/peak_gib", double(line.ranks->peak_memory_bytes->max) / double(1 << 30));
   if (line.skipped_steps > 0) add("ft/skipped_steps", double(line.skipped_steps));
+  if (line.overflows > 0) add("optim/overflows", double(line.overflows));
   return scalars;
 }
 

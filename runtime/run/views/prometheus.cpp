@@ -80,9 +80,13 @@ void add_state(Page& page, const RunStatus& s) {
 
 void add_step(Page& page, const StepLine& line) {
   page.counter("trainctl_tokens_total", "Tokens that the run was trained on.", double(line.tokens));
-  page.counter("trainctl_skipped_steps_total",
-               "Steps that changed no weights: loss or gradient norm not finite, or no target.",
-               double(line.skipped_steps));
+  page.counter(
+      "trainctl_skipped_steps_total",
+      "Steps that changed no weights, but for overflows: loss or gradient norm not finite, or no target.",
+      double(line.skipped_steps));
+  if (!std::isnan(line.loss_scale))
+    page.counter("trainctl_overflows_total",
+                 "Steps in f16 that changed no weights and halved the loss scale.", double(line.overflows));
   page.gauge("trainctl_loss", "Training loss of the last step.", line.loss);
   page.gauge("trainctl_grad_norm", "Norm of the gradients of the last step.", line.grad_norm);
   if (line.val_loss) page.gauge("trainctl_validation_loss", "Of the last step.", *line.val_loss);
@@ -96,6 +100,7 @@ void add_step(Page& page, const StepLine& line) {
   tasks("trainctl_task_accuracy_of_sums_ratio", "After the last step, by likelihoods of whole endings.",
         &TaskScore::accuracy_of_sums);
   page.known("trainctl_learning_rate", "Of the last step.", line.lr);
+  page.known("trainctl_loss_scale", "Of the gradients of the last step, in f16.", line.loss_scale);
   page.known("trainctl_step_seconds", "Time of the last step.", line.step_s);
   page.known("trainctl_tokens_per_second", "Of the last step.", line.tokens_per_s);
   page.known("trainctl_mfu_ratio", "Model FLOPs over the peak of the devices, in the last step.", line.mfu);
@@ -143,14 +148,28 @@ void add_nodes(Page& page, const RunStatus& s) {
                 })));
 }
 
+/// Gauges: steps that count become steps done again where the run goes back.
+void add_time(Page& page, const TimeLedger& time) {
+  const auto family = [&](const char* name, const char* help, const ByCause<double>& seconds) {
+    page.family(name, "gauge", help);
+    for (size_t i = 0; i < kTimeCauses; ++i)
+      page.sample("cause", word_of(TimeCause(i)), seconds[TimeCause(i)]);
+  };
+  family("trainctl_time_seconds", "Wall time of the run by what it was spent on.", time.seconds());
+  family("trainctl_rank_seconds", "The same, times the ranks.", time.rank_seconds());
+  page.known("trainctl_goodput_ratio", "Share of the supervised time that went into steps that count.",
+             time.goodput());
+}
+
 }  // namespace
 
-std::string prometheus_text(const RunStatus& s) {
+std::string prometheus_text(const RunStatus& s, const TimeLedger* time) {
   Page page(s.run_id);
   add_state(page, s);
   if (s.last_step.step > 0) add_step(page, s.last_step);
   add_checkpoints(page, s);
   add_nodes(page, s);
+  if (time) add_time(page, *time);
   return page.take();
 }
 

@@ -84,7 +84,7 @@ struct JsonForm<ckpt::Tensor> {
   static Json to(const ckpt::Tensor& t) { return {t.name, int(t.role), int(t.dtype), t.shape}; }
   static void read(const Json& j, ckpt::Tensor& t) {
     const int role = j.at(1), dtype = j.at(2);
-    constexpr int kLastRole = int(std::size(Words<ckpt::Role>::list)) - 1, kLastType = int(DType::u8);
+    constexpr int kLastRole = int(std::size(Words<ckpt::Role>::list)) - 1, kLastType = int(DType::f16);
     if (role < 0 || role > kLastRole || dtype < 0 || dtype > kLastType)
       throw BadRecord(fmt::format("a tensor of role {} and type {}", role, dtype));
     t = {j.at(0), ckpt::Role(role), DType(dtype), j.at(3)};

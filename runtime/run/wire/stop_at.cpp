@@ -8,9 +8,14 @@
 
 namespace trainctl {
 
-std::optional<StopAt> StopAt::parse(const std::string& text) {
-  if (text.empty()) return std::nullopt;
+std::optional<StopAt> StopAt::parse(const std::string& text, uint64_t epoch) {
   std::string_view rest = text;
+  for (; epoch > 1 && !rest.empty(); --epoch) {
+    const size_t end = std::min(rest.find(';'), rest.size());
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  rest = rest.substr(0, rest.find(';'));
+  if (rest.empty()) return std::nullopt;
   const auto next = [&rest] {
     const size_t end = std::min(rest.find(':'), rest.size());
     const std::string_view part = rest.substr(0, end);

@@ -1,7 +1,8 @@
-// A hook for tests of supervision: in the first epoch, one rank sends itself SIGSTOP at a chosen point of the
-// run. So a test reaches that point reliably. The hook is off unless the variable is in the rank's
-// environment.
+// A hook for tests of supervision: in each of the first epochs, one rank sends itself SIGSTOP at a chosen
+// point of the run. So a test reaches that point reliably. The hook is off unless the variable is in the
+// rank's environment.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -10,7 +11,8 @@
 namespace trainctl {
 
 /// TRAINCTL_STOP_AT=RANK:PHASE[:STEP[:WAIT]], e.g. "1:loading", "0:forward:3", "2:forward:3:tp group" or
-/// "1:starting::MPI_Init".
+/// "1:starting::MPI_Init". Several, with ";" between them, are for the epochs 1, 2 and so on; an empty one
+/// stops no rank.
 inline constexpr const char* kStopAtVariable = "TRAINCTL_STOP_AT";
 inline constexpr const char* kInProgress = "progress";
 
@@ -23,8 +25,8 @@ struct StopAt {
   /// communicator or operation whose name begins with this text.
   std::string wait;
 
-  /// nullopt if `text` is empty. Error(kUsage) if it does not have the form above.
-  static std::optional<StopAt> parse(const std::string& text);
+  /// What `text` says of that epoch; nullopt: nothing. Error(kUsage) if that does not have the form above.
+  static std::optional<StopAt> parse(const std::string& text, uint64_t epoch);
   bool matches(const Activity& activity) const;
 };
 

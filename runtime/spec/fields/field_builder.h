@@ -19,7 +19,7 @@ void assign(T& target, const Setting& setting, const Field& field) {
   } else if constexpr (std::is_same_v<T, DType> || std::is_same_v<T, std::optional<DType>>) {
     const std::string& word = std::get<std::string>(setting);
     const std::string name = word == "uint16" ? "u16" : word == "uint32" ? "u32" : word;
-    for (DType d : {DType::f32, DType::bf16, DType::u16, DType::u32})
+    for (DType d : {DType::f32, DType::bf16, DType::f16, DType::u16, DType::u32})
       if (name == trainctl::name_of(d)) target = d;
   } else if constexpr (std::is_same_v<T, bool>) {
     target = std::get<bool>(setting);
@@ -125,7 +125,7 @@ class Declare {
   Declare& above(double min) { return self().min = min, self().above_min = true, *this; }
   Declare& upto(double max) { return self().max = max, *this; }
   Declare& alias(std::string spelling, std::string meaning) {
-    return self().alias = {std::move(spelling), std::move(meaning)}, *this;
+    return self().aliases.emplace_back(std::move(spelling), std::move(meaning)), *this;
   }
   Declare& fallback(Setting setting) { return self().fallback = std::move(setting), *this; }
   Declare& fallback_text(std::string words) { return self().fallback_text = std::move(words), *this; }
@@ -174,8 +174,13 @@ class DeclareSection {
         prefix_(path.empty() ? "" : path + "."),
         part_(of_word<SpecPart>(path.substr(0, path.find('.'))).value()),
         change_(change) {
-    if (!text.empty()) sections.push_back({std::move(path), std::move(text)});
+    if (text.empty()) return;
+    sections.push_back({std::move(path), std::move(text)});
+    section_ = sections.size() - 1;
+    sections_ = &sections;
   }
+  /// A text in place of the section is the value of its field `leaf`.
+  void word_is(const std::string& leaf) { sections_->at(section_).word_field = leaf; }
   Declare field(Type type, const std::string& leaf, std::string text,
                 std::vector<std::string> choices = {}) {
     Field f;
@@ -208,6 +213,8 @@ class DeclareSection {
   std::string prefix_;
   SpecPart part_;
   Change change_;
+  std::vector<Section>* sections_ = nullptr;  // where this one is declared
+  size_t section_ = 0;
 };
 
 // The parts of the table, one per file.
@@ -224,6 +231,7 @@ void declare_sharing(DeclareSection& parallel);                                 
 void declare_role_factors(std::vector<Field>& table, std::vector<Section>& sections);  // of the same
 void declare_checkpoints(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_operation
 void declare_operation(std::vector<Field>& table, std::vector<Section>& sections);
+void declare_watch(std::vector<Field>& table, std::vector<Section>& sections);  // of declare_operation
 void declare_slurm(std::vector<Field>& table, std::vector<Section>& sections);
 
 }  // namespace trainctl::spec

@@ -86,6 +86,7 @@ const char* path_rule(Names names) {
     case Names::file_or_bytes:
       return "a file is relative to the folder of the file it is written in; with --set, to the current folder";
     case Names::program:
+    case Names::command:
       return "a path with `/` is relative to the folder of the file it is written in; a bare name is found on PATH";
   }
   return "?";

@@ -33,7 +33,8 @@ std::string json_of(const Setting& setting);
 
 /// Whether a text names a file or folder. A relative path is relative to the folder of the spec file in which
 /// it is written, or to the current folder if it is given with --set or in the environment.
-enum class Names { no_file, file, file_or_bytes, program };
+/// command: the first of several texts names a program, the others are its arguments.
+enum class Names { no_file, file, file_or_bytes, program, command };
 /// This rule as text for `explain` and the schema; "" for `no_file`.
 const char* path_rule(Names names);
 
@@ -51,8 +52,8 @@ struct Field {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   bool above_min = false;            ///< the value must be greater than min, not equal
   std::vector<std::string> choices;  ///< legal values of a choice or of the entries of a text list
-  std::optional<std::pair<std::string, std::string>>
-      alias;                        ///< another spelling of a choice: {"fp32", "f32"}
+  /// Other spellings of choices: {"fp32", "f32"}.
+  std::vector<std::pair<std::string, std::string>> aliases;
   std::optional<Setting> fallback;  ///< default
   std::string fallback_text;        ///< the default as text, if it depends on other fields
   bool required = false, accepts_auto = false, identifier = false;
@@ -87,6 +88,8 @@ struct Field {
 
 struct Section {
   std::string path, text;
+  std::string word_field =
+      {};  ///< a text in place of the object is the value of this field of it; "": none may be
 };
 
 const std::vector<Field>& fields();

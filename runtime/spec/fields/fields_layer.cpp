@@ -82,14 +82,22 @@ void declare_attention(DeclareSection& layer) {
       .example("0.0625");
 }
 
+/// "`gelu` (by tanh), `gelu_erf`"
+std::string activations_text(bool gated) {
+  std::string text;
+  for (const kernels::FfnActivationRow& row : kernels::kFfnActivations) {
+    if (row.is_gated() != gated) continue;
+    text += fmt::format("{}`{}`", text.empty() ? "" : ", ", row.word);
+    if (!row.meaning.empty()) text += fmt::format(" ({})", row.meaning);
+  }
+  return text;
+}
+
 void declare_ffn(DeclareSection& layer) {
   layer
       .choice("activation", words_of<FfnActivation>(),
-              "Of the feed-forward part. `gelu` (by tanh), `gelu_erf`, `relu2` (max(x, 0) squared), `silu`; "
-              "gated, with "
-              "a gate of the same width: `swiglu`, `geglu` (by tanh), `geglu_erf`, `swiglu_clamped` "
-              "(gpt-oss: (u + 1) * "
-              "g * sigmoid(1.702 g), clamped at `activation_limit`).")
+              fmt::format("Of the feed-forward part. {}; gated, with a gate of the same width: {}.",
+                          activations_text(false), activations_text(true)))
       .to(IN_JOB(model.layer.activation))
       .by_family("gpt2: gelu; gemma2, gemma3: geglu; gpt_oss: swiglu_clamped; else swiglu")
       .also({"hidden_act", "hidden_activation", "activation_function"});

@@ -2,15 +2,65 @@
 #include "runtime/spec/fields/field_builder.h"
 
 namespace trainctl::spec {
+namespace {
+
+void declare_loss_scale(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection scale(
+      table, sections, "precision.loss_scale",
+      "With `compute` f16: the factor of the loss in its gradients, so that small ones are not lost below "
+      "the least f16. A step whose gradients overflow is skipped and halves it; steps without an overflow "
+      "double it. Gradients are divided by it before they are used, so that updates do not depend on it. "
+      "It is in metrics and in every checkpoint, and is the same on every mesh. Powers of two.",
+      Change::numerics);
+  scale
+      .integer(
+          "initial",
+          "The factor of the first step. The loss is a mean over the tokens of a step: one of millions of "
+          "tokens may begin with more. A resume or a branch within f16 goes on with the checkpoint's factor, "
+          "whatever is written here.")
+      .to(IN_JOB(loss_scale.initial))
+      .from(1)
+      .upto(double(LossScaleSpec::kLargest))
+      .fallback(int64_t{65536})
+      .left_out_as_default()
+      .also({"init_scale", "initial_loss_scale"})
+      .example("1048576");
+  scale.integer("growth_interval", "It doubles after so many steps without an overflow; 0: never.")
+      .to(IN_JOB(loss_scale.growth_interval))
+      .from(0)
+      .upto(1 << 30)
+      .unit(Unit::steps)
+      .fallback(int64_t{2000})
+      .left_out_as_default()
+      .also({"loss_scale_window"})
+      .example("1000");
+  scale
+      .integer("minimum",
+               "Its floor. There an overflow is a bad step as in other formats "
+               "(`fault_tolerance.skip_bad_steps`). As large as `initial`, with a growth_interval of 0: the "
+               "factor is fixed.")
+      .to(IN_JOB(loss_scale.minimum))
+      .from(1)
+      .upto(double(LossScaleSpec::kLargest))
+      .fallback(int64_t{1})
+      .left_out_as_default()
+      .also({"min_loss_scale", "min_scale"})
+      .example("1");
+}
+
+}  // namespace
 
 void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection precision(table, sections, "precision", "Number formats.", Change::branch);
   precision
-      .choice("compute", {"f32", "bf16"},
-              "Format of activations and matrix products. Master weights, gradient sums and "
-              "optimizer state are always float32. `fp32` is accepted for `f32`.")
+      .choice(
+          "compute", {"f32", "bf16", "f16"},
+          "Format of activations and matrix products. Master weights, gradient sums and "
+          "optimizer state are always float32. `f16` has `precision.loss_scale` and is for ranks on CPUs. "
+          "`fp32` is accepted for `f32`, `fp16` for `f16`.")
       .to(IN_JOB(compute))
       .alias("fp32", "f32")
+      .alias("fp16", "f16")
       .fallback(std::string("f32"))
       .also({"dtype", "precision"});
   precision
@@ -32,6 +82,7 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
       .fallback(std::vector<std::string>{})
       .left_out_as_default()
       .example("[\"first\", \"last\"]");
+  declare_loss_scale(table, sections);
   DeclareSection fp8(
       table, sections, "precision.fp8",
       "Products of layers in 8 bits. Master weights, gradients, sums and checkpoints stay as "

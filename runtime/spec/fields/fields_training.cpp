@@ -40,10 +40,29 @@ void declare_batch(std::vector<Field>& table, std::vector<Section>& sections) {
       .also({"micro_batch_size", "micro_batch", "device_batch_size"});
 }
 
+void declare_mesh_choice(DeclareSection& parallel) {
+  parallel.word_is("mesh");
+  parallel
+      .choice(
+          "mesh", words_of<MeshFrom>(),
+          "`auto`: launch, plan and simulate search for the mesh on which a step is predicted to be fastest "
+          "and that fits: widths, schedule, virtual stages, ZeRO, recomputation and micro-batch. What the "
+          "job gives of these stays. The number of ranks is `world_size` if it is given, else the slots of "
+          "the nodes, the GPUs of this machine, or as many as its cores are enough for (`threads_per_rank` "
+          "each, where that is given). Chosen once: the run's own job has the "
+          "result. `plan --alternatives` shows what else there is.")
+      .to(IN_JOB(parallelism.mesh_from))
+      .fallback(std::string("given"))
+      .left_out_as_default()
+      .example("\"auto\"");
+}
+
 void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism",
-                          "How ranks share the work: world_size = tensor * context * pipeline * data.",
+                          "How ranks share the work: world_size = tensor * context * pipeline * data. `auto` "
+                          "in place of the object is short for `{\"mesh\": \"auto\"}`.",
                           Change::free);
+  declare_mesh_choice(parallel);
   parallel.integer("world_size", "Ranks in all.")
       .to(IN_JOB(parallelism.world_size))
       .from(1)
@@ -195,6 +214,20 @@ void declare_exchange(std::vector<Field>& table, std::vector<Section>& sections)
       .fallback(std::string("auto"));
 }
 
+void declare_receives(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection parallel(table, sections, "parallelism", "", Change::free);
+  parallel
+      .boolean(
+          "early_receives",
+          "Begin to receive a pipeline message as soon as its memory is free, so that it travels during "
+          "compute. `false`: when the computation comes to need it. Over NCCL a receive that waits holds "
+          "a few multiprocessors and one of the GPU's queues. The same bits either way.")
+      .to(IN_JOB(parallelism.early_receives))
+      .not_listed()
+      .left_out_as_default()
+      .fallback(true);
+}
+
 void declare_nccl(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection nccl(table, sections, "parallelism.nccl",
                       "Resources of NCCL where it carries the exchanges. Advanced; no value changes a bit.",
@@ -281,14 +314,20 @@ void declare_execution(std::vector<Field>& table, std::vector<Section>& sections
       .decided_at_birth()
       .example("8");
   parallel
-      .number("bucket_mib",
-              "Size of the buckets in which gradients are reduced and parameters gathered, counted in f32; "
-              "four are in memory at a time. At least `checkpoint.chunk_mib`, or the largest matrix.")
+      .number(
+          "bucket_mib",
+          "Size of the buckets in which gradients are reduced and parameters gathered, counted in f32; "
+          "four are in memory at a time. At least `checkpoint.chunk_mib`, or the largest matrix. In one with "
+          "fewer chunks than data-parallel ranks some ranks own nothing, and others send more.")
       .to(IN_JOB(parallelism.bucket_mib))
       .above(0)
       .upto(65536)
       .unit(Unit::mebibytes)
-      .fallback(25.0);
+      .or_auto(
+          "2 * data * context * checkpoint.chunk_mib, so that each rank owns a part of a bucket, but at "
+          "least 64 and a chunk, and at most 128; in a small model about half of a rank's gradients, at least "
+          "25")
+      .example("25");
   parallel.integer("threads_per_rank", "Threads each CPU rank computes with. Never changes results.")
       .to(IN_JOB(parallelism.threads_per_rank))
       .from(1)
@@ -397,6 +436,7 @@ void declare_training(std::vector<Field>& table, std::vector<Section>& sections)
   declare_parallelism(table, sections);
   declare_pipeline(table, sections);
   declare_exchange(table, sections);
+  declare_receives(table, sections);
   declare_nccl(table, sections);
   declare_execution(table, sections);
   declare_numbers(table, sections);

@@ -56,6 +56,11 @@ enum class TokenFormat { automatic, megatron, llmc, raw };
 /// each virtual stage (JobSpec::recompute_layers).
 enum class Recompute { none, selective, full, first_layers };
 enum class Transport { automatic, nccl, host };   // how ranks on GPUs exchange device memory
+enum class MeshFrom { given, automatic };
+template <>
+struct Words<MeshFrom> {
+  static constexpr std::string_view list[] = {"given", "auto"};
+};
 // Sum over data-parallel ranks: in our tree order, or in NCCL's order.
 enum class GradientSums { exact, fast };
 
@@ -104,6 +109,7 @@ inline bool has_whole_heads(int64_t kv_heads, int tensor, int context) {
 }
 
 struct ParallelSpec {
+  MeshFrom mesh_from = MeshFrom::given;  // automatic: the widths that are not given are not chosen yet
   int world_size = 1, tensor = 1, context = 1, pipeline = 1, data = 1;
   int expert = 1;              // ranks of the data-parallel group that share experts
   int expert_tensor = 0;  // 1: experts are whole, and tensor ranks share them, too; 0: cut as `tensor` says
@@ -117,7 +123,8 @@ struct ParallelSpec {
   int zero_stage = 1;
   bool reshard_after_forward = true;           // ZeRO-3: a part's weights are gathered for each use
   int64_t lanes = 1;                           // fixed at launch
-  double bucket_mib = 25;
+  double bucket_mib = 25;                      // "auto" in the file: by data and chunk_mib
+  bool early_receives = true;                  // of pipeline messages: as soon as their memory is free
   Transport transport = Transport::automatic;
   GradientSums reduction = GradientSums::exact;
   DType reduction_dtype = DType::f32;          // in which gradients travel between data-parallel ranks
@@ -140,6 +147,19 @@ struct ParallelSpec {
   /// has neighbouring lanes, reduced once a step.
   bool reduces_each_lane() const {
     return (zero_stage >= 2 && ranks_of_parameters() > 1) || context_blocks > 1;
+  }
+  /// The lanes of a data-parallel rank where they are neighbours (not reduces_each_lane). Rank 0 has the most;
+  /// no rank has more than one less.
+  parallel::LaneRun lanes_of(int dp_rank) const { return parallel::lanes_of_rank(int(lanes), data, dp_rank); }
+  /// How many lanes a rank computes in a step. Where each lane is reduced as soon as it is complete, all
+  /// ranks run one program: one without a lane at the last time computes one that does not count.
+  int lanes_computed_by(int dp_rank) const {
+    return reduces_each_lane() ? parallel::times_of_lanes(int(lanes), data) : lanes_of(dp_rank).count();
+  }
+  /// Its own of these, which come first.
+  int counted_lanes_of(int dp_rank) const {
+    const bool idles = reduces_each_lane() && dp_rank >= (lanes - 1) % data + 1;
+    return lanes_computed_by(dp_rank) - (idles ? 1 : 0);
   }
   /// Whether context ranks exchange their tokens of all heads for all tokens of their heads.
   bool exchanges_heads() const { return context > 1 && context_comm_type == parallel::ContextComm::a2a; }
@@ -255,11 +275,71 @@ struct FaultSpec {
   bool elastic = true;                         // use a smaller width if a node is lost and there is no spare
 };
 
+/// What is done about a loss that leaves its level.
+enum class LossPolicy { off, warn, skip, lower_rate };
+template <>
+struct Words<LossPolicy> {
+  static constexpr std::string_view list[] = {"off", "warn", "skip", "lower_rate"};
+};
+
+struct LossMonitorSpec {
+  LossPolicy policy = LossPolicy::warn;
+  int64_t window = 100;         // steps that say what is usual
+  double threshold = 10;        // above the median, in robust deviations
+  int64_t diverged_steps = 20;  // so many in a row are a new level, not a spike
+  int64_t plateau_steps = 0;    // 0: not looked for
+  int64_t lead_steps = 0;       // steps before the first bad one that belong to it
+  double rate_factor = 0.5;
+  int64_t rate_steps = 500;
+  int64_t max_rollbacks = 3;  // one more stops the run
+};
+
+/// What people hear of without looking.
+enum class AlertCause {
+  failure,
+  corruption,
+  spike,
+  divergence,
+  loss,
+  rate,
+  goodput,
+  silence,
+  disk,
+  finished
+};
+template <>
+struct Words<AlertCause> {
+  static constexpr std::string_view list[] = {"failure", "corruption", "spike",   "divergence", "loss",
+                                              "rate",    "goodput",    "silence", "disk",       "finished"};
+};
+
+struct AlertsSpec {
+  std::string webhook;               // http:// or https://; "": none
+  std::vector<std::string> command;  // program and arguments; empty: none
+  std::vector<AlertCause> on = {AlertCause::failure,    AlertCause::corruption, AlertCause::spike,
+                                AlertCause::divergence, AlertCause::loss,       AlertCause::rate,
+                                AlertCause::goodput,    AlertCause::silence,    AlertCause::disk,
+                                AlertCause::finished};
+  double loss_above = 0;          // 0: no such limit
+  double tokens_per_s_below = 0;  // 0: no such limit
+  double goodput_below_percent = 0;
+  double silence_seconds = 900;
+  double disk_free_percent = 5;
+  double timeout_seconds = 10;
+  int tries = 3;
+  bool exist() const { return !webhook.empty() || !command.empty(); }
+  bool has(AlertCause cause) const { return std::find(on.begin(), on.end(), cause) != on.end(); }
+};
+
 struct ObservabilitySpec {
   std::string run_dir = "runs", run_id;        // run_id "": the job's name and four random letters and digits
   int64_t log_every_steps = 1;
   int64_t rank_metrics_every_steps = 100;      // every rank reports its numbers; 0: never
+  int64_t state_digest_every_steps = 16;       // the state is digested, and replicas compare theirs; 0: never
+  int64_t replay_every_steps = 256;            // replicas compute one micro-batch and compare; 0: never
   bool save_gradients = false;                 // write the first step's gradients to <run>/gradients/
+  LossMonitorSpec loss_monitor;
+  AlertsSpec alerts;
 };
 
 /// The request of `launch --submit` to Slurm. With "" and 0 the site's default applies.
@@ -311,6 +391,13 @@ struct LauncherSpec {
   std::vector<std::pair<std::string, std::string>> env;
 };
 
+/// precision.loss_scale, of a job in f16 (runtime/train/loss_scale.h). Powers of two.
+struct LossScaleSpec {
+  static constexpr int64_t kLargest = int64_t{1} << 32;
+  int64_t initial = 65536, minimum = 1;
+  int64_t growth_interval = 2000;  // steps; 0: it never grows
+};
+
 struct JobSpec {
   int version = 1;
   std::string name = "job", description;
@@ -322,6 +409,7 @@ struct JobSpec {
   ParallelSpec parallelism;
   DType compute = DType::f32;                  // precision.compute
   Fp8Spec fp8;                                 // precision.fp8 and precision.keep
+  LossScaleSpec loss_scale;                    // precision.loss_scale
   bool tf32 = false;                           // precision.tf32: f32 products on tensor cores
   Recompute recompute = Recompute::none;       // memory.activation_recompute
   int64_t recompute_layers = 0;                // the same field as a number, where recompute is first_layers
@@ -341,31 +429,13 @@ struct JobSpec {
   }
   bool recomputes_layers() const { return recomputed_layers(1) > 0; }
   int64_t tokens_per_step() const { return batch.global_sequences * data.seq_len; }
-  /// The lanes of a data-parallel rank where they are neighbours (not ParallelSpec::reduces_each_lane). Rank
-  /// 0 has the most; no rank has more than one less.
-  parallel::LaneRun lanes_of(int dp_rank) const {
-    return parallel::lanes_of_rank(int(parallelism.lanes), parallelism.data, dp_rank);
-  }
   /// Micro-batches of one lane in a step.
   int64_t micro_batches_per_lane() const {
     return batch.global_sequences / (parallelism.lanes * batch.micro_sequences);
   }
-  /// How many lanes a rank computes in a step. Where each lane is reduced as soon as it is complete, all
-  /// ranks run one program: one without a lane at the last time computes one that does not count.
-  int lanes_computed_by(int dp_rank) const {
-    return parallelism.reduces_each_lane()
-               ? parallel::times_of_lanes(int(parallelism.lanes), parallelism.data)
-               : lanes_of(dp_rank).count();
-  }
   /// Micro-batches that a data-parallel rank computes in a step.
   int64_t micro_batches_of(int dp_rank) const {
-    return micro_batches_per_lane() * lanes_computed_by(dp_rank);
-  }
-  /// Those of its own lanes, which come first: their losses, targets and counts are those of the step.
-  int64_t counted_micro_batches_of(int dp_rank) const {
-    const bool idles =
-        parallelism.reduces_each_lane() && dp_rank >= (parallelism.lanes - 1) % parallelism.data + 1;
-    return micro_batches_of(dp_rank) - (idles ? micro_batches_per_lane() : 0);
+    return micro_batches_per_lane() * parallelism.lanes_computed_by(dp_rank);
   }
 };
 

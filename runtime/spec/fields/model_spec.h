@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/activation_kinds.h"
 #include "runtime/base/words.h"
 
 namespace trainctl {
@@ -37,14 +38,7 @@ template <>
 struct Words<QkNorm> {
   static constexpr std::string_view list[] = {"none", "head", "projection"};
 };
-/// Of the feed-forward part. The gated ones have twice as many columns in their first product.
-enum class FfnActivation { gelu, gelu_erf, relu2, silu, swiglu, geglu, geglu_erf, swiglu_clamped };
-template <>
-struct Words<FfnActivation> {
-  static constexpr std::string_view list[] = {"gelu",   "gelu_erf", "relu2",     "silu",
-                                              "swiglu", "geglu",    "geglu_erf", "swiglu_clamped"};
-};
-constexpr bool is_gated(FfnActivation a) { return a >= FfnActivation::swiglu; }
+using kernels::FfnActivation;  // of the feed-forward part
 
 /// A layer. Formulas: runtime/model/sublayers.
 struct LayerSpec {

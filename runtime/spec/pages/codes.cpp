@@ -293,13 +293,6 @@ const std::vector<CodePage> kParallelism = {
      "capacity, which would be of these.",
      R"("expert_tensor": 1 with "tensor": 4, "expert": 2)",
      "Use an expert that is a multiple of tensor, or leave expert_tensor out: experts are then cut."},
-    {"E0322", "FP8 blocks do not fit",
-     "With the recipe `block` 128 neighbours along the sum of a product have a scale, and weights one for "
-     "128 x 128 of them. So each dimension of a product that stays FP8 is a multiple of 128 on every rank, "
-     "and a tensor rank's part begins with a block. Rows of tokens may have any number: their last group is "
-     "shorter.",
-     R"("fp8": {"recipe": "block"} with "hidden_size": 192)",
-     R"(Use a hidden_size of 128 or 256, or the recipe "tensor".)"},
 };
 
 const std::vector<CodePage> kOperation = {
@@ -453,10 +446,6 @@ const std::vector<CodePage> kOperation = {
      "override before it gives.",
      R"(-s schedule.total_steps=10, and "total_tokens" in the file)",
      "This is what counts; take the other out where it should never count."},
-    {"W0245", "A field of another optimizer",
-     "`optimizer.momentum` is of muon and sgd, `optimizer.muon` of muon alone. Other optimizers do not read "
-     "them.",
-     R"("optimizer": {"type": "adamw", "momentum": 0.9})", R"(Remove the field, or write "type": "sgd".)"},
     {"W0501", "Nothing to evaluate on", "eval.every_steps is set, but data.val and eval.tasks are empty.",
      R"("eval": {"every_steps": 100} without data.val)",
      "Add data.val or eval.tasks, or remove eval.every_steps."},
@@ -476,8 +465,9 @@ const std::vector<CodePage> kOperation = {
 const std::vector<CodePage>& code_pages() {
   static const std::vector<CodePage> all = [] {
     std::vector<CodePage> pages;
-    for (const auto* part : {&kSyntax, &kValues, &kParallelism, &kOperation})
+    for (const auto* part : {&kSyntax, &kValues, &kParallelism, &kOperation, &number_pages(), &watch_pages()})
       pages.insert(pages.end(), part->begin(), part->end());
+    std::sort(pages.begin(), pages.end(), [](const auto& a, const auto& b) { return a.code < b.code; });
     return pages;
   }();
   return all;

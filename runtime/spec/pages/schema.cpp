@@ -75,7 +75,7 @@ OrderedJson type_schema(const Field& field) {
       return schema;
     }
     case Type::choice:
-      if (field.alias) words.push_back(field.alias->first);
+      for (const auto& [spelling, meaning] : field.aliases) words.push_back(spelling);
       words.push_back(nullptr);
       if (field.accepts_count)
         return {{"anyOf", OrderedJson::array({OrderedJson{{"enum", words}}, whole_number_schema(field)})}};
@@ -131,6 +131,11 @@ OrderedJson object_schema(const std::string& section) {
     OrderedJson inner = object_schema(child.path);
     inner["description"] = child.text;
     inner["markdownDescription"] = child.text;
+    if (!child.word_field.empty()) {
+      inner["type"].push_back("string");
+      inner["pattern"] = fmt::format(
+          "^({})$", fmt::join(spec::find_field(child.path + "." + child.word_field)->choices, "|"));
+    }
     properties[dot == std::string::npos ? child.path : child.path.substr(dot + 1)] = std::move(inner);
   }
   const bool is_entry = section.find("[]") != std::string::npos;

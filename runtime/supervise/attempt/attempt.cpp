@@ -1,7 +1,6 @@
 #include "runtime/supervise/attempt/attempt.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <cmath>
 #include <cstring>
@@ -15,14 +14,13 @@
 #include "runtime/supervise/attempt/attempt_files.h"
 #include "runtime/supervise/attempt/attempt_saves.h"
 #include "runtime/supervise/attempt/attempt_trace.h"
-#include "runtime/supervise/attempt/start_order.h"
 #include "runtime/supervise/nodes/node_relay.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kLongestPollS = 1.0;
-constexpr int kFinishPollMs = 100;
+constexpr double kFinishPollS = 0.1, kEndPollS = 0.05;
 /// So long before a deadline the nodes are asked what their ranks do.
 constexpr double kLookAheadS = 0.3;
 constexpr double kLookIntervalS = 0.1;
@@ -34,45 +32,46 @@ using wire::Message;
 
 class Attempt {
  public:
-  Attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs, Clock& clock,
-          RunLog& log, StopSignals& signals)
-      : options_(with_nodes(std::move(options), fleet)),
+  Attempt(AttemptPlan plan, AttemptHooks hooks, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
+          Clock& clock, RunLog& log, StopSignals& signals)
+      : plan_(std::move(plan)),
+        hooks_(std::move(hooks)),
         fleet_(fleet),
         run_(run),
         clock_(clock),
         log_(log),
         signals_(signals),
-        supervision_(options_.limits, clock.monotonic_s()),
-        saves_(fs, clock, log, saves_of(options_), options_.attach,
+        supervision_(plan_.limits, clock.monotonic_s()),
+        saves_(fs, clock, log, saves_of(plan_, hooks_), plan_.attach,
                {.send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
                 .send_rank = [this](int rank, const protocol::Down& down) { send_rank(rank, down); },
                 .progressed = [this] { supervision_.progressed(0, clock_.monotonic_s()); },
                 .published =
                     [this](int64_t step) {
-                      if (options_.hooks.saved) options_.hooks.saved(step);
+                      if (hooks_.saved) hooks_.saved(step);
                     }}),
         trace_(fs, clock, log, run, trace_of()),
-        steps_(steps_of(options_, log)),
+        steps_(steps_of(plan_, log)),
         files_(fs, run, log.files()),
-        gone_(options_.nodes.size(), false),
-        lost_(options_.nodes.size(), false) {}
+        gone_(plan_.nodes.size(), false),
+        lost_(plan_.nodes.size(), false) {}
   ~Attempt() {
     fleet_.set_handler({});
-    fleet_.let_keep(options_.nodes.front().node, std::nullopt);
+    fleet_.let_keep(plan_.nodes.front().node, std::nullopt);
   }
 
   AttemptResult run() {
     fleet_.set_handler(
         {.up =
              [this](int node, const wire::NodeHello&) {
-               if (options_.hooks.node_up) options_.hooks.node_up(node);
+               if (hooks_.node_up) hooks_.node_up(node);
              },
          .lost = [this](int node, const NodeLoss& loss) { on_node_lost(node, loss); },
          .paused = [this](double seconds) { log_.paused(seconds, run_.path); },
-         .start_failed = options_.hooks.start_failed,
+         .start_failed = hooks_.start_failed,
          .message = [this](int node, Message&& message) { on_message(node, std::move(message)); },
          .is_recorded = [this] { return log_.is_written(); }});
-    options_.attach ? attach() : start();
+    plan_.attach ? attach() : start();
     read_signals();
     while (!supervision_.over()) turn();
     record(steps_.take_all());
@@ -80,71 +79,47 @@ class Attempt {
     finish_saves();
     // Also after an orderly end something may be left on a node: a daemon of mpirun, a folder.
     end_everywhere();
-    return {supervision_.verdict(), regrouped_, supervision_.first_evidence_s()};
+    return {supervision_.verdict(), regrouped_, went_back_, supervision_.first_evidence_s()};
   }
 
  private:
-  static SaveCollector::Options saves_of(const AttemptOptions& options) {
-    SaveCollector::Options saves = options.saves;
-    saves.epoch = options.file.epoch;
+  static SaveCollector::Options saves_of(const AttemptPlan& plan, const AttemptHooks& hooks) {
+    SaveCollector::Options saves = plan.saves;
+    saves.must_hold = hooks.must_hold;
     return saves;
   }
-  static StepAssembly::Options steps_of(const AttemptOptions& options, RunLog& log) {
-    StepAssembly::Options steps{.ranks = options.limits.ranks, .nodes = {}};
-    if (options.limits.nodes.size() > 1)
-      for (const auto& node : options.limits.nodes)
-        steps.nodes.push_back({node.name, node.first, node.count});
-    if (options.attach) steps.after_step = log.status().step;  // the supervisor before has recorded them
+  static StepAssembly::Options steps_of(const AttemptPlan& plan, RunLog& log) {
+    StepAssembly::Options steps{.ranks = plan.limits.ranks, .nodes = {}, .patience_s = plan.times_patience_s};
+    if (plan.limits.nodes.size() > 1)
+      for (const auto& node : plan.limits.nodes) steps.nodes.push_back({node.name, node.first, node.count});
+    if (plan.attach) steps.after_step = log.status().step;  // the supervisor before has recorded them
     return steps;
   }
   AttemptTrace::Attempt trace_of() {
-    AttemptTrace::Attempt attempt{.send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
-                                  .ask_clock =
-                                      [this](int index, int64_t question) {
-                                        send(index, {.kind = Kind::clock, .number = question});
-                                      },
-                                  .ranks = options_.limits.ranks,
-                                  .epoch = options_.file.epoch};
-    for (const AttemptOptions::Node& node : options_.nodes)
-      attempt.nodes.push_back({fleet_.name(node.node), node.first, node.count});
+    AttemptTrace::Attempt attempt{
+        .send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
+        .ask_clock = [this](int index,
+                            int64_t question) { send(index, {.kind = Kind::clock, .number = question}); },
+        .ranks = plan_.limits.ranks,
+        .epoch = plan_.file.epoch};
+    for (const AttemptPlan::Node& node : plan_.nodes)
+      attempt.nodes.push_back({node.name, node.first, node.count});
     return attempt;
   }
   /// For a trace that is cut off.
   std::string end_text() const {
     const Verdict verdict = supervision_.verdict();
     const bool is_failure = verdict.outcome == Verdict::failed;
-    return is_failure ? fmt::format("attempt {} failed ({})", options_.file.epoch, verdict.cause)
+    return is_failure ? fmt::format("attempt {} failed ({})", plan_.file.epoch, verdict.cause)
                       : std::string("the run has ended");
   }
-  static AttemptOptions with_nodes(AttemptOptions options, const Fleet& fleet) {
-    options.limits.launcher = !options.pmix;
-    ENSURE(!options.nodes.empty() && options.limits.nodes.empty());
-    int next = 0;
-    for (const AttemptOptions::Node& node : options.nodes) {
-      ENSURE(node.node >= 0 && node.node < fleet.size(), "node {} of {}", node.node, fleet.size());
-      // Those of an attach are as attempt.json says.
-      ENSURE(options.attach || (node.first == next && node.count > 0), "rank {} after {}", node.first, next);
-      next += node.count;
-      options.limits.nodes.push_back({fleet.name(node.node), node.first, node.count});
-    }
-    ENSURE(options.attach || next == options.limits.ranks, "{} of {} ranks", next, options.limits.ranks);
-    return options;
-  }
-
   void start() {
-    ENSURE(options_.file.epoch > 0 && options_.file.nodes.empty());
-    options_.file.mark = random_token();
-    options_.file.pmix = options_.pmix;
-    options_.file.session_folder = options_.session_folder;
-    options_.file.shared_memory_folder = options_.shared_memory_folder;
-    for (const AttemptOptions::Node& node : options_.nodes)
-      options_.file.nodes.push_back({fleet_.name(node.node), node.first, node.count});
-    files_.record(options_.file);
-    files_.log(fmt::format("--- {} attempt {}: {}", utc_text(clock_.unix_s()), options_.file.epoch,
-                           shell_text({options_.line.argv, {}})));
-    for (size_t i = 0; i < options_.nodes.size(); ++i) {
-      send(int(i), {.kind = Kind::start, .payload = start_order(options_, fleet_, i).to_json()});
-      if (!fleet_.hello(options_.nodes[i].node))
+    files_.record(plan_.file);
+    files_.log(fmt::format("--- {} attempt {}: {}", utc_text(clock_.unix_s()), plan_.file.epoch,
+                           shell_text({plan_.line.argv, {}})));
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+      send(int(i), {.kind = Kind::start, .payload = start_order(plan_, i).to_json()});
+      if (!fleet_.hello(plan_.nodes[i].node))
         supervision_.node_lost(int(i), "it is not connected", clock_.monotonic_s());
     }
   }
@@ -152,24 +127,22 @@ class Attempt {
   /// The ranks have been going on without a supervisor.
   void attach() {
     supervision_.progressed(log_.status().step, clock_.monotonic_s());
-    for (size_t i = 0; i < options_.nodes.size(); ++i) {
-      if (!options_.nodes[i].missing.empty()) lose(int(i), {.why = options_.nodes[i].missing});
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+      if (!plan_.nodes[i].missing.empty()) lose(int(i), {.why = plan_.nodes[i].missing});
       send(int(i), {.kind = Kind::look});
     }
   }
 
   void turn() {
-    pollfd fds[] = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
-                    {.fd = saves_.fd(), .events = POLLIN, .revents = 0},
-                    {.fd = fleet_.fd(), .events = POLLIN, .revents = 0}};
-    ::poll(fds, 3, int(std::ceil(wait_s() * 1000)));
-    if (options_.hooks.turn) options_.hooks.turn();
+    fleet_.await(wait_s(), {signals_.fd(), saves_.fd()});
+    if (hooks_.turn) hooks_.turn();
     const Supervision::Phase before = supervision_.phase();
     read_signals();
     fleet_.serve();
     saves_.turn();
     record(steps_.take(clock_.monotonic_s()));
     trace_.turn(supervision_.phase() == Supervision::Phase::running && supervision_.all_came());
+    go_back();
     regroup();
     look_before_deadline();
     supervision_.tick(clock_.monotonic_s());
@@ -185,7 +158,7 @@ class Attempt {
     const StopLevel level = signals_.read();
     if (level == StopLevel::none) return;
     regrouped_ = false;
-    supervision_.stop(level, clock_.monotonic_s(), signals_.left_s(options_.limits.exit_timeout_s));
+    supervision_.stop(level, clock_.monotonic_s(), signals_.left_s(plan_.limits.exit_timeout_s));
   }
 
   /// No rank is left. What the saves still do depends on a file system that may not answer: it is waited for
@@ -193,11 +166,8 @@ class Attempt {
   void finish_saves() {
     saves_.finish();
     while (saves_.is_busy() && supervision_.waits_for_publishing(saves_.quiet_s(), clock_.monotonic_s())) {
-      pollfd fds[] = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
-                      {.fd = saves_.fd(), .events = POLLIN, .revents = 0},
-                      {.fd = fleet_.fd(), .events = POLLIN, .revents = 0}};
-      ::poll(fds, 3, kFinishPollMs);
-      if (options_.hooks.turn) options_.hooks.turn();
+      fleet_.await(kFinishPollS, {signals_.fd(), saves_.fd()});
+      if (hooks_.turn) hooks_.turn();
       read_signals();
       fleet_.serve();
       saves_.turn();
@@ -215,11 +185,19 @@ class Attempt {
     if (regrouped_ || supervision_.phase() != Supervision::Phase::running ||
         supervision_.stop_level() != StopLevel::none)
       return;
-    const std::string why = options_.hooks.regroup ? options_.hooks.regroup() : "";
+    const std::string why = hooks_.regroup ? hooks_.regroup() : "";
     if (why.empty()) return;
     regrouped_ = true;
     log_.console().note("   " + why);
     supervision_.regroup(clock_.monotonic_s());
+  }
+
+  /// What the ranks compute and save meanwhile is given up.
+  void go_back() {
+    if (supervision_.stop_level() == StopLevel::now) return;
+    if (!hooks_.goes_back || !hooks_.goes_back()) return;
+    went_back_ = true;
+    supervision_.stop(StopLevel::now, clock_.monotonic_s());
   }
 
   /// When the nodes are to be asked next: early enough that their answer comes before the deadline.
@@ -262,13 +240,12 @@ class Attempt {
             .left_s = supervision_.stop_until_s() - clock_.monotonic_s()};
   }
   void send(int index, Message message) {
-    ENSURE(index >= 0 && size_t(index) < options_.nodes.size(), "node {} of {}", index,
-           options_.nodes.size());
-    message.epoch = options_.file.epoch;
-    fleet_.machine(options_.nodes[size_t(index)].node).order(message);
+    ENSURE(index >= 0 && size_t(index) < plan_.nodes.size(), "node {} of {}", index, plan_.nodes.size());
+    message.epoch = plan_.file.epoch;
+    fleet_.machine(plan_.nodes[size_t(index)].node).order(message);
   }
   void send_all(const Message& message) {
-    for (size_t i = 0; i < options_.nodes.size(); ++i) send(int(i), message);
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) send(int(i), message);
   }
   void send_ranks(const protocol::Down& down) {
     send_all({.kind = Kind::rank, .payload = protocol::encode(down)});
@@ -278,21 +255,20 @@ class Attempt {
   }
 
   int node_of(int rank) const {
-    const auto after =
-        std::upper_bound(options_.nodes.begin(), options_.nodes.end(), rank,
-                         [](int r, const AttemptOptions::Node& node) { return r < node.first; });
-    return int(after - options_.nodes.begin()) - 1;
+    const auto after = std::upper_bound(plan_.nodes.begin(), plan_.nodes.end(), rank,
+                                        [](int r, const AttemptPlan::Node& node) { return r < node.first; });
+    return int(after - plan_.nodes.begin()) - 1;
   }
   /// Which node of the attempt a node of the fleet is; -1: none.
   int index_of(int fleet_node) const {
-    for (size_t i = 0; i < options_.nodes.size(); ++i)
-      if (options_.nodes[i].node == fleet_node) return int(i);
+    for (size_t i = 0; i < plan_.nodes.size(); ++i)
+      if (plan_.nodes[i].node == fleet_node) return int(i);
     return -1;
   }
 
   bool all_gone() const {
-    for (size_t i = 0; i < options_.nodes.size(); ++i)
-      if (!gone_[i] && fleet_.hello(options_.nodes[i].node)) return false;
+    for (size_t i = 0; i < plan_.nodes.size(); ++i)
+      if (!gone_[i] && fleet_.hello(plan_.nodes[i].node)) return false;
     return true;
   }
 
@@ -301,8 +277,7 @@ class Attempt {
     send_all({.kind = Kind::kill});
     const double until_s = clock_.monotonic_s() + kEndLimitS;
     while (!all_gone() && clock_.monotonic_s() < until_s) {
-      pollfd fd{.fd = fleet_.fd(), .events = POLLIN, .revents = 0};
-      ::poll(&fd, 1, 50);
+      fleet_.await(kEndPollS);
       fleet_.serve();
     }
   }
@@ -310,14 +285,14 @@ class Attempt {
   // ---- from the nodes
 
   void on_node_lost(int fleet_node, const NodeLoss& loss) {
-    if (options_.hooks.node_lost) options_.hooks.node_lost(fleet_node, loss);
+    if (hooks_.node_lost) hooks_.node_lost(fleet_node, loss);
     if (const int index = index_of(fleet_node); index >= 0) lose(index, loss);
   }
 
   void lose(int index, const NodeLoss& loss) {
-    const std::string& node = fleet_.name(options_.nodes[size_t(index)].node);
+    const std::string& node = plan_.nodes[size_t(index)].name;
     log_.event(EventKind::node_lost,
-               dump_json(Json{{"epoch", options_.file.epoch}, {"node", node}, {"reason", loss.why}}));
+               dump_json(Json{{"epoch", plan_.file.epoch}, {"node", node}, {"reason", loss.why}}));
     if (!gone_[size_t(index)])
       supervision_.node_lost(index, loss.why, clock_.monotonic_s(), loss.by_own_pause);
     gone_[size_t(index)] = true;
@@ -329,7 +304,7 @@ class Attempt {
     if (m.kind == Kind::warned) return supervision_.stop(StopLevel::save_and_stop, clock_.monotonic_s());
     if (m.kind == Kind::clock) return trace_.clock(index, m.number, m.text);
     // Whatever an old epoch says is refused.
-    if (index < 0 || lost_[size_t(index)] || m.epoch != options_.file.epoch) return;
+    if (index < 0 || lost_[size_t(index)] || m.epoch != plan_.file.epoch) return;
     try {
       take(index, std::move(m));
     } catch (const Error& error) {
@@ -339,15 +314,14 @@ class Attempt {
 
   void take(int index, Message&& m) {
     // -1: the process that starts the ranks.
-    if (m.rank < -1 || m.rank >= options_.limits.ranks || (m.rank == -1 && m.kind == Kind::rank_lost)) return;
+    if (m.rank < -1 || m.rank >= plan_.limits.ranks || (m.rank == -1 && m.kind == Kind::rank_lost)) return;
     switch (m.kind) {
       case Kind::beat: return on_beat(m.payload);
       case Kind::rank: return on_rank(m.rank, protocol::decode_up(m.payload), m.sequence);
       case Kind::times: return on_times(index, m.payload);
       case Kind::answered: return saves_.answered_before(protocol::decode_down(m.payload));
       case Kind::rank_lost:
-        return supervision_.lost(m.rank, files_.crash_record(m.rank, options_.file.epoch),
-                                 clock_.monotonic_s());
+        return supervision_.lost(m.rank, files_.crash_record(m.rank, plan_.file.epoch), clock_.monotonic_s());
       case Kind::exited: return on_exit(index, m.rank, int(m.number));
       case Kind::output: return on_output(index, m);
       case Kind::fence: return relay_.fence(index, std::move(m));
@@ -358,7 +332,7 @@ class Attempt {
         if (m.number > 0)
           log_.console().note(fmt::format(" ! {} on {} could not be killed",
                                           count_of(m.number, "process", "processes"),
-                                          fleet_.name(options_.nodes[size_t(index)].node)));
+                                          plan_.nodes[size_t(index)].name));
         return;
       default:
         return;
@@ -368,7 +342,7 @@ class Attempt {
   void on_beat(const std::string& payload) {
     const double now_s = clock_.monotonic_s();
     for (const wire::RankDigest& d : wire::unpack(payload)) {
-      if (d.rank < 0 || d.rank >= options_.limits.ranks) continue;
+      if (d.rank < 0 || d.rank >= plan_.limits.ranks) continue;
       const RankView& view = supervision_.ranks()[size_t(d.rank)];
       if (d.connected && view.phase == RankView::absent)
         supervision_.hello(d.rank, d.pid, host_of(d.rank), now_s);
@@ -379,35 +353,40 @@ class Attempt {
     }
   }
 
-  std::string host_of(int rank) const { return fleet_.name(options_.nodes[size_t(node_of(rank))].node); }
+  std::string host_of(int rank) const { return plan_.nodes[size_t(node_of(rank))].name; }
 
   void on_exit(int index, int rank, int status) {
     const double now_s = clock_.monotonic_s();
     if (rank >= 0)
-      return supervision_.exited(rank, status, files_.crash_record(rank, options_.file.epoch), now_s);
+      return supervision_.exited(rank, status, files_.crash_record(rank, plan_.file.epoch), now_s);
     // A rank that failed before it could connect has left nothing but its record.
-    for (int r = 0; r < options_.limits.ranks; ++r)
+    for (int r = 0; r < plan_.limits.ranks; ++r)
       if (supervision_.ranks()[size_t(r)].phase == RankView::absent)
-        if (const auto record = files_.crash_record(r, options_.file.epoch))
-          supervision_.lost(r, record, now_s);
+        if (const auto record = files_.crash_record(r, plan_.file.epoch)) supervision_.lost(r, record, now_s);
     supervision_.launcher_ended(status, now_s, index);
   }
 
   void on_output(int index, const Message& m) {
-    const bool many = options_.nodes.size() > 1;
-    supervision_.launcher_output(
-        files_.log_output(m.payload, many ? fleet_.name(options_.nodes[size_t(index)].node) : ""));
+    const bool many = plan_.nodes.size() > 1;
+    const std::string text = files_.log_output(m.payload, many ? plan_.nodes[size_t(index)].name : "");
+    supervision_.launcher_output(text);
+    // Of a rank that failed before it could connect mpirun may report the end long before its own.
+    const auto notice = parse_death_notice(text);
+    if (!notice || notice->rank < 0 || notice->rank >= plan_.limits.ranks) return;
+    if (supervision_.ranks()[size_t(notice->rank)].phase != RankView::absent) return;
+    if (const auto record = files_.crash_record(notice->rank, plan_.file.epoch))
+      supervision_.lost(notice->rank, record, clock_.monotonic_s());
   }
 
   void on_all_present() {
     const double seconds = clock_.monotonic_s() - started_s_;
-    if (options_.hooks.all_present) options_.hooks.all_present();
-    log_.event(options_.attach ? EventKind::attached : EventKind::ranks_up,
-               fmt::format(R"({{"epoch":{},"ranks":{},"seconds":{:.3f}}})", options_.file.epoch,
-                           options_.limits.ranks, seconds));
-    log_.console().note(fmt::format("✓ {} rank{} {} in {:.1f} s", options_.limits.ranks,
-                                    options_.limits.ranks == 1 ? "" : "s",
-                                    options_.attach ? "attached" : "up", seconds));
+    if (hooks_.all_present) hooks_.all_present();
+    log_.event(plan_.attach ? EventKind::attached : EventKind::ranks_up,
+               fmt::format(R"({{"epoch":{},"ranks":{},"seconds":{:.3f}}})", plan_.file.epoch,
+                           plan_.limits.ranks, seconds));
+    log_.console().note(fmt::format("✓ {} rank{} {} in {:.1f} s", plan_.limits.ranks,
+                                    plan_.limits.ranks == 1 ? "" : "s", plan_.attach ? "attached" : "up",
+                                    seconds));
   }
 
   // ---- from the ranks
@@ -422,13 +401,13 @@ class Attempt {
   void record(const std::vector<StepRecord>& records) {
     for (const StepRecord& record : records) {
       log_.step(record);
-      if (options_.hooks.progressed) options_.hooks.progressed(record.line.step);
+      if (hooks_.progressed) hooks_.progressed(record.line.step);
     }
-    fleet_.let_keep(options_.nodes.front().node, steps_.oldest_sequence());
+    fleet_.let_keep(plan_.nodes.front().node, steps_.oldest_sequence());
   }
 
   void on_times(int index, const std::string& payload) {
-    const AttemptOptions::Node& node = options_.nodes[size_t(index)];
+    const AttemptPlan::Node& node = plan_.nodes[size_t(index)];
     for (const wire::RankStepTimes& t : wire::unpack_times(payload))
       if (t.rank >= node.first && t.rank < node.first + node.count) steps_.times(t.step, t.rank, t.times);
     record(steps_.take(clock_.monotonic_s()));
@@ -458,9 +437,10 @@ class Attempt {
     }
   }
 
-  AttemptOptions options_;
+  const AttemptPlan plan_;
+  const AttemptHooks hooks_;
   Fleet& fleet_;
-  NodeRelay relay_{int(options_.nodes.size()), [this](int index, const Message& m) { send(index, m); },
+  NodeRelay relay_{int(plan_.nodes.size()), [this](int index, const Message& m) { send(index, m); },
                    [this](const std::string& host) {
                      const int node = fleet_.find_host(host), index = node < 0 ? -1 : index_of(node);
                      return index >= 0 && fleet_.hello(node) ? index : -1;
@@ -476,16 +456,17 @@ class Attempt {
   StepAssembly steps_;
   AttemptFiles files_;
   double looked_s_ = 0;
-  bool regrouped_ = false, all_present_ = false;
+  bool regrouped_ = false, went_back_ = false, all_present_ = false;
   std::vector<bool> gone_;             // of each node: nothing of the epoch is left there, or it is lost
   std::vector<bool> lost_;  // of each node: it left this attempt, and what it says when it returns does not count
 };
 
 }  // namespace
 
-AttemptResult run_attempt(AttemptOptions options, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
-                          Clock& clock, RunLog& log, StopSignals& signals) {
-  return Attempt(std::move(options), fleet, run, fs, clock, log, signals).run();
+AttemptResult run_attempt(AttemptPlan plan, AttemptHooks hooks, Fleet& fleet, const RunDirectory& run,
+                          FileSystem& fs, Clock& clock, RunLog& log, StopSignals& signals) {
+  ENSURE(plan.file.epoch > 0 && !plan.nodes.empty() && plan.limits.nodes.size() == plan.nodes.size());
+  return Attempt(std::move(plan), std::move(hooks), fleet, run, fs, clock, log, signals).run();
 }
 
 }  // namespace trainctl

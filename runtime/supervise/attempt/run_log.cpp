@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <utility>
 
 #include "runtime/base/json.h"
@@ -14,8 +15,12 @@ namespace trainctl {
 namespace {
 
 constexpr double kStatusIntervalS = 1.0;
+/// Of the records of earlier attempts, with each status: the rest is read with the next ones.
+constexpr uint64_t kMostRecordsBytes = 8 << 20;
 /// A busy file system answers sooner.
 constexpr double kQuietS = 5;
+/// One that answers no sooner gets no numbers of every rank and expert any more, so that they fill no memory.
+constexpr double kLongQuietS = 30;
 /// For the last records of a run.
 constexpr double kSyncS = 30;
 /// Of each of the two files with the numbers of every rank, and of every expert.
@@ -32,20 +37,21 @@ RunState state_of(const Supervision& supervision) {
 
 }  // namespace
 
-RunLog::Written::Written(const RunDirectory& run)
+RunLog::Written::Written(FileSystem& fs, const RunDirectory& run)
     : metrics(std::make_unique<Journal>(run.metrics())),
       rank_metrics(run.file("metrics.ranks.jsonl"), run.file("metrics.ranks.1.jsonl"), kMostRankMetricsBytes),
       expert_metrics(run.file("metrics.experts.jsonl"), run.file("metrics.experts.1.jsonl"),
                      kMostRankMetricsBytes),
       events(run.events()),
-      curves(run.path) {}
+      curves(run.path),
+      time(fs, run) {}
 
 RunLog::RunLog(FileSystem& fs, Clock& clock, const RunDirectory& run, Console& console)
     : fs_(fs),
       clock_(clock),
       run_(run),
       console_(console),
-      written_files_(std::make_shared<Written>(run)),
+      written_files_(std::make_shared<Written>(fs, run)),
       summary_(clock.unix_s()) {
   status_.directory = run.path;
 }
@@ -55,6 +61,7 @@ void RunLog::event(EventKind kind, const std::string& json) {
     files->events.append(line);
   });
   check_journals();
+  if (watch_.event) watch_.event(kind, json);
 }
 
 void RunLog::supervisor_begins(const std::string& take_over, const std::string& before) {
@@ -73,6 +80,8 @@ void RunLog::rank_event(EventKind kind, const std::string& json) {
   const Json fields = try_parse_json(json);
   if (!fields.is_object()) return;
   if (kind == EventKind::interval) return save_interval(record_of<SaveInterval>(fields));
+  if (kind == EventKind::replay_differs || kind == EventKind::replicas_judged)
+    return console_.note(" ! " + fields.value("text", "?"));
   if (kind == EventKind::interval_short)
     return console_.note(" ! " + record_of<ShortInterval>(fields).text());
   if (kind == EventKind::memory_one && !std::exchange(told_memory_off_, true))
@@ -130,8 +139,8 @@ void RunLog::step(const StepRecord& record) {
   copies_made(line);
   pace_.longest_step_s = std::max(pace_.longest_step_s, line.step_s);  // NaN is not larger
   // The numbers of every rank and expert are many, and nothing depends on them.
-  const std::string ranks = files_.hangs() ? "" : record.ranks,
-                    of_experts = files_.hangs() ? "" : record.experts;
+  const bool is_quiet = files_.quiet_s() > kLongQuietS;
+  const std::string ranks = is_quiet ? "" : record.ranks, of_experts = is_quiet ? "" : record.experts;
   files_.ask([files = written_files_, ranks, of_experts, line, unix_s = clock_.unix_s()] {
     files->metrics->append(step_line_text(line));
     if (!ranks.empty()) files->rank_metrics.append(ranks);
@@ -149,6 +158,7 @@ void RunLog::step(const StepRecord& record) {
     event(notice.kind, notice.json);
     console_.note(notice.line);
   }
+  if (watch_.step) watch_.step(line);
 }
 
 void RunLog::saved(const SaveOutcome& outcome, double seconds) {
@@ -224,6 +234,7 @@ void RunLog::check_answers() {
 }
 
 void RunLog::update(const Supervision& supervision, bool now) {
+  if (watch_.turn) watch_.turn();
   check_answers();
   if (!now && clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
   status_.state = state_of(supervision);
@@ -247,6 +258,7 @@ void RunLog::update(const Supervision& supervision, bool now) {
 }
 
 void RunLog::waiting(const std::string& why) {
+  if (watch_.turn) watch_.turn();
   if (clock_.monotonic_s() - written_s_ < kStatusIntervalS) return;
   status_.state = RunState::waiting;
   status_.reason = why;
@@ -262,10 +274,12 @@ void RunLog::post_status(bool with_ranks) {
   written_s_ = clock_.monotonic_s();
   status_.updated_unix_s = clock_.unix_s();
   if (nodes_) status_.nodes = nodes_();
-  files_.ask([&fs = fs_, run = run_, status = status_, with_ranks] {
+  files_.ask([&fs = fs_, run = run_, files = written_files_, status = status_, with_ranks] {
     try {
       write_status(fs, run.status(), status, with_ranks);
-      replace_view(fs, run.prometheus(), prometheus_text(status));
+      const bool knows_time = files->time.read(kMostRecordsBytes);
+      const TimeLedger time = ledger_of(files->time.records(), status.ended() ? NAN : status.updated_unix_s);
+      replace_view(fs, run.prometheus(), prometheus_text(status, knows_time ? &time : nullptr));
     } catch (const std::exception&) {
       // A view only; the journals tell of a broken disk.
     }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/base/file_worker.h"
 #include "runtime/base/record.h"
@@ -16,6 +17,7 @@
 #include "runtime/run/record/slow_ranks.h"
 #include "runtime/run/record/step_assembly.h"
 #include "runtime/run/record/summary.h"
+#include "runtime/run/record/time_reader.h"
 #include "runtime/run/record/uneven_experts.h"
 #include "runtime/run/saves/save_collector.h"
 #include "runtime/run/views/event_file.h"
@@ -61,6 +63,17 @@ class RunLog {
   void update(const Supervision& supervision, bool now);
   /// Records that no attempt runs because the run waits for nodes. `why`: one sentence.
   void waiting(const std::string& why);
+  /// No attempt ran for so long, because nodes or storage were waited for.
+  void waited(double seconds) { waited_s_ += seconds; }
+  /// The sum of these since the last call.
+  double take_waited_s() { return std::exchange(waited_s_, 0.0); }
+  /// Who is called with each event and each step that is recorded, and in each turn of a loop.
+  struct Watch {
+    std::function<void(EventKind kind, const std::string& json)> event = {};
+    std::function<void(const StepLine&)> step = {};
+    std::function<void()> turn = {};
+  };
+  void set_watch(Watch watch) { watch_ = std::move(watch); }
   /// Sets the function that returns the nodes each time status.json is written.
   void set_nodes(std::function<std::vector<NodeStatus>()> nodes) { nodes_ = std::move(nodes); }
   /// Writes status.json and makes the journals durable.
@@ -94,11 +107,12 @@ class RunLog {
   void check_answers();
   /// What the thread of files_ writes; it alone touches them.
   struct Written {
-    explicit Written(const RunDirectory& run);
+    Written(FileSystem& fs, const RunDirectory& run);
     std::unique_ptr<Journal> metrics;
     BoundedJournal rank_metrics, expert_metrics;
     Journal events;
     event_file::EventFiles curves;
+    TimeReader time;
     Problem error() const { return metrics->error().exists() ? metrics->error() : events.error(); }
   };
   FileSystem& fs_;
@@ -115,6 +129,8 @@ class RunLog {
   int64_t save_failed_step_ = -1, last_step_ = INT64_MAX;
   std::string save_failure_;
   std::function<std::vector<NodeStatus>()> nodes_;
+  double waited_s_ = 0;
+  Watch watch_;
   double written_s_ = -1e9, ranks_written_s_ = -1e9;
   /// The step whose copy failed and was reported; -1: copies are made since.
   int64_t failed_copy_ = -1, failed_second_copy_ = -1;

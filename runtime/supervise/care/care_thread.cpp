@@ -241,6 +241,10 @@ void CareThread::published() {
   thread_->order([](Caretaker& caretaker) { caretaker.published(); });
 }
 
+void CareThread::keep_upto(int64_t step) {
+  thread_->order([=](Caretaker& caretaker) { caretaker.keep_upto(step); });
+}
+
 void CareThread::doubt(int64_t step) {
   thread_->order([=](Caretaker& caretaker) { caretaker.doubt(step); });
 }

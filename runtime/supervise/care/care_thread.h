@@ -25,6 +25,7 @@ class CareThread {
   /// Caretaker::begin; also ends a pause. The first call starts the thread.
   void begin(uint64_t epoch, int64_t step);
   void published();
+  void keep_upto(int64_t step);  ///< Caretaker::keep_upto; call it before begin(), too
   void doubt(int64_t step);  ///< Caretaker::doubt; done after begin()
   /// Nothing more is read, removed or copied from the return of this call until begin() or end_pause().
   void pause();

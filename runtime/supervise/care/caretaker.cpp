@@ -292,6 +292,7 @@ Caretaker::Repaired Caretaker::repaired(ckpt::StoredFiles& files, const ckpt::Ve
 ckpt::Retention Caretaker::retention(const std::vector<CheckpointMark>& marks) const {
   return {.keep_last = options_.keep_last,
           .keep_every_steps = options_.keep_every_steps,
+          .keep_upto = keep_upto_,
           .current_epoch = epoch_,
           .counts =
               [&marks](ckpt::StoredFiles& files) {

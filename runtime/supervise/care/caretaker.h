@@ -87,6 +87,8 @@ class Caretaker {
   /// A new attempt begins at `step`: what is known of later steps is forgotten, and copies of them in the
   /// store do not count any more.
   void begin(uint64_t epoch, int64_t step);
+  /// To a state of this step or before the run would go back: the newest such checkpoint is kept.
+  void keep_upto(int64_t step) { keep_upto_ = step; }
   /// The checkpoint could not be opened or loaded: it does not count any more before it was read again.
   void doubt(int64_t step);
   /// A checkpoint was published.
@@ -144,6 +146,7 @@ class Caretaker {
   std::optional<ckpt::OpenPlace> place_;
   std::optional<ckpt::EpochBegin> set_aside_;  ///< to be said to the store
   uint64_t epoch_ = 0;
+  std::optional<int64_t> keep_upto_;
   bool retain_due_ = true, store_retain_due_ = false, tried_last_ = false;
   bool is_stores_turn_ = false;  ///< a checkpoint was read again since the store was last cared for
   std::atomic<bool> is_last_ = false;

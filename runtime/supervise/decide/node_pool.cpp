@@ -11,7 +11,16 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kMostFailures = 16;  // remembered of a node
-constexpr int kFailedStarts = 2;
+
+/// How many failures put a node out, at most as many as the rules say.
+int enough_of(NodeFault fault, const QuarantineRules& rules) {
+  switch (fault) {
+    case NodeFault::possible: return rules.failures;
+    case NodeFault::start: return std::min(rules.failures, 2);
+    case NodeFault::device: return std::min(rules.failures, 1);
+  }
+  return rules.failures;
+}
 
 bool usable(const PoolNode& n) { return n.state == PoolNode::ready && !n.quarantined; }
 
@@ -68,19 +77,19 @@ NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, d
   return loss;
 }
 
-bool NodePool::failed(const std::string& name, const std::string& why, double now_s, bool start_failed) {
+bool NodePool::failed(const std::string& name, const std::string& why, double now_s, NodeFault fault) {
   for (PoolNode& n : nodes_)
-    if (n.name == name) return blame(n, why, now_s, start_failed);
+    if (n.name == name) return blame(n, why, now_s, fault);
   return false;
 }
 
-bool NodePool::blame(PoolNode& n, const std::string& why, double now_s, bool start_failed) {
+bool NodePool::blame(PoolNode& n, const std::string& why, double now_s, NodeFault fault) {
   n.failures.push_back({now_s, attempts_, why});
   if (n.failures.size() > kMostFailures) n.failures.erase(n.failures.begin());
   std::vector<double> times;
   for (const NodeFailure& failure : n.failures) times.push_back(failure.at_s);
   QuarantineRules rules = options_.quarantine;
-  if (start_failed) rules.failures = std::min(rules.failures, kFailedStarts);
+  rules.failures = enough_of(fault, rules);
   if (n.quarantined || !enough_failures(times, now_s, rules)) return false;
   int others = 0;
   for (const PoolNode& p : nodes_)

@@ -15,6 +15,13 @@
 
 namespace trainctl {
 
+/// What a failed attempt says of the node on which it failed.
+enum class NodeFault {
+  possible,  ///< a rank failed there
+  start,     ///< it could not start its ranks
+  device,    ///< its device says itself that it is broken
+};
+
 /// A failure of a node: it was lost, or an attempt failed there.
 struct NodeFailure {
   double at_s = 0;
@@ -62,8 +69,9 @@ class NodePool {
   /// Nothing happens if it is lost already. `by_own_pause`: it is no failure of the node.
   Loss lost(const std::string& name, const std::string& why, double now_s, bool by_own_pause = false);
   /// An attempt has failed on that node. Returns true if the node is in quarantine now, for that.
-  /// `start_failed`: it could not start its ranks, of which two are enough.
-  bool failed(const std::string& name, const std::string& why, double now_s, bool start_failed = false);
+  /// As many as the rules of quarantine want are enough, two starts that failed, or one broken device.
+  bool failed(const std::string& name, const std::string& why, double now_s,
+              NodeFault fault = NodeFault::possible);
   /// See Recovery::set_quarantined.
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run);
   /// A suspect node is better than none: what this run has put out is used again where the run fits in no
@@ -98,7 +106,7 @@ class NodePool {
  private:
   PoolNode& node(const std::string& name, double now_s);
   int ranks_on(const PoolNode& node) const { return node.slots / options_.tensor * options_.tensor; }
-  bool blame(PoolNode& node, const std::string& why, double now_s, bool start_failed = false);
+  bool blame(PoolNode& node, const std::string& why, double now_s, NodeFault fault = NodeFault::possible);
 
   Options options_;
   std::vector<PoolNode> nodes_;

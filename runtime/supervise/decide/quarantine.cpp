@@ -97,6 +97,28 @@ std::vector<std::string> QuarantineList::nodes_out(double now_s) const {
   return names;
 }
 
+double QuarantineList::out_until_s(const std::string& node, double now_s) const {
+  double until_s = 0;
+  for (const QuarantineEntry& e : entries_)
+    if (e.node == node && is_here(e) && e.is_out(now_s)) until_s = std::max(until_s, e.out_until_s);
+  return until_s;
+}
+
+std::vector<std::string> NodesOut::take_back(const std::optional<QuarantineList>& list, double now_unix_s) {
+  std::vector<std::string> back;
+  for (auto at = until_s_.begin(); at != until_s_.end();) {
+    Out& out = at->second;
+    if (list && out.is_listed) out.until_s = list->out_until_s(at->first, now_unix_s);
+    if (now_unix_s < out.until_s) {
+      ++at;
+      continue;
+    }
+    back.push_back(at->first);
+    at = until_s_.erase(at);
+  }
+  return back;
+}
+
 std::string QuarantineList::why_out(const std::string& node, double now_s) const {
   for (const QuarantineEntry& e : entries_) {
     if (e.node != node || !is_here(e) || !e.is_out(now_s)) continue;

@@ -10,6 +10,8 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -91,6 +93,8 @@ class QuarantineList {
   bool lift(const std::string& place, const std::string& by, double now_s);
   /// Nodes that must not be used now, sorted; a node whose GPU is out is one of them.
   std::vector<std::string> nodes_out(double now_s) const;
+  /// Until when the node is out; 0: it is not.
+  double out_until_s(const std::string& node, double now_s) const;
   /// Whether the node is out because of failures of the run `run` alone.
   bool only_by(const std::string& node, const std::string& run, double now_s) const;
   /// "in quarantine for another 23h, 3 x, last 12m ago in run a: rank 1 was killed by SIGSEGV"; "": it is
@@ -118,6 +122,27 @@ class QuarantineList {
   std::vector<QuarantineEntry> entries_;
 };
 
+/// NodesOut: the nodes that a run leaves out because of the list, and when it takes them back: after their
+/// time, or when a person has lifted them. Pure.
+class NodesOut {
+ public:
+  /// `is_listed` false: it could not be written down, so the list does not say when it is over.
+  void add(const std::string& node, double until_unix_s, bool is_listed = true) {
+    until_s_[node] = {until_unix_s, is_listed};
+  }
+  bool none() const { return until_s_.empty(); }
+  /// The nodes that may be used again; each is returned once. `list`: as it is now; nullopt: it cannot be
+  /// read, and the times that are known count.
+  std::vector<std::string> take_back(const std::optional<QuarantineList>& list, double now_unix_s);
+
+ private:
+  struct Out {
+    double until_s = 0;
+    bool is_listed = true;
+  };
+  std::map<std::string, Out> until_s_;  ///< by node
+};
+
 /// The list as a file. Not thread-safe. A missing file is an empty list.
 class QuarantineFile {
  public:
@@ -139,5 +164,8 @@ class QuarantineFile {
 /// The path of the list: `shared` (the path in a job spec) if it is not ""; otherwise $TRAINCTL_QUARANTINE;
 /// otherwise trainctl/quarantine.json in $XDG_CONFIG_HOME or ~/.config. "" if none of them is set.
 std::string quarantine_path(const std::string& shared);
+/// The list that a person asked for: `given` as above. Error(kUsage) if there is no path.
+QuarantineFile quarantine_of_user(FileSystem& fs, Clock& clock, const std::string& given,
+                                  std::string cluster);
 
 }  // namespace trainctl

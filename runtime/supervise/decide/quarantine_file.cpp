@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/supervise/decide/quarantine.h"
@@ -98,6 +99,16 @@ std::string quarantine_path(const std::string& shared) {
     return config + "/trainctl/quarantine.json";
   const std::string home = from_environment("HOME");
   return home.empty() ? "" : home + "/.config/trainctl/quarantine.json";
+}
+
+QuarantineFile quarantine_of_user(FileSystem& fs, Clock& clock, const std::string& given,
+                                  std::string cluster) {
+  const std::string path = quarantine_path(given);
+  if (path.empty())
+    throw Error(ErrorCode::kUsage,
+                "there is no home folder for the list of quarantined nodes; name one with --list FILE or "
+                "$TRAINCTL_QUARANTINE");
+  return {fs, clock, path, std::move(cluster)};
 }
 
 }  // namespace trainctl

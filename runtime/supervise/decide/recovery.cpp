@@ -51,16 +51,23 @@ NodePool::Options pool_options(const Recovery::Options& options) {
           .quarantine = options.quarantine};
 }
 
+NodeFault fault_of(const AttemptEnd& end) {
+  return end.start_failed                 ? NodeFault::start
+         : end.code == ErrorCode::kDevice ? NodeFault::device
+                                          : NodeFault::possible;
+}
+
 }  // namespace
 
 Recovery::Recovery(Options options, double now_s)
     : options_(std::move(options)),
       pool_(pool_options(options_), now_s),
-      crash_loop_(options_.loop_limit),
+      crash_loop_({.alike = options_.loop_limit, .max_restarts = options_.max_restarts}),
       free_since_s_(now_s),
       asks_nodes_(options_.ask_nodes && !options_.step_fixed),
       was_saved_(options_.was_saved || (options_.from_step && !options_.from_memory)),
-      newest_step_(options_.from_step.value_or(0)) {
+      newest_step_(options_.from_step.value_or(0)),
+      newest_saved_(newest_step_) {
   ENSURE(!options_.from_memory || options_.from_step);
   state_.step = options_.from_step;
   state_.in_memory = options_.from_memory;
@@ -94,6 +101,10 @@ void Recovery::set_quarantined(const std::string& name, bool quarantined, bool b
   pool_.set_quarantined(name, quarantined, by_this_run);
 }
 
+void Recovery::suspect(const std::string& name, const std::string& why, double now_s) {
+  if (pool_.failed(name, why, now_s)) crash_loop_.allow_one_more();
+}
+
 std::vector<PutOutNode> Recovery::take_quarantined() { return pool_.take_quarantined(); }
 
 const Width* Recovery::widest(int ranks) const {
@@ -118,12 +129,14 @@ void Recovery::attempt_started(const StartAttempt& start, double now_s) {
               .step = attempt_.step};
   state_.step = start.step;
   state_.in_memory = start.in_memory;
+  state_.back_to.clear();
   too_few_since_s_.reset();
   why_.clear();
 }
 
 void Recovery::note_progress() {
   attempt_.progressed = true;
+  crash_loop_.progressed();
   state_.repaired.reset();
   pool_.progressed();
 }
@@ -140,7 +153,9 @@ void Recovery::progressed(int64_t step) {
 void Recovery::saved(int64_t step) {
   ENSURE(attempt_.is_running, "step {}", step);
   was_saved_ = true;
-  if (step > state_.step.value_or(0)) note_progress();
+  if (step <= newest_saved_) return;  // saved before the run went back
+  newest_saved_ = step;
+  note_progress();
 }
 
 void Recovery::search(std::optional<int64_t> at_most, bool is_charged) {
@@ -148,7 +163,23 @@ void Recovery::search(std::optional<int64_t> at_most, bool is_charged) {
   state_.is_searched = true;
   state_.damaged.reset();
   state_.at_most = at_most;
+  if (!state_.back_to.empty()) {
+    const int64_t limit = state_.back_to.begin()->first;
+    state_.at_most = std::min(limit, at_most.value_or(limit));
+  }
   state_.is_charged = is_charged;
+}
+
+void Recovery::go_back(int64_t at_most, bool may_begin_again, const std::string& why) {
+  ENSURE(at_most >= 0, "step {}", at_most);
+  const bool is_earliest = state_.back_to.empty() || at_most < state_.back_to.begin()->first;
+  bool& may = state_.back_to[at_most];
+  may = may || may_begin_again;
+  if (is_earliest) why_ = why;
+  if (attempt_.is_running) return;
+  if (!state_.is_searched && state_.step.value_or(0) > at_most) return search({}, false);
+  // Nodes that are asked may hold a later state.
+  state_.at_most = std::min(at_most, state_.at_most.value_or(at_most));
 }
 
 void Recovery::attempt_ended(const AttemptEnd& e, double now_s) {
@@ -161,6 +192,7 @@ void Recovery::attempt_ended(const AttemptEnd& e, double now_s) {
     case AttemptEnd::stopped: end(StopRun{exit_status(ErrorCode::kStopped), "stopped on request"}); return;
     case AttemptEnd::aborted: end(StopRun{kAborted, "stopped at once on request"}); return;
     case AttemptEnd::regrouped:
+    case AttemptEnd::went_back:
       search({}, false);
       cause_.clear();
       return;
@@ -187,24 +219,28 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
     return;
   }
   const bool lost = !attempt_.lost_member.empty();
-  if (!worth_restarting(e.code, attempt_.stepped) || (!lost && restarts_ >= options_.max_restarts))
-    return void(end(give_up));
+  if (!worth_restarting(e.code, attempt_.stepped)) return void(end(give_up));
+  const NodeFault fault = fault_of(e);
+  const bool is_put_out = !lost && !e.is_undecided && pool_.failed(e.node, e.cause, now_s, fault);
+  const bool is_out = lost || (is_put_out && fault == NodeFault::device);
   crash_loop_.count({.code = e.code,
                      .step = attempt_.stepped ? attempt_.step : state_.step.value_or(0),
                      .stepped = attempt_.stepped,
                      .lost = lost,
                      .rank = lost ? -1 : e.rank,
-                     .node = lost ? attempt_.lost_member : e.node},
+                     .node = lost ? attempt_.lost_member : e.node,
+                     .is_out = is_out},
                     attempt_.progressed);
-  if (!lost && pool_.failed(e.node, e.cause, now_s, e.start_failed)) crash_loop_.allow_one_more();
+  if (is_put_out) crash_loop_.allow_one_more();
+  if (crash_loop_.is_out_of_restarts()) return void(end(give_up));
   if (crash_loop_.is_reached()) {
     end(StopRun{give_up.exit_code, fmt::format("{}; {}", e.cause, crash_loop_.text())});
     return;
   }
-  search({}, !lost);
-  if (lost) return;
+  search({}, !is_out);
+  if (is_out) return;
   ++restarts_;
-  why_ = fmt::format("{}; restart {} of {}", e.cause, restarts_, options_.max_restarts);
+  why_ = fmt::format("{}; restart {} of {}", e.cause, crash_loop_.restarts(), options_.max_restarts);
 }
 
 void Recovery::checkpoint_found(int64_t step, std::optional<StateId> in_memory) {
@@ -225,6 +261,17 @@ void Recovery::no_checkpoint(int skipped) {
   ENSURE(!attempt_.is_running);
   state_.is_searched = asks_nodes_ = false;
   state_.in_memory.reset();
+  if (!state_.back_to.empty()) {
+    const auto earliest = state_.back_to.begin();
+    if (earliest->second) {
+      state_.step.reset();
+      return;
+    }
+    // What cannot be done must not end the run, now and at each resume.
+    not_gone_back_ = std::max(not_gone_back_, std::optional(earliest->first));
+    state_.back_to.erase(earliest);
+    return search({}, state_.is_charged);
+  }
   // A run that was saved never begins again unasked: that would move every checkpoint aside.
   if (!state_.at_most && skipped == 0 && !was_saved_) {
     state_.step.reset();

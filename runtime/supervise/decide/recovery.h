@@ -14,20 +14,21 @@
 // Nodes. An attempt uses the first nodes whose slots carry the largest possible width (node_pool.h). If no
 // spare is left for a lost node, the next attempt has the largest width that the other nodes carry.
 //
-// Restarts. Only a failure of a rank counts as a restart (max_restarts). A lost node does not. A checkpoint
-// that cannot be loaded does not either: it is repaired, once, or else the next older one is used. A state in
-// memory that cannot be
+// Restarts. CrashLoop counts the failures in a row without progress, and says which count against
+// max_restarts; a run that makes progress is never ended by the count. A checkpoint that cannot be loaded
+// is no failure: it is repaired, once, or else the next older one is used. A state in memory that cannot be
 // loaded, or not on the nodes of the next attempt, is not asked for again.
 //
-// Crash loops. An attempt makes progress if it finishes a step beyond the newest step of all attempts, or
-// saves a checkpoint newer than the one it began from. Three attempts in a row (loop_limit) without
-// progress that failed alike are a crash loop and end the run (crash_loop.h).
+// Broken devices. A node whose device says itself that it is broken is put out at once, and costs no restart,
+// as a lost node does not. On others failures are counted (node_pool.h).
 //
 // Every input has its time, in monotonic seconds. No effects, no clock, no threads.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -47,13 +48,15 @@ struct Width {
 
 /// How an attempt ended, from its Verdict.
 struct AttemptEnd {
-  enum How { finished, stopped, regrouped, aborted, failed } how = finished;
+  /// went_back: ended at once, because the run goes on from an earlier state (Recovery::go_back)
+  enum How { finished, stopped, regrouped, went_back, aborted, failed } how = finished;
   // For failed:
   ErrorCode code = ErrorCode::kWorker;
   std::string cause;  ///< one sentence
   int rank = -1;      ///< the first rank that failed; -1: no particular rank
   std::string node;   ///< the node of that rank; "": no particular node
   bool start_failed = false;  ///< the node could not start its ranks
+  bool is_undecided = false;  ///< a device of several is at fault, and which is not known: it counts for none
 };
 
 /// Decision: begin the next epoch on these nodes, in the order of their ranks.
@@ -102,10 +105,10 @@ class Recovery {
     std::optional<StateId> from_memory;  ///< that state is in memory; from_step is its step
     bool step_fixed = false;             ///< the user named that step: use no other checkpoint
     bool was_saved = false;              ///< the run saved a checkpoint before
-    /// Nodes may hold a newer state in memory, left by an earlier supervisor: ask them before the first attempt.
+    /// Nodes may hold a newer state in memory, left by an earlier supervisor: ask them before the first
+    /// attempt.
     bool ask_nodes = false;
-    int max_restarts = 0;
-    int loop_limit = 3;             ///< attempts in a row that fail alike without progress and end the run
+    int max_restarts = 0, loop_limit = 3;  ///< see crash_loop.h
     TooFew too_few = TooFew::wait;  ///< what to do if not even the smallest width fits
     double wait_limit_s = 600;      ///< for TooFew::wait; then exit 75
     double gather_limit_s =
@@ -129,6 +132,8 @@ class Recovery {
   /// Excludes the node from later attempts, or (false) allows it again. The current attempt keeps the node.
   /// `by_this_run`: failures of this run put the node out; the run uses it again if no width fits without it.
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run = false);
+  /// Evidence against a node, as of an attempt that failed there.
+  void suspect(const std::string& name, const std::string& why, double now_s);
   /// `start`: the decision of next(), or an attempt that another supervisor has started, once its nodes are
   /// ready.
   void attempt_started(const StartAttempt& start, double now_s);
@@ -142,6 +147,13 @@ class Recovery {
   /// `skipped`: the number of checkpoints that exist but are not usable.
   void no_checkpoint(int skipped);
   void stop(StopLevel level);
+  /// The next attempt begins from a state of step `at_most` or before, whatever ends the current one. Of
+  /// several calls before it the earliest state counts; a later one where nothing so early is found.
+  ///   may_begin_again   the run never had a checkpoint so early: without a state it begins at its start
+  ///   why               one sentence
+  void go_back(int64_t at_most, bool may_begin_again, const std::string& why);
+  /// If no state of a call of go_back is found, the newest of step `at_most` or before is next.
+  void or_back_to(int64_t at_most) { state_.back_to.try_emplace(at_most, false); }
 
   // ---- outputs
   /// The next decision. It stays the same until an input comes or the time of Wait has passed.
@@ -152,9 +164,12 @@ class Recovery {
   /// The nodes that failures of this run put into quarantine and without which the run then made progress,
   /// since the last call. The caller adds them to the quarantine list.
   std::vector<PutOutNode> take_quarantined();
+  /// The latest step to which, since the last call, the run was to go back and no state was found; nullopt:
+  /// none. It goes on from a later one.
+  std::optional<int64_t> take_not_gone_back() { return std::exchange(not_gone_back_, std::nullopt); }
   int attempts() const { return pool_.attempts(); }
   const std::vector<PoolNode>& pool() const { return pool_.nodes(); }
-  int restarts() const { return restarts_; }
+  int restarts() const { return restarts_; }  ///< after failures that count, in all
   bool running() const { return attempt_.is_running; }
   bool over() const { return over_.has_value(); }
 
@@ -186,6 +201,7 @@ class Recovery {
     bool is_searched = false;        ///< FindCheckpoint is the next decision
     bool is_charged = false;         ///< the attempt for which it is searched counts as a restart
     std::optional<int64_t> at_most;  ///< of the search
+    std::map<int64_t, bool> back_to;  ///< go_back: no search finds one later than the first; may begin again
     std::optional<int64_t> damaged;  ///< of the search
     std::optional<int64_t> repaired; ///< the step that was searched for like that last
     std::optional<int64_t> step;
@@ -196,8 +212,10 @@ class Recovery {
   std::optional<double> too_few_since_s_;
   bool asks_nodes_;  ///< Options::ask_nodes, until they are asked
   bool was_saved_;
-  int64_t newest_step_;  ///< of all attempts
+  int64_t newest_step_;   ///< of all attempts
+  int64_t newest_saved_;  ///< by any of them
   int restarts_ = 0;
+  std::optional<int64_t> not_gone_back_;
   std::string why_;    ///< the next attempt starts
   std::string cause_;  ///< of the last failure
 };

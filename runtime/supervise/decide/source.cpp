@@ -81,6 +81,21 @@ Source source_of(const Set& set) {
 
 }  // namespace
 
+std::string BeginFrom::text() const {
+  if (memory) {
+    const std::set<std::string> nodes(memory->nodes.begin(), memory->nodes.end());
+    return fmt::format("step {}, from the memory of {}", step, count_of(int64_t(nodes.size()), "node"));
+  }
+  if (of_parent) return folder;
+  return folder.empty() ? "step 0: there is no checkpoint" : fmt::format("checkpoint step {}", step);
+}
+
+std::string BeginFrom::tier() const {
+  if (memory) return std::string(word_of(Tier::memory));
+  if (from_store) return std::string(word_of(Tier::store));
+  return folder.empty() ? "" : std::string(word_of(Tier::directory));
+}
+
 bool in_line(const std::vector<Beginning>& beginnings, StateId state) {
   const auto first = std::min_element(beginnings.begin(), beginnings.end(),
                                       [](const auto& a, const auto& b) { return a.epoch < b.epoch; });
@@ -97,6 +112,11 @@ std::vector<Beginning> with_beginning(std::vector<Beginning> beginnings, Beginni
     if (beginnings[i].step >= next.step) beginnings.erase(beginnings.begin() + ptrdiff_t(i));
   beginnings.push_back(next);
   return beginnings;
+}
+
+std::optional<int64_t> store_newer_than(std::optional<int64_t> directory_step, bool is_resume) {
+  if (directory_step && !is_resume) return std::nullopt;
+  return directory_step.value_or(-1);
 }
 
 SourceChoice choose_source(const SourceQuestion& question) {

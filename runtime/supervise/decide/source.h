@@ -1,7 +1,9 @@
 // choose_source decides from which state an attempt goes on: the newest step that can be had, from the
 // nearest tier that has it. Pure.
 //
-// Tiers, nearest first: the memory of the nodes (ckpt/pieces.h), the run directory.
+// Tiers, nearest first: the memory of the nodes (ckpt/pieces.h), of each rank the piece that it kept
+// itself, then the second copies; the run directory; the store. Of the store a checkpoint is copied into
+// the directory first, where store_newer_than says so.
 //
 // A set is what the ranks of one epoch kept in memory of one step: piece 0 .. ranks - 1 of (step, epoch,
 // ranks). It can be used if
@@ -73,6 +75,24 @@ struct SourceChoice {
   std::vector<int64_t> doubted_steps;  ///< of whole sets among them that are doubted
 };
 SourceChoice choose_source(const SourceQuestion& question);
+/// The step beyond which a checkpoint of the store is worth copying, before a state is chosen; -1: any;
+/// nullopt: the store is not asked. `directory_step`: of the newest checkpoint of the directory that opens.
+/// `is_resume`: no supervisor and no rank has watched over the directory, so that the store may have newer
+/// ones.
+std::optional<int64_t> store_newer_than(std::optional<int64_t> directory_step, bool is_resume);
+
+/// The state from which an attempt begins.
+struct BeginFrom {
+  int64_t step = 0;
+  std::string folder;            ///< of the checkpoint; "": a fresh start, or a state in memory
+  bool of_parent = false;        ///< it is the checkpoint of the run from which this one was branched
+  bool from_store = false;       ///< it was copied from the store for this attempt
+  std::optional<Source> memory;  ///< where it is in memory
+  /// "step 41, from the memory of 1 node", "checkpoint step 40"
+  std::string text() const;
+  /// "memory", "directory", "store"; "" for a fresh start.
+  std::string tier() const;
+};
 
 /// Whether what `epoch` computed up to `step` is part of the run's present line.
 bool in_line(const std::vector<Beginning>& beginnings, StateId state);

@@ -320,7 +320,7 @@ std::vector<int> Supervision::culprits(bool with_ended) const {
     return std::any_of(evidence_.begin(), evidence_.end(),
                        [&](const Evidence& e) { return e.rank == rank && e.weight == Evidence::peer_lost; });
   };
-  std::vector<int> still, absent, computing;
+  std::vector<int> stopped, silent, absent, computing;
   std::vector<const Activity*> all;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const RankView& r = ranks_[size_t(rank)];
@@ -328,10 +328,11 @@ std::vector<int> Supervision::culprits(bool with_ended) const {
     if (r.phase == RankView::absent) absent.push_back(rank);
     const bool started = r.phase == RankView::present || (with_ended && r.phase == RankView::lost);
     if (!started || gave_up(rank)) continue;
-    if (stands_still(rank)) still.push_back(rank);
+    if (stands_still(rank)) (r.stopped ? stopped : silent).push_back(rank);
     if (!r.activity || !r.activity->is_waiting()) computing.push_back(rank);
   }
-  if (!still.empty()) return still;
+  // Where a rank is stopped, others that are silent may only be late on a busy machine.
+  if (!stopped.empty() || !silent.empty()) return stopped.empty() ? silent : stopped;
   return absent.empty() ? awaited_of(computing, all) : absent;
 }
 

@@ -186,8 +186,8 @@ class Supervision {
   Patience of_steps() const;
   Patience patience_in(RunPhase phase) const;
   Patience patience() const;
-  /// The ranks that are stopped or silent. If there are none: those that have not started. If all have: the
-  /// computing ranks that others wait for. If there are none of these: all computing ranks.
+  /// The ranks that are stopped, else those that are silent. If there are none: those that have not started.
+  /// If all have: the computing ranks that others wait for. If there are none of these: all computing ranks.
   std::vector<int> culprits(bool with_ended) const;
   std::string suspects() const;
   void describe_death(const DeathNotice& notice, Verdict& verdict) const;

@@ -121,6 +121,7 @@ bool worth_restarting(ErrorCode code, bool stepped) {
     case ErrorCode::kHang:
     case ErrorCode::kIo:
     case ErrorCode::kHardware:
+    case ErrorCode::kDevice:
     case ErrorCode::kLauncher:
       return true;
     default:

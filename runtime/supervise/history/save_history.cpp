@@ -30,7 +30,7 @@ class Attempts {
     if (replaced_) return;
     last_s_ = std::max(last_s_, unix_s);
     if (kind == EventKind::ranks_up || kind == EventKind::attached) up_ = true;
-    if (kind == EventKind::regroup) regrouped_ = true;
+    if (kind == EventKind::regroup || kind == EventKind::loss_rollback) regrouped_ = true;
     if (kind == EventKind::failure) close(true);
     if (kind == EventKind::end) close(false);
   }
@@ -79,12 +79,6 @@ PastSaves past_saves(const std::vector<std::string>& lines) {
     history.step_s = interval.step_s;
   }
   return past;
-}
-
-void recall_saves(FileSystem& fs, const RunDirectory& run, AttemptFile& file, RunStatus& status) {
-  PastSaves past = past_saves(lines_of(fs, run.events()));
-  file.saves = std::move(past.tiers);
-  status.save_intervals = std::move(past.intervals);
 }
 
 }  // namespace trainctl

@@ -21,7 +21,4 @@ struct PastSaves {
 /// never trained are no failures.
 PastSaves past_saves(const std::vector<std::string>& lines);
 
-/// Puts the past saves of the run into the file of its next attempt and into its status.
-void recall_saves(FileSystem& fs, const RunDirectory& run, AttemptFile& file, RunStatus& status);
-
 }  // namespace trainctl

@@ -26,8 +26,10 @@ class Reader {
                           : int64_t{-1};
     if (*kind == EventKind::start) return begin(record_of<StartEvent>(event));
     if (*kind == EventKind::checkpoint && step > loaded_.value_or(-1)) bad_.erase(step);
-    // A step without targets is one of the data, not of the state.
-    if (*kind == EventKind::step_skipped && event.value("targets", int64_t{1}) > 0) bad_step(step);
+    // A step without targets is one of the data, not of the state, and an overflow one of the loss scale.
+    if (*kind == EventKind::step_skipped && event.value("targets", int64_t{1}) > 0 &&
+        !event.contains("loss_scale"))
+      bad_step(step);
     if (*kind == EventKind::failure && event.value("code_name", "") == name_of(ErrorCode::kDiverged))
       bad_step(step + 1);
   }

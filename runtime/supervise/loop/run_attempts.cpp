@@ -7,10 +7,11 @@
 #include <utility>
 
 #include "runtime/base/ensure.h"
+#include "runtime/base/json.h"
 #include "runtime/machine/bundle.h"
+#include "runtime/spec/lineage.h"
 #include "runtime/supervise/decide/widths.h"
-#include "runtime/supervise/loop/attempt_places.h"
-#include "runtime/supervise/loop/run_quarantine.h"
+#include "runtime/supervise/history/save_history.h"
 
 namespace trainctl {
 namespace {
@@ -66,46 +67,52 @@ Starter& RunAttempts::starter() {
   return *starter_;
 }
 
-LaunchInput RunAttempts::launch_input(const AttemptOptions& options) const {
+AttemptFacts RunAttempts::facts(const StartAttempt& start) const {
+  const SupervisePlan& plan = run_.plan;
+  AttemptFacts facts{.job = plan.job,
+                     .run = run_.directory,
+                     .one_machine = plan.nodes.one_machine,
+                     .start = start,
+                     .begin = parts_.source.state(),
+                     .manifest = parts_.source.manifest(),
+                     .new_data = parts_.source.has_new_data(),
+                     .beginnings = beginnings_of(run_.fs, run_.directory),
+                     .lineage_json = lineage_at(plan.lineage_json, parts_.source.step()),
+                     .remedies = with(plan.remedies, parts_.loss.remedies()),
+                     .disputes = open_disputes(lines_of(run_.fs, run_.directory.events())),
+                     .epoch = last_epoch(run_.fs, run_.directory) + 1,
+                     .last_step = run_.last_step,
+                     .max_steps = plan.max_steps,
+                     .matmul_flops_per_s = plan.matmul_flops_per_s,
+                     .token = random_token(),
+                     .launcher = {.mpirun = plan.mpirun,
+                                  .program = plan.program,
+                                  .bundle = own_bundle(),
+                                  .homeless = !std::getenv("HOME"),
+                                  .root = ::geteuid() == 0,
+                                  .cross_memory_attach = plan.cross_memory_attach}};
   const Fleet& fleet = parts_.fleet.fleet();
-  const JobSpec& job = run_.plan.job.job;
-  return {.env = job.launcher.env,
-          .nccl_buffer_kib = job.parallelism.nccl.buffer_kib,
-          .hosts = hosts_of(options, fleet),
-          .network = network_of(options, run_.plan, fleet),
-          .world_size = options.limits.ranks,
-          .mpirun = run_.plan.mpirun,
-          .program = run_.plan.program,
-          .run_directory = run_.directory.path,
-          .session_folder = options.session_folder,
-          .shared_memory_folder = options.shared_memory_folder,
-          .bundle = own_bundle(),
-          .homeless = !std::getenv("HOME"),
-          .root = ::geteuid() == 0,
-          .cross_memory_attach = run_.plan.cross_memory_attach};
+  ENSURE(plan.nodes.nodes.size() == size_t(fleet.size()));
+  for (int i = 0; i < fleet.size(); ++i) facts.nodes.push_back({plan.nodes.nodes[size_t(i)], fleet.hello(i)});
+  PastSaves past = past_saves(lines_of(run_.fs, run_.directory.events()));
+  facts.saves = std::move(past.tiers);
+  run_.log.status().save_intervals = std::move(past.intervals);
+  return facts;
 }
 
 void RunAttempts::begin(const StartAttempt& start, StopSignals& signals) {
-  const Fleet& fleet = parts_.fleet.fleet();
-  const ParallelSpec parallelism = at_width(run_.plan.job, start.width).job.parallelism;
   if (!start.step) parts_.source.begin_at_start();
-  AttemptOptions options = epochs_.options(parallelism);
-  place_ranks(options, run_.plan, fleet, parallelism.mesh(), start.nodes);
-  if (!parts_.source.is_reachable(fleet)) return parts_.recovery.memory_out_of_reach();
-  options.holders = parts_.source.holders(fleet);
-  const Problem weakness = place_second_copies(options, run_.plan, parallelism.mesh());
-  if (const std::string note = second_copies_note(weakness, known_weakness_); !note.empty())
+  const AttemptFacts facts = this->facts(start);
+  if (!is_reachable(facts)) return parts_.recovery.memory_out_of_reach();
+  AttemptPlan plan = plan_attempt(facts);
+  if (const std::string note = second_copies_note(plan.weakness, known_weakness_); !note.empty())
     run_.log.console().note(note);
   if (last_) epochs_.restart(start, parts_.recovery.restarts());
-  epochs_.begin(options.limits.ranks);
-  const LaunchInput input = launch_input(options);
-  options.pmix = starter().by_pmix(input);
-  options.line = options.pmix ? rank_line(input) : mpirun_line(input);
-  set_networks(options, run_.plan, fleet, input.network);
-  options.file.overrides = overrides_of(run_.plan.job, start.width);
-  times_.begun();
-  parts_.recovery.attempt_started(start, run_.clock.monotonic_s());
-  run(std::move(options), signals);
+  epochs_.begin(plan.limits.ranks);
+  parts_.loss.begin(parts_.source.step(), start.step.has_value());
+  const bool pmix = starter().by_pmix(plan.launch);
+  LaunchLine line = pmix ? rank_line(plan.launch) : mpirun_line(plan.launch);
+  run(start, with_start(std::move(plan), pmix, std::move(line)), signals);
 }
 
 void RunAttempts::attach(StopSignals& signals) {
@@ -113,15 +120,9 @@ void RunAttempts::attach(StopSignals& signals) {
   const AttemptFile& file = *run_.plan.attach;
   const StartAttempt start =
       start_of(file, widths_of(run_.plan.job), run_.plan.start ? run_.plan.start->checkpoint : "");
-  AttemptOptions options = epochs_.options(at_width(run_.plan.job, start.width).job.parallelism);
-  options.attach = true;
-  options.pmix = file.pmix;
-  options.file = file;
-  options.nodes = places_of(parts_.fleet.fleet(), file);
+  AttemptPlan plan = plan_attach(facts(start), file);
   epochs_.attach(file);
-  times_.begun();
-  parts_.recovery.attempt_started(start, run_.clock.monotonic_s());
-  run(std::move(options), signals);
+  run(start, std::move(plan), signals);
 }
 
 AttemptHooks RunAttempts::hooks() {
@@ -130,8 +131,10 @@ AttemptHooks RunAttempts::hooks() {
               [this] {
                 run_.lock.turn();
                 parts_.checkpoints.turn();
+                parts_.quarantine.turn();
                 if (const Problem lost = parts_.checkpoints.lost_state(); lost.exists())
                   throw Error(ErrorCode::kDiverged, lost.text());
+                parts_.loss.require_not_spent();
               },
           .node_up = [&fleet](int node) { fleet.node_up(node); },
           .node_lost =
@@ -145,7 +148,9 @@ AttemptHooks RunAttempts::hooks() {
           .all_present = [this] { times_.all_present(); },
           .progressed = [this](int64_t step) { progressed(step); },
           .saved = [this](int64_t step) { parts_.recovery.saved(step), parts_.checkpoints.published(); },
-          .regroup = [this] { return text_of(parts_.recovery.regroup(run_.clock.monotonic_s())); }};
+          .must_hold = run_.lock.check(),
+          .regroup = [this] { return text_of(parts_.recovery.regroup(run_.clock.monotonic_s())); },
+          .goes_back = [this] { return parts_.loss.pending().has_value(); }};
 }
 
 void RunAttempts::progressed(int64_t step) {
@@ -159,33 +164,70 @@ void RunAttempts::progressed(int64_t step) {
   times_.stepped();
 }
 
-void RunAttempts::run(AttemptOptions options, StopSignals& signals) {
-  places_ = options.nodes;
-  keeps_other_meshes_ = parts_.source.memory().has_value();
-  const bool by_pmix = options.pmix;
-  options.hooks = hooks();
-  const AttemptResult result = run_attempt(std::move(options), parts_.fleet.fleet(), run_.directory, run_.fs,
-                                           run_.clock, run_.log, signals);
+void RunAttempts::run(const StartAttempt& start, AttemptPlan plan, StopSignals& signals) {
+  times_.begun();
+  parts_.recovery.attempt_started(start, run_.clock.monotonic_s());
+  doubt_.reset();
+  places_ = plan.nodes;
+  keeps_other_meshes_ = parts_.source.state().memory.has_value();
+  const bool by_pmix = plan.pmix;
+  const AttemptResult result = run_attempt(std::move(plan), hooks(), parts_.fleet.fleet(), run_.directory,
+                                           run_.fs, run_.clock, run_.log, signals);
   run_.lock.must_hold();
   run_.log.await_files();
   parts_.fleet.listen();
   ended(result, by_pmix);
 }
 
+/// A run that has come to its end goes back, too: what it decided must not depend on how fast its ranks were.
+bool RunAttempts::went_back(const AttemptResult& result) {
+  const auto back = parts_.loss.pending();
+  if (!back) return false;
+  parts_.recovery.go_back(back->at_most, back->may_begin_again, back->why);
+  const bool goes = result.went_back || result.verdict.outcome == Verdict::finished;
+  // Until the next epoch begins: for newer ones, what it goes back to would be removed.
+  if (goes) parts_.checkpoints.pause();
+  return goes;
+}
+
+bool RunAttempts::doubt_state() {
+  doubt_ = back_to_verified(lines_of(run_.fs, run_.directory.events()),
+                            [this] { return lines_of(run_.fs, run_.directory.metrics()); });
+  if (!doubt_) return false;
+  parts_.recovery.go_back(doubt_->at_most, doubt_->may_begin_again, doubt_->why);
+  parts_.recovery.or_back_to(std::max(doubt_->at_most, doubt_->doubt - 1));
+  run_.log.console().note(" ! " + doubt_->why);
+  return true;
+}
+
+void RunAttempts::not_gone_back(int64_t at_most) {
+  if (!doubt_ || at_most < doubt_->at_most) return;
+  const std::string text = not_verified_text(*doubt_);
+  run_.log.event(EventKind::state_not_verified, dump_json(Json{{"step", doubt_->doubt}, {"text", text}}));
+  doubt_.reset();
+  run_.log.console().note(" ! " + text);
+}
+
 void RunAttempts::ended(const AttemptResult& result, bool by_pmix) {
   const Verdict& verdict = result.verdict;
+  parts_.loss.require_not_spent();
   AttemptEnd end = end_of(verdict, result.regrouped);
-  for (const AttemptOptions::Node& place : places_)
-    if (verdict.rank >= place.first && verdict.rank < place.first + place.count)
-      end.node = parts_.fleet.fleet().name(place.node);
+  const bool back = went_back(result);
+  if (back) end.how = AttemptEnd::went_back;
+  // Until the next epoch begins: for newer checkpoints, what it goes back to would be removed.
+  if (verdict.outcome == Verdict::failed && doubt_state()) parts_.checkpoints.pause();
+  end.is_undecided = verdict.outcome == Verdict::failed && verdict.code == ErrorCode::kHardware &&
+                     is_undecided(lines_of(run_.fs, run_.directory.events()));
+  for (const AttemptPlan::Node& place : places_)
+    if (verdict.rank >= place.first && verdict.rank < place.first + place.count) end.node = place.name;
   if (verdict.start_node >= 0) {
-    end.node = parts_.fleet.fleet().name(places_[size_t(verdict.start_node)].node);
+    end.node = places_[size_t(verdict.start_node)].name;
     end.start_failed = true;
   }
   starter().doubt(verdict, by_pmix);
-  tell_quarantine(run_.plan, run_.fs, run_.clock, parts_.recovery, run_.log);
+  parts_.quarantine.tell();
   times_.ended(verdict, result);
-  last_ = {.verdict = verdict, .failure_folder = ""};
+  last_ = {.verdict = verdict, .failure_folder = "", .went_back = back};
   if (verdict.outcome == Verdict::failed) last_->failure_folder = parts_.end.record_failure(verdict);
   parts_.recovery.attempt_ended(end, run_.clock.monotonic_s());
 }

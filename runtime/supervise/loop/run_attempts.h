@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "runtime/supervise/attempt/attempt.h"
+#include "runtime/supervise/decide/verified_state.h"
 #include "runtime/supervise/loop/attempt_times.h"
-#include "runtime/supervise/loop/starter.h"
+#include "runtime/supervise/loop/loss_watch.h"
 #include "runtime/supervise/loop/run_end.h"
 #include "runtime/supervise/loop/run_epochs.h"
 #include "runtime/supervise/loop/run_fleet.h"
+#include "runtime/supervise/loop/run_quarantine.h"
+#include "runtime/supervise/loop/starter.h"
 
 namespace trainctl {
 
@@ -35,7 +38,9 @@ class RunAttempts {
     RunSource& source;
     RunCheckpoints& checkpoints;
     RunFleet& fleet;
+    RunQuarantine& quarantine;
     RunEnd& end;
+    LossWatch& loss;
   };
   RunAttempts(SupervisedRun& run, const Parts& parts);
 
@@ -44,31 +49,39 @@ class RunAttempts {
   void begin(const StartAttempt& start, StopSignals& signals);
   /// Runs the attempt plan.attach, whose ranks run already, to its end.
   void attach(StopSignals& signals);
+  /// Where a rank of the newest attempt computed wrongly, what all of them trained since the last check is
+  /// not to be trusted: the next attempt begins before it. Returns whether that is so.
+  bool doubt_state();
+  /// No state of step `at_most` or before is left. Where that was verified, an event says what follows.
+  void not_gone_back(int64_t at_most);
 
   /// How the last attempt ended.
   struct Last {
     Verdict verdict;
     std::string failure_folder;  ///< of its records, if it failed
+    bool went_back = false;      ///< the run goes on from an earlier state
   };
   const std::optional<Last>& last() const { return last_; }
   /// The nodes of the attempt that runs, or ran last.
-  const std::vector<AttemptOptions::Node>& places() const { return places_; }
+  const std::vector<AttemptPlan::Node>& places() const { return places_; }
 
  private:
   Starter& starter();
-  LaunchInput launch_input(const AttemptOptions& options) const;
+  AttemptFacts facts(const StartAttempt& start) const;
   AttemptHooks hooks();
   void progressed(int64_t step);
-  void run(AttemptOptions options, StopSignals& signals);
+  void run(const StartAttempt& start, AttemptPlan plan, StopSignals& signals);
   void ended(const AttemptResult& result, bool by_pmix);
+  bool went_back(const AttemptResult& result);
 
   SupervisedRun& run_;
   const Parts parts_;
   RunEpochs epochs_;
   AttemptTimes times_;
   std::optional<Starter> starter_;
-  std::vector<AttemptOptions::Node> places_;
+  std::vector<AttemptPlan::Node> places_;
   std::optional<Last> last_;
+  std::optional<BackToVerified> doubt_;  ///< of the newest attempt, until the next one begins
   std::string known_weakness_;       ///< of the places of second copies
   bool keeps_other_meshes_ = false;  ///< the memory of the nodes holds states of other numbers of ranks
 };

@@ -10,9 +10,11 @@
 
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/supervise/care/run_store.h"
 #include "runtime/supervise/care/usable_checkpoint.h"
+#include "runtime/supervise/decide/verified_state.h"
 
 namespace trainctl {
 namespace {
@@ -61,6 +63,24 @@ RunCheckpoints::RunCheckpoints(const SupervisePlan& plan, const RunDirectory& ru
   for (const int64_t step : plan.doubted) thread_.doubt(step);
   log_.status().store = store_;
   turn();
+}
+
+/// Before the thread goes on: it may remove at once what is older.
+void RunCheckpoints::keep_way_back(std::vector<std::string> events) {
+  if (plan_.job.job.observability.replay_every_steps == 0) return;
+  thread_.keep_upto(way_back(events, lines_of(fs_, run_.metrics())));
+}
+
+void RunCheckpoints::begin(uint64_t epoch, int64_t step) {
+  std::vector<std::string> events = lines_of(fs_, run_.events());
+  events.push_back(dump_json(Json{{"kind", word_of(EventKind::start)}, {"from_step", step}}));
+  keep_way_back(std::move(events));
+  thread_.begin(epoch, step);
+}
+
+void RunCheckpoints::attach(uint64_t epoch) {
+  keep_way_back(lines_of(fs_, run_.events()));
+  thread_.begin(epoch, INT64_MAX);
 }
 
 void RunCheckpoints::turn() {
@@ -145,7 +165,8 @@ RunCheckpoints::Found RunCheckpoints::find(const FindCheckpoint& find, const std
   Meanwhile meanwhile;
   auto searching = std::async(std::launch::async, [&] {
     find_here(find, found, meanwhile);
-    if (found.checkpoint || store_.empty() || (find.at_most && *find.at_most < 0)) return;
+    const auto here = found.checkpoint ? std::optional(found.checkpoint->state().step) : std::nullopt;
+    if (!store_newer_than(here, false) || store_.empty() || (find.at_most && *find.at_most < 0)) return;
     if (!fetch(find.at_most, found, meanwhile)) return;
     find_here({find.at_most, {}, {}}, found, meanwhile);
     found.from_store = found.checkpoint != nullptr;

@@ -23,7 +23,11 @@ class RunCheckpoints {
   RunCheckpoints(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock,
                  RunLog& log, const LockWatch& lock);
 
-  void begin(uint64_t epoch, int64_t step) { thread_.begin(epoch, step); }
+  /// A new attempt begins at `step`, before its event; or (attach) goes on.
+  void begin(uint64_t epoch, int64_t step);
+  void attach(uint64_t epoch);
+  /// A check of replicas behind this step agreed: the newest checkpoint up to it is kept.
+  void verified(int64_t step) { thread_.keep_upto(step); }
   void pause() { thread_.pause(); }
   void published() { thread_.published(); }
   /// Call it in every turn of a loop.
@@ -47,6 +51,7 @@ class RunCheckpoints {
 
  private:
   struct Meanwhile;
+  void keep_way_back(std::vector<std::string> events);
   void find_here(const FindCheckpoint& find, Found& found, const Meanwhile& meanwhile);
   bool fetch(std::optional<int64_t> at_most, Found& found, const Meanwhile& meanwhile);
   const SupervisePlan& plan_;

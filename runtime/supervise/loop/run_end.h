@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "runtime/supervise/decide/supervision.h"
-#include "runtime/supervise/loop/supervise_plan.h"
+#include "runtime/supervise/loop/ending.h"
+#include "runtime/supervise/loop/supervised_run.h"
 
 namespace trainctl {
 
@@ -16,9 +16,9 @@ struct RunResult {
 
 class RunEnd {
  public:
-  /// The arguments must outlive this object. Make it before the first attempt: it notes whether run.json
-  /// exists.
-  RunEnd(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Console& console, RunLog& log);
+  /// `run` must outlive this object. Make it before the first attempt: it notes whether run.json exists.
+  explicit RunEnd(SupervisedRun& run)
+      : run_(run), had_identity_(run.fs.exists(run.directory.file("run.json"))) {}
 
   /// Writes the event `failure` and moves the records of the failed attempt into a folder, which it returns.
   std::string record_failure(const Verdict& verdict);
@@ -30,16 +30,12 @@ class RunEnd {
   RunResult conclude_failure(const Verdict& verdict, const std::string& folder, int64_t resume_step);
   /// Ends the run while no attempt runs: a stop between attempts, or too few nodes.
   RunResult conclude_idle(int exit_code, const std::string& why);
-  /// Writes only the final status and the event `end`. Reports an error if the run directory was removed
-  /// meanwhile.
-  RunResult end(RunState state, int exit_code, std::string reason, std::string advice);
+  /// Writes the ending. Reports an error if the run directory was removed meanwhile.
+  RunResult end(Ending ending);
 
  private:
-  const SupervisePlan& plan_;
-  const RunDirectory run_;
-  FileSystem& fs_;
-  Console& console_;
-  RunLog& log_;
+  EndFacts facts() const;
+  SupervisedRun& run_;
   const bool had_identity_;
 };
 

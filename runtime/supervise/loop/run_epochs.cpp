@@ -7,25 +7,13 @@
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/run/record/events.h"
-#include "runtime/spec/lineage.h"
+#include "runtime/run/record/loss_record.h"
 #include "runtime/supervise/history/going_back.h"
-#include "runtime/supervise/history/save_history.h"
-#include "runtime/supervise/loop/attempt_places.h"
 
 namespace trainctl {
 
 RunEpochs::RunEpochs(SupervisedRun& run, const RunSource& source, RunCheckpoints& checkpoints)
     : run_(run), source_(source), checkpoints_(checkpoints) {}
-
-AttemptOptions RunEpochs::options(const ParallelSpec& parallelism) {
-  AttemptOptions options = attempt_options(run_.plan, run_.directory, parallelism, run_.last_step);
-  options.saves.must_hold = run_.lock.check();
-  options.file.epoch = last_epoch(run_.fs, run_.directory) + 1;
-  source_.put_into(options.file);
-  options.file.lineage_json = lineage_at(run_.plan.lineage_json, source_.step());
-  recall_saves(run_.fs, run_.directory, options.file, run_.log.status());
-  return options;
-}
 
 void RunEpochs::restart(const StartAttempt& start, int restarts) {
   RunStatus& status = run_.log.status();
@@ -39,7 +27,7 @@ void RunEpochs::restart(const StartAttempt& start, int restarts) {
                               .data = int(start.width.data),
                               .reason = start.why});
   run_.log.console().note(fmt::format(" ! {}", start.why));
-  run_.log.console().note("   continuing from " + source_.text());
+  run_.log.console().note("   continuing from " + source_.state().text());
 }
 
 void RunEpochs::begin(int ranks) {
@@ -51,19 +39,20 @@ void RunEpochs::begin(int ranks) {
   checkpoints_.pause();
   const int64_t moved = set_aside_beyond(
       run_.fs, run_.directory, run_.plan.job.job.checkpoint,
-      {.epoch = status.epoch, .step = source_.step(), .source = source_.folder()}, run_.log.console());
+      {.epoch = status.epoch, .step = source_.step(), .source = source_.state().folder}, run_.log.console());
   checkpoints_.begin(status.epoch, source_.step());
   status.saved_step = source_.durable_step();
-  status.staged_step = source_.memory() ? source_.step() : -1;
+  status.staged_step = source_.state().memory ? source_.step() : -1;
   status.partner_step = -1;  // partners are chosen anew
   run_.log.reopen_metrics();
   run_.log.event(StartEvent{.epoch = status.epoch,
                             .ranks = ranks,
                             .from_step = source_.step(),
-                            .tier = source_.tier(),
-                            .checkpoint = source_.folder(),
+                            .tier = source_.state().tier(),
+                            .checkpoint = source_.state().folder,
                             .numerics = run_.plan.numerics,
-                            .superseded_steps = moved});
+                            .superseded_steps = moved,
+                            .waited_s = run_.log.take_waited_s()});
 }
 
 void RunEpochs::attach(const AttemptFile& file) {
@@ -75,13 +64,26 @@ void RunEpochs::attach(const AttemptFile& file) {
   // Newer than the status: what the supervisor before has taken.
   status.step = std::max(status.step, newest_step(run_.fs, run_.directory));
   status.epoch = file.epoch;
-  checkpoints_.begin(file.epoch, INT64_MAX);
+  checkpoints_.attach(file.epoch);
   run_.log.console().note(fmt::format("  the ranks of attempt {} are alive: attaching to them", file.epoch));
 }
 
 uint64_t last_epoch(FileSystem& fs, const RunDirectory& run) {
   const auto newest = newest_attempt(fs, run);
   return newest ? newest->file.epoch : 0;
+}
+
+Remedies applied_remedies(FileSystem& fs, const RunDirectory& run) {
+  const auto newest = newest_attempt(fs, run);
+  if (!newest || newest->damage.is_none()) return newest ? newest->file.remedies : Remedies{};
+  double begun_unix_s = 0;
+  for (const std::string& line : lines_of(fs, run.events()))
+    if (const Json event = try_parse_json(line);
+        event.is_object() && event.value("kind", "") == word_of(EventKind::start))
+      begun_unix_s = event.value("t", 0.0);
+  LossRecord record = read_loss_record(fs, run);
+  std::erase_if(record.decisions, [&](const LossDecision& d) { return d.unix_s > begun_unix_s; });
+  return record.remedies();
 }
 
 std::optional<NewestAttempt> newest_attempt(FileSystem& fs, const RunDirectory& run) {

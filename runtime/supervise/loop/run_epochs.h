@@ -1,8 +1,6 @@
-// RunEpochs begins each epoch of a run in its records: it numbers the epoch, says what its ranks load, and
-// moves the files of steps after that state aside. An epoch that a supervisor before has begun is taken
-// over. One thread.
+// RunEpochs begins each epoch of a run in its records: it numbers the epoch, and moves the files of steps
+// after its state aside. An epoch that a supervisor before has begun is taken over. One thread.
 #pragma once
-#include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/loop/run_checkpoints.h"
 #include "runtime/supervise/loop/run_source.h"
 #include "runtime/supervise/loop/supervised_run.h"
@@ -14,10 +12,6 @@ class RunEpochs {
   /// All must outlive it. `source`: the state from which the next epoch goes on.
   RunEpochs(SupervisedRun& run, const RunSource& source, RunCheckpoints& checkpoints);
 
-  /// Options of the attempt of the next epoch, with the file for its ranks. `parallelism`: at the width of
-  /// the attempt. The caller fills in the nodes and the command line. The status gets what earlier epochs
-  /// have measured of saves.
-  AttemptOptions options(const ParallelSpec& parallelism);
   /// Records that the attempt before has failed, and that `start` is the next one. Call it before begin.
   void restart(const StartAttempt& start, int restarts);
   /// Records the next epoch, of `ranks` ranks. Files of steps after the source's are moved aside.
@@ -41,6 +35,9 @@ struct NewestAttempt {
   Problem damage = Problem::none();
 };
 std::optional<NewestAttempt> newest_attempt(FileSystem& fs, const RunDirectory& run);
+/// What was decided about the run's loss (loss.json) and is in the newest attempt; where attempt.json is
+/// damaged, what was decided before the newest attempt began.
+Remedies applied_remedies(FileSystem& fs, const RunDirectory& run);
 /// The newest step in the run's records; 0: none.
 int64_t newest_step(FileSystem& fs, const RunDirectory& run);
 

@@ -1,7 +1,6 @@
 #include "runtime/supervise/loop/run_fleet.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -12,13 +11,13 @@
 #include "runtime/base/json.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/run/wire/supervisor_file.h"
-#include "runtime/supervise/loop/attempt_places.h"
 #include "runtime/supervise/loop/run_source.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kEndAgentsS = 3;
+constexpr double kAgentsTurnS = 0.05, kLongestWaitS = 0.5;
 /// For the answer of an agent, which reads a few pages of memory for it.
 constexpr double kPiecesS = 2;
 /// For agents that a dead supervisor left, which dial every 0.1 s.
@@ -75,9 +74,9 @@ RunFleet::Left RunFleet::attach(const SessionFolders& folders) {
   fleet_.emplace(std::move(options), run_.clock);
   const double silence_s = run_.plan.job.job.fault_tolerance.node_silence_seconds;
   await_agents(std::max(kAttachLimitS, silence_s + 1),
-               [&] { return nodes_there(*fleet_, file) == file.nodes.size(); });
+               [&] { return nodes_there(file) == file.nodes.size(); });
   fleet_->end_attach();
-  const bool has_ranks = nodes_there(*fleet_, file) > 0;
+  const bool has_ranks = nodes_there(file) > 0;
   if (!has_ranks && fleet_->ready_count() == 0) {
     fleet_->end(kEndAgentsS);
     fleet_.reset();
@@ -93,6 +92,17 @@ RunFleet::Left RunFleet::attach(const SessionFolders& folders) {
   return Left::agents;
 }
 
+/// The number of nodes on which the ranks of that attempt still run; 0 if one of them is not in this fleet.
+size_t RunFleet::nodes_there(const AttemptFile& file) const {
+  size_t count = 0;
+  for (const AttemptFile::Node& node : file.nodes) {
+    const int index = fleet_->find(node.name);
+    if (index < 0) return 0;
+    count += missing_from(fleet_->hello(index), file.epoch).is_none();
+  }
+  return count;
+}
+
 void RunFleet::begin(const SessionFolders& folders) {
   ENSURE(!fleet_);
   fleet_.emplace(fleet_options(run_.plan, run_.directory.path, folders), run_.clock);
@@ -106,8 +116,7 @@ void RunFleet::begin(const SessionFolders& folders) {
 void RunFleet::await_agents(double limit_s, const std::function<bool()>& enough) {
   const double until_s = run_.clock.monotonic_s() + limit_s;
   while (!enough() && run_.clock.monotonic_s() < until_s) {
-    pollfd fd{.fd = fleet_->fd(), .events = POLLIN, .revents = 0};
-    ::poll(&fd, 1, 50);
+    fleet_->await(kAgentsTurnS);
     fleet_->serve();
   }
 }
@@ -133,9 +142,7 @@ void RunFleet::listen() {
 
 void RunFleet::poll(double until_s, int other_fd) const {
   const double left_s = std::min(until_s, fleet_->deadline_s()) - run_.clock.monotonic_s();
-  pollfd fds[] = {{.fd = fleet_->fd(), .events = POLLIN, .revents = 0},
-                  {.fd = other_fd, .events = POLLIN, .revents = 0}};
-  ::poll(fds, 2, int(std::clamp(left_s, 0.0, 0.5) * 1000));
+  fleet_->await(std::min(left_s, kLongestWaitS), {other_fd});
 }
 
 void RunFleet::node_up(int node) {
@@ -166,14 +173,14 @@ void RunFleet::start_failed(int node, const std::string& why) {
   run_.log.event(EventKind::node_failed, dump_json(Json{{"node", fleet_->name(node)}, {"reason", why}}));
 }
 
-std::vector<NodeStatus> RunFleet::statuses(const std::vector<AttemptOptions::Node>& places) const {
+std::vector<NodeStatus> RunFleet::statuses(const std::vector<AttemptPlan::Node>& places) const {
   std::vector<NodeStatus> list;
   if (!fleet_ || run_.plan.nodes.one_machine) return list;
   const double offset_s = run_.clock.unix_s() - run_.clock.monotonic_s();
   for (const PoolNode& pool : recovery_.pool()) {
     const int node = fleet_->find(pool.name);
     NodeStatus status{.name = pool.name, .state = NodeState::absent, .since_unix_s = pool.since_s + offset_s};
-    for (const AttemptOptions::Node& place : places)
+    for (const AttemptPlan::Node& place : places)
       if (place.node == node && recovery_.running()) status.first = place.first, status.count = place.count;
     if (pool.state == PoolNode::ready)
       status.state = pool.quarantined   ? NodeState::quarantined

@@ -58,7 +58,7 @@ class RunFleet {
 
   /// The nodes for status.json, in the order of the pool; none on one machine. A node of `places` (the
   /// current attempt) has its ranks.
-  std::vector<NodeStatus> statuses(const std::vector<AttemptOptions::Node>& places) const;
+  std::vector<NodeStatus> statuses(const std::vector<AttemptPlan::Node>& places) const;
   /// `why`, and after end() what the problem of each node was.
   std::string with_problems(std::string why) const;
 
@@ -74,6 +74,7 @@ class RunFleet {
 
  private:
   Fleet::Handler handler();
+  size_t nodes_there(const AttemptFile& file) const;
   void await_agents(double limit_s, const std::function<bool()>& enough);
 
   SupervisedRun& run_;

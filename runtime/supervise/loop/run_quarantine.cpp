@@ -2,25 +2,36 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
-#include "runtime/supervise/decide/quarantine.h"
 #include "runtime/supervise/slurm/cluster_name.h"
 
 namespace trainctl {
+namespace {
 
-void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
-                     Console& console) {
+/// Between two looks at the list. Hours count there.
+constexpr double kLookS = 5;
+
+}  // namespace
+
+QuarantineFile RunQuarantine::file() const {
+  return {run_.fs, run_.clock, quarantine_path(""), this_cluster()};
+}
+
+void RunQuarantine::begin() {
+  Console& console = run_.log.console();
   try {
-    const std::string path = quarantine_path("");
-    if (path.empty()) return;
-    const QuarantineList list = QuarantineFile(fs, clock, path, this_cluster()).read();
-    const double now_s = clock.unix_s();
+    if (run_.plan.nodes.one_machine || quarantine_path("").empty()) return;
+    const QuarantineList list = file().read();
+    const double now_s = run_.clock.unix_s();
     for (const std::string& name : list.nodes_out(now_s))
-      for (const ClusterNode& node : plan.nodes.nodes)
-        if (node.name == name && !plan.nodes.one_machine) {
-          recovery.set_quarantined(name, true, list.only_by(name, plan.run_id, now_s));
+      for (const ClusterNode& node : run_.plan.nodes.nodes)
+        if (node.name == name) {
+          out_.add(name, list.out_until_s(name, now_s));
+          recovery_.set_quarantined(name, true, list.only_by(name, run_.plan.run_id, now_s));
           console.note(fmt::format(" ! {} is left out: {}; to use it, trainctl nodes --lift {}", name,
                                    list.why_out(name, now_s), name));
         }
@@ -29,34 +40,71 @@ void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Re
   }
 }
 
-void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
-                     RunLog& log) {
-  const double began_unix_s = clock.unix_s() - clock.monotonic_s();
-  for (const PutOutNode& node : recovery.take_quarantined()) {
+void RunQuarantine::tell() {
+  for (const PutOutNode& node : recovery_.take_quarantined()) {
     ENSURE(!node.failures.empty());
-    log.event(EventKind::quarantine, dump_json(Json{{"node", node.name},
-                                                    {"cause", node.failures.back().why},
-                                                    {"failures", int64_t(node.failures.size())}}));
+    run_.log.event(EventKind::quarantine, dump_json(Json{{"node", node.name},
+                                                         {"cause", node.failures.back().why},
+                                                         {"failures", int64_t(node.failures.size())}}));
     try {
-      QuarantineFile(fs, clock, quarantine_path(""), this_cluster()).update([&](QuarantineList& list) {
-        for (const NodeFailure& failure : node.failures) {
-          const bool is_last = &failure == &node.failures.back();
-          const auto attempts_ago = uint64_t(recovery.attempts() - failure.attempt);
-          list.add(node.name, -1,
-                   {.kind = NodeEvidence::failure,
-                    .run = plan.run_id,
-                    .epoch = log.status().epoch - attempts_ago,
-                    .cause = failure.why,
-                    .unix_s = began_unix_s + failure.at_s},
-                   {.failures = is_last ? 1 : 0}, clock.unix_s());
-        }
-      });
-      log.console().note(fmt::format(" ! {} failed {}: in quarantine (`trainctl nodes --lift {}`)", node.name,
-                                     count_of(int64_t(node.failures.size()), "time"), node.name));
+      add(node);
+      run_.log.console().note(fmt::format(" ! {} failed {}: in quarantine (`trainctl nodes --lift {}`)",
+                                          node.name, count_of(int64_t(node.failures.size()), "time"),
+                                          node.name));
     } catch (const Error& error) {
-      log.console().note(
+      out_.add(node.name, run_.clock.unix_s() + QuarantineRules().cool_down_s, false);
+      run_.log.console().note(
           fmt::format(" ! {} could not be put on the quarantine list: {}", node.name, error.what()));
     }
+  }
+}
+
+void RunQuarantine::judged(const std::string& json) {
+  const Json event = try_parse_json(json);
+  if (!event.is_object() || !event.contains("wrong") || !event["wrong"].is_array()) return;
+  for (const Json& replica : event["wrong"]) {
+    const std::string node = replica.is_object() ? replica.value("node", "") : "";
+    if (!node.empty()) recovery_.suspect(node, event.value("text", ""), run_.clock.monotonic_s());
+  }
+}
+
+void RunQuarantine::add(const PutOutNode& node) {
+  const double began_unix_s = run_.clock.unix_s() - run_.clock.monotonic_s();
+  file().update([&](QuarantineList& list) {
+    for (const NodeFailure& failure : node.failures) {
+      const bool is_last = &failure == &node.failures.back();
+      const auto attempts_ago = uint64_t(recovery_.attempts() - failure.attempt);
+      list.add(node.name, -1,
+               {.kind = NodeEvidence::failure,
+                .run = run_.plan.run_id,
+                .epoch = run_.log.status().epoch - attempts_ago,
+                .cause = failure.why,
+                .unix_s = began_unix_s + failure.at_s},
+               {.failures = is_last ? 1 : 0}, run_.clock.unix_s());
+    }
+    out_.add(node.name, list.out_until_s(node.name, run_.clock.unix_s()));
+  });
+}
+
+void RunQuarantine::turn() {
+  if (out_.none()) return;
+  if (!looking_.valid()) {
+    if (run_.clock.monotonic_s() - looked_s_ < kLookS) return;
+    if (!files_) files_.emplace();
+    looking_ = files_->begin([file = file()]() -> std::optional<QuarantineList> {
+      try {
+        return file.read();
+      } catch (const Error&) {
+        return std::nullopt;
+      }
+    });
+  }
+  if (!looking_.valid() || looking_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+  looked_s_ = run_.clock.monotonic_s();
+  for (const std::string& name : out_.take_back(looking_.get(), run_.clock.unix_s())) {
+    recovery_.set_quarantined(name, false);
+    run_.log.event(EventKind::quarantine_over, dump_json(Json{{"node", name}}));
+    run_.log.console().note(fmt::format("   {} is out of quarantine: it may be used again", name));
   }
 }
 

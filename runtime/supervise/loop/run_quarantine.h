@@ -1,17 +1,41 @@
-// A run and the quarantine list: the run reads the list before its first attempt, and adds nodes on which it
-// failed repeatedly. If the list cannot be read or written, the run continues.
+// RunQuarantine is what a run has to do with the quarantine list: it leaves out the nodes on the list, adds
+// those on which it failed repeatedly, and takes nodes back while it runs, after their time or when a
+// person has lifted them. If the list cannot be read or written, the run continues. One thread.
 #pragma once
-#include <string>
+#include <future>
+#include <optional>
 
-#include "runtime/supervise/attempt/run_log.h"
-#include "runtime/supervise/loop/supervise_plan.h"
+#include "runtime/base/file_worker.h"
+#include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/loop/supervised_run.h"
 
 namespace trainctl {
 
-void read_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
-                     Console& console);
-/// Adds the nodes of Recovery::take_quarantined to the list, with each failure that put them out.
-void tell_quarantine(const SupervisePlan& plan, FileSystem& fs, Clock& clock, Recovery& recovery,
-                     RunLog& log);
+class RunQuarantine {
+ public:
+  /// Both must outlive it.
+  RunQuarantine(SupervisedRun& run, Recovery& recovery) : run_(run), recovery_(recovery) {}
+  /// Reads the list: its nodes are left out. Call it before the first attempt.
+  void begin();
+  /// Adds the nodes of Recovery::take_quarantined to the list, with each failure that put them out.
+  void tell();
+  /// Of the event `replicas_judged`: what its replicas held is evidence against their nodes.
+  void judged(const std::string& json);
+  /// Call it in each turn of a loop: reads the list now and then, and takes nodes back.
+  void turn();
+  /// No look is under way.
+  bool is_idle() const { return !looking_.valid(); }
+
+ private:
+  QuarantineFile file() const;
+  void add(const PutOutNode& node);
+  SupervisedRun& run_;
+  Recovery& recovery_;
+  NodesOut out_;
+  double looked_s_ = 0;
+  /// Its own, because the list is in another folder than the run. There is none before a node is out.
+  std::optional<FileWorker> files_;
+  std::future<std::optional<QuarantineList>> looking_;
+};
 
 }  // namespace trainctl

@@ -1,69 +1,68 @@
 #include "runtime/supervise/loop/run_source.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <set>
 
 #include "ckpt/folders.h"
 #include "ckpt/memory_folder.h"
 #include "ckpt/open_part.h"
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
 #include "runtime/run/wire/folder_pieces.h"
+#include "runtime/supervise/loop/run_epochs.h"
 
 namespace trainctl {
+namespace {
 
-RunSource::RunSource(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, RunLog& log)
-    : plan_(plan),
-      run_(run),
-      fs_(fs),
-      log_(log),
-      folder_(plan.resume_memory ? "" : plan.resume_from),
-      from_store_(plan.resume_from_store),
-      memory_(plan.resume_memory),
-      step_(plan.resume_step) {}
+constexpr double kAskTurnS = 0.1;
+
+}  // namespace
+
+RunSource::RunSource(SupervisedRun& run) : run_(run) {
+  const SupervisePlan& plan = run.plan;
+  if (plan.resume_memory)
+    state_ = {.step = plan.resume_step, .memory = plan.resume_memory};
+  else
+    state_ = checkpoint_in(plan.resume_from, plan.resume_step, plan.resume_from_store);
+}
+
+BeginFrom RunSource::checkpoint_in(std::string folder, int64_t step, bool from_store) const {
+  const bool of_parent = run_.plan.start && folder == run_.plan.start->checkpoint;
+  return {.step = step, .folder = std::move(folder), .of_parent = of_parent, .from_store = from_store};
+}
 
 void RunSource::begin_at_start() {
-  memory_.reset();
-  from_store_ = false;
-  folder_ = plan_.start ? plan_.start->checkpoint : "";
-  step_ = plan_.start ? plan_.start->step : 0;
+  state_ = run_.plan.start ? checkpoint_in(run_.plan.start->checkpoint, run_.plan.start->step, false)
+                           : BeginFrom{};
 }
 
 void RunSource::find(const FindCheckpoint& find, RunCheckpoints::Found found, std::vector<NodePieces> memory,
                      int64_t newest_step, const std::vector<std::string>& events, Recovery& recovery) {
-  const auto identity = read_identity(fs_, run_);
+  const auto identity = read_identity(run_.fs, run_.directory);
   const std::vector<Suspect> suspects = suspect_checkpoints(events);
-  SourceQuestion question{.run_id = identity ? identity->run_id : "",
-                          .beginnings = beginnings_of(fs_, run_),
-                          .at_most = std::min(find.at_most.value_or(newest_step), newest_step),
-                          .refused = find.refused,
-                          .doubted = doubted_states(suspects),
-                          .memory = std::move(memory)};
+  SourceQuestion question =
+      source_question(run_.fs, run_.directory, identity ? identity->run_id : "", suspects,
+                      std::min(find.at_most.value_or(newest_step), newest_step));
+  question.refused = find.refused;
+  question.memory = std::move(memory);
   if (found.checkpoint) question.directory_step = found.checkpoint->state().step;
   const SourceChoice choice = choose_source(question);
-  for (const std::string& why : choice.passed_over) log_.console().note(" ! " + why);
+  for (const std::string& why : choice.passed_over) run_.log.console().note(" ! " + why);
   record_suspects(choice, suspects, found);
   if (!choice.source) {
-    memory_.reset();
+    state_.memory.reset();
     return recovery.no_checkpoint(int(found.skipped.size()));
   }
-  step_ = choice.source->state.step;
-  const bool is_same = from_store_ && found.checkpoint && found.checkpoint->path() == folder_;
-  from_store_ = (found.from_store || is_same) && choice.source->tier == Tier::directory;
+  const int64_t step = choice.source->state.step;
   if (choice.source->tier == Tier::memory) {
-    memory_ = choice.source;
-    folder_.clear();
-    return recovery.checkpoint_found(step_, choice.source->state);
+    state_ = {.step = step, .memory = choice.source};
+    return recovery.checkpoint_found(step, choice.source->state);
   }
-  memory_.reset();
   ENSURE(found.checkpoint);  // choose_source takes the directory's state only where there is one
-  folder_ = found.checkpoint->path();
-  recovery.checkpoint_found(step_);
+  const bool is_same = state_.from_store && found.checkpoint->path() == state_.folder;
+  state_ = checkpoint_in(found.checkpoint->path(), step, found.from_store || is_same);
+  recovery.checkpoint_found(step);
 }
 
 void RunSource::record_suspects(const SourceChoice& choice, const std::vector<Suspect>& suspects,
@@ -74,104 +73,25 @@ void RunSource::record_suspects(const SourceChoice& choice, const std::vector<Su
     const std::pair event{EventKind::checkpoint_suspect, suspect.event_json()};
     // Of the directory's checkpoint of this step it is recorded already.
     if (std::find(found.events.begin(), found.events.end(), event) == found.events.end())
-      log_.event(event.first, event.second);
+      run_.log.event(event.first, event.second);
   }
-}
-
-std::string RunSource::text() const {
-  if (memory_) {
-    const std::set<std::string> nodes(memory_->nodes.begin(), memory_->nodes.end());
-    return fmt::format("step {}, from the memory of {}", step_, count_of(int64_t(nodes.size()), "node"));
-  }
-  if (at_start()) return folder_;
-  return folder_.empty() ? "step 0: there is no checkpoint" : fmt::format("checkpoint step {}", step_);
-}
-
-std::string RunSource::tier() const {
-  if (memory_) return std::string(word_of(Tier::memory));
-  if (from_store_) return std::string(word_of(Tier::store));
-  return folder_.empty() ? "" : std::string(word_of(Tier::directory));
-}
-
-namespace {
-
-/// Where `node` lets others read its pieces; null: it is not there, or has no server.
-const wire::PieceServerAddress* server_of(const Fleet& fleet, const std::string& node) {
-  const int index = fleet.find(node);
-  const wire::NodeHello* hello = index < 0 ? nullptr : fleet.hello(index);
-  return hello && hello->pieces.exists() ? &hello->pieces : nullptr;
-}
-
-}  // namespace
-
-bool RunSource::is_reachable(const Fleet& fleet) const {
-  if (!memory_ || plan_.nodes.one_machine) return true;
-  return std::all_of(memory_->nodes.begin(), memory_->nodes.end(),
-                     [&](const std::string& node) { return server_of(fleet, node) != nullptr; });
-}
-
-std::vector<wire::PieceHolder> RunSource::holders(const Fleet& fleet) const {
-  if (!memory_ || plan_.nodes.one_machine) return {};
-  std::map<std::string, wire::PieceHolder> first, others;
-  const auto add = [](wire::PieceHolder& holder, const wire::PieceServerAddress& server, int rank) {
-    holder.server = server;
-    if (!holder.ranks.empty() && holder.ranks.back().first + holder.ranks.back().count == rank)
-      ++holder.ranks.back().count;
-    else
-      holder.ranks.push_back({rank, 1});
-  };
-  ENSURE(memory_->nodes.size() == size_t(memory_->ranks), "{} nodes for {} ranks", memory_->nodes.size(),
-         memory_->ranks);
-  for (int rank = 0; rank < memory_->ranks; ++rank) {
-    const std::string& node = memory_->nodes[size_t(rank)];
-    const wire::PieceServerAddress* const server = server_of(fleet, node);
-    ENSURE(server, "the piece of rank {} is not reachable", rank);  // is_reachable() was asked before
-    add(first[node], *server, rank);
-  }
-  std::vector<std::pair<int, std::string>> further = memory_->others;
-  std::sort(further.begin(), further.end());
-  for (const auto& [rank, node] : further)
-    if (const wire::PieceServerAddress* server = server_of(fleet, node)) add(others[node], *server, rank);
-  std::vector<wire::PieceHolder> list;
-  for (auto* holders : {&first, &others})  // a rank takes the first that it finds
-    for (auto& [node, holder] : *holders) list.push_back(std::move(holder));
-  return list;
 }
 
 int64_t RunSource::durable_step() const {
-  if (!memory_) return folder_.empty() || at_start() ? -1 : step_;
-  const auto steps = ckpt::list_steps(fs_, run_.checkpoints(plan_.job.job.checkpoint));
-  const auto newest = std::find_if(steps.begin(), steps.end(), [&](int64_t step) { return step <= step_; });
+  if (!state_.memory) return state_.folder.empty() || state_.of_parent ? -1 : state_.step;
+  const auto steps = ckpt::list_steps(run_.fs, run_.directory.checkpoints(run_.plan.job.job.checkpoint));
+  const auto newest =
+      std::find_if(steps.begin(), steps.end(), [&](int64_t step) { return step <= state_.step; });
   return newest == steps.end() ? -1 : *newest;
 }
 
-namespace {
-
-/// The manifest that the ranks must find in `folder`; "" where COMMIT cannot be read: they report why.
-std::string manifest_in(FileSystem& fs, const std::string& folder) {
-  if (folder.empty()) return "";
+std::string RunSource::manifest() const {
+  if (state_.folder.empty()) return "";
   try {
-    return ckpt::manifest_sha256(*ckpt::stored_folder(fs, folder));
+    return ckpt::manifest_sha256(*ckpt::stored_folder(run_.fs, state_.folder));
   } catch (const Error&) {
-    return "";
+    return "";  // COMMIT cannot be read: the ranks report why
   }
-}
-
-}  // namespace
-
-void RunSource::put_into(AttemptFile& file) const {
-  ENSURE(file.epoch > 0);
-  ENSURE(!memory_ || folder_.empty(), "a state in memory and in {}", folder_);
-  file.resume_from = folder_;
-  file.resume_manifest = manifest_in(fs_, folder_);
-  file.from_store = from_store_;
-  file.new_data = at_start() && plan_.start->new_data;
-  file.beginnings = with_beginning(beginnings_of(fs_, run_), {file.epoch, step_});
-  if (memory_)
-    file.memory = MemoryState{.step = step_,
-                              .epoch = memory_->state.epoch,
-                              .ranks = memory_->ranks,
-                              .whole = plan_.nodes.one_machine};
 }
 
 std::vector<Beginning> beginnings_of(FileSystem& fs, const RunDirectory& run) {
@@ -179,10 +99,21 @@ std::vector<Beginning> beginnings_of(FileSystem& fs, const RunDirectory& run) {
   return newest ? newest->file.beginnings : std::vector<Beginning>{};
 }
 
-void forget_other_meshes(Fleet& fleet, const std::vector<AttemptOptions::Node>& places, uint64_t epoch) {
+SourceQuestion source_question(FileSystem& fs, const RunDirectory& run, const std::string& run_id,
+                               const std::vector<Suspect>& suspects, int64_t newest_step) {
+  return {.run_id = run_id,
+          .beginnings = beginnings_of(fs, run),
+          .at_most = newest_step,
+          .refused = {},
+          .doubted = doubted_states(suspects),
+          .memory = {},
+          .directory_step = {}};
+}
+
+void forget_other_meshes(Fleet& fleet, const std::vector<AttemptPlan::Node>& places, uint64_t epoch) {
   int ranks = 0;
-  for (const AttemptOptions::Node& place : places) ranks += place.count;
-  for (const AttemptOptions::Node& place : places)
+  for (const AttemptPlan::Node& place : places) ranks += place.count;
+  for (const AttemptPlan::Node& place : places)
     fleet.machine(place.node).order({.kind = wire::Kind::keep_only, .epoch = epoch, .number = ranks});
 }
 
@@ -211,8 +142,7 @@ std::vector<NodePieces> ask_for_pieces(Fleet& fleet, Clock& clock, double limit_
   const double until_s = clock.monotonic_s() + limit_s;
   while (!asked.empty() && clock.monotonic_s() < until_s) {
     const double left_s = std::min(until_s, fleet.deadline_s()) - clock.monotonic_s();
-    pollfd fd{.fd = fleet.fd(), .events = POLLIN, .revents = 0};
-    ::poll(&fd, 1, int(std::ceil(std::clamp(left_s, 0.0, 0.1) * 1000)));
+    fleet.await(std::min(left_s, kAskTurnS));
     turn();
     fleet.serve();
   }

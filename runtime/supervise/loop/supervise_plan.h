@@ -41,6 +41,7 @@ struct SupervisePlan {
     bool new_data = false;
   };
   std::optional<Start> start;
+  Remedies remedies;                ///< from the beginning on: of the run whose steps are computed again
   std::string lineage_json = "[]";  ///< see runtime/spec/lineage.h
   std::string resume_from;          ///< folder of the checkpoint; "": a fresh start, or resume_memory
   std::optional<Source> resume_memory;  ///< the state is in the memory of this machine

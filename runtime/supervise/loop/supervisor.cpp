@@ -12,9 +12,9 @@
 #include "runtime/machine/process.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/supervise/decide/widths.h"
+#include "runtime/supervise/loop/run_alerts.h"
 #include "runtime/supervise/loop/run_attempts.h"
 #include "runtime/supervise/loop/run_data.h"
-#include "runtime/supervise/loop/run_quarantine.h"
 #include "runtime/supervise/loop/wait_notice.h"
 
 namespace trainctl {
@@ -43,14 +43,29 @@ class Supervisor {
   Supervisor(const SupervisePlan& plan, const RunDirectory& run, FileSystem& fs, Clock& clock,
              Console& console)
       : run_(plan, run, fs, clock, console),
-        end_(plan, run, fs, console, run_.log),
+        end_(run_),
         checkpoints_(plan, run_.directory, fs, clock, run_.log, run_.lock),
         recovery_(recovery_options(plan), clock.monotonic_s()),
         other_stops_(plan.slurm, fs, clock, run, run_.log.files()),
         data_(run_),
-        source_(plan, run, fs, run_.log),
+        source_(run_),
+        alerts_(run_),
+        loss_(run_, applied_remedies(fs, run)),
         fleet_(run_, recovery_),
-        attempts_(run_, {recovery_, source_, checkpoints_, fleet_, end_}) {
+        quarantine_(run_, recovery_),
+        attempts_(run_, {recovery_, source_, checkpoints_, fleet_, quarantine_, end_, loss_}) {
+    run_.log.set_watch({.event =
+                            [this](EventKind kind, const std::string& json) {
+                              alerts_.event(kind, json);
+                              if (kind == EventKind::replicas_judged) quarantine_.judged(json);
+                            },
+                        .step =
+                            [this](const StepLine& line) {
+                              alerts_.step(line);
+                              loss_.step(line);
+                              if (line.replayed) checkpoints_.verified(line.step);
+                            },
+                        .turn = [this] { alerts_.turn(); }});
     run_.log.set_nodes([this] { return fleet_.statuses(attempts_.places()); });
   }
 
@@ -65,6 +80,7 @@ class Supervisor {
     run_.log.supervisor_begins(run_.plan.take_over, run_.plan.lock ? run_.plan.lock->before() : "");
     try {
       RunResult result = run_to_end(folders, signals);
+      alerts_.finish();
       const bool for_scheduler = other_stops_.time_is_up() || signals.warned() || is_requeued_;
       result.acts = last_acts(run_.plan.slurm, result.exit_code, for_scheduler);
       return result;
@@ -86,20 +102,28 @@ class Supervisor {
  private:
   /// From the first look for what is left of the run to its end.
   RunResult run_to_end(const SessionFolders& folders, StopSignals& signals) {
+    loss_.replay();
     const RunFleet::Left left = fleet_.attach(folders);
-    const bool finished =
-        run_.plan.attach && left != RunFleet::Left::ranks && source_.step() >= run_.last_step;
+    const bool finished = run_.plan.attach && left != RunFleet::Left::ranks &&
+                          source_.step() >= run_.last_step && !loss_.pending();
     if (left == RunFleet::Left::nothing) {
       fleet_.end_leftovers();
       if (!finished) fleet_.begin(folders);
     }
-    read_quarantine(run_.plan, run_.fs, run_.clock, recovery_, run_.log.console());
+    quarantine_.begin();
     if (!run_.plan.change_json.empty()) run_.log.event(EventKind::change, run_.plan.change_json);
     for (const auto& [kind, fields] : run_.plan.events) run_.log.event(kind, fields);
     if (finished) return conclude_finished(signals);
+    loss_.require_not_spent();
     if (left == RunFleet::Left::ranks) {
       data_.begin();
       attempts_.attach(signals);
+    } else {
+      if (const auto back = loss_.pending()) {
+        recovery_.go_back(back->at_most, back->may_begin_again, back->why);
+        run_.log.console().note("   " + back->text(newest_step(run_.fs, run_.directory)));
+      }
+      if (!run_.plan.resume_fixed) attempts_.doubt_state();
     }
     return decide(signals);
   }
@@ -139,8 +163,12 @@ class Supervisor {
     source_.find(find, std::move(found), fleet_.pieces([this] { run_.lock.turn(); }),
                  std::min(run_.log.status().step, run_.last_step - 1),
                  lines_of(run_.fs, run_.directory.events()), recovery_);
-    if (!attempts_.last() && source_.memory())
-      run_.log.console().note("   the nodes hold a newer state: continuing from " + source_.text());
+    if (const auto lost = recovery_.take_not_gone_back()) {
+      if (const auto back = loss_.pending(); back && back->at_most <= *lost) loss_.withdraw();
+      attempts_.not_gone_back(*lost);
+    }
+    if (!attempts_.last() && source_.state().memory)
+      run_.log.console().note("   the nodes hold a newer state: continuing from " + source_.state().text());
   }
 
   /// Whether the records of an attempt can be written. A run that was going on waits for a full or read-only
@@ -172,15 +200,18 @@ class Supervisor {
   void await_news(const Wait& wait, const StopSignals& signals) {
     if (wait_notice_.turn(wait.why, run_.clock.monotonic_s())) run_.log.console().note("   " + wait.why);
     if (wait_notice_.is_printed()) run_.log.waiting(wait.why);
+    const double began_s = run_.clock.monotonic_s();
     fleet_.poll(wait.until_s, signals.fd());
+    run_.log.waited(run_.clock.monotonic_s() - began_s);
     run_.lock.turn();
     checkpoints_.turn();
+    quarantine_.turn();
     fleet_.fleet().serve();
   }
 
   RunResult conclude(const StopRun& stop) {
     const std::optional<RunAttempts::Last>& last = attempts_.last();
-    if (!last) return end_.conclude_idle(stop.exit_code, fleet_.with_problems(stop.why));
+    if (!last || last->went_back) return end_.conclude_idle(stop.exit_code, fleet_.with_problems(stop.why));
     if (last->verdict.outcome != Verdict::failed)
       return end_.conclude(last->verdict,
                            other_stops_.time_is_up() ? "at the end of the job's time" : "on request");
@@ -219,8 +250,10 @@ class Supervisor {
       fleet_.end();
       fleet_.end_leftovers();
       const bool has_diverged = exit_code == exit_status(ErrorCode::kDiverged);
-      end_.end(RunState::failed, exit_code, reason,
-               (has_diverged ? "trainctl report " : "trainctl resume ") + run_.plan.name);
+      end_.end({.exit_code = exit_code,
+                .reason = reason,
+                .advice = (has_diverged ? "trainctl report " : "trainctl resume ") + run_.plan.name});
+      alerts_.finish();
     } catch (const RunTaken&) {
       fleet_.leave();
     } catch (const std::exception& second) {
@@ -235,7 +268,10 @@ class Supervisor {
   OtherStops other_stops_;
   RunData data_;
   RunSource source_;
+  RunAlerts alerts_;
+  LossWatch loss_;
   RunFleet fleet_;
+  RunQuarantine quarantine_;
   RunAttempts attempts_;
   WaitNotice wait_notice_;
   bool is_requeued_ = false, told_full_ = false;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -332,6 +333,7 @@ void Fleet::measure_pause() {
   const double now_s = clock_.monotonic_s(), pause_s = now_s - std::exchange(ticked_s_, now_s);
   if (pause_s <= std::min(kOwnPauseS, options_.silence_s / 2)) return;
   for (Node& node : nodes_) node.heard_s = std::min(node.heard_s + pause_s, now_s);
+  for (const auto& [number, c] : connections_) c->since_s = std::min(c->since_s + pause_s, now_s);
   paused_s_ = pause_s;
   returns_until_s_ = now_s + return_s();
   const bool dial_again = pause_s > options_.silence_s / 2 && ready_count() > 0;
@@ -390,6 +392,12 @@ void Fleet::tick() {
     }
     watch_starters();
   }
+}
+
+void Fleet::await(double limit_s, std::initializer_list<int> others) const {
+  std::vector<pollfd> fds = {{.fd = epoll_fd_, .events = POLLIN, .revents = 0}};
+  for (const int fd : others) fds.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+  ::poll(fds.data(), fds.size(), int(std::ceil(std::max(limit_s, 0.0) * 1000)));
 }
 
 double Fleet::deadline_s() const {

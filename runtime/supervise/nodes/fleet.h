@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -108,6 +109,8 @@ class Fleet {
 
   /// A descriptor that is readable when serve() has work.
   int fd() const { return epoll_fd_; }
+  /// Waits until serve() has work, one of `others` is readable, or `limit_s` has passed.
+  void await(double limit_s, std::initializer_list<int> others = {}) const;
   /// Reads, writes, sends heartbeats, detects silent nodes and starts agents. Calls the handler.
   void serve();
   /// When serve must be called at the latest.

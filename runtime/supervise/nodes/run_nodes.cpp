@@ -74,9 +74,9 @@ void refuse_two_names(const std::vector<ClusterNode>& nodes) {
 }
 
 /// The nodes of the Slurm job around this process.
-RunNodes nodes_of(const JobSpec& job, SlurmAllocation allocation) {
+RunNodes nodes_of(const NodeNeed& need, SlurmAllocation allocation) {
   RunNodes result;
-  result.nodes = nodes_for(job, allocation, job.launcher.slurm.spares);
+  result.nodes = nodes_for(need, allocation, need.launcher.slurm.spares);
   result.start.way = AgentStart::Way::slurm;
   result.one_machine = allocation.nodes.size() == 1 && allocation.nodes[0].name == allocation.this_node;
   if (result.one_machine) {
@@ -134,15 +134,15 @@ int even_slots(const ParallelSpec& parallelism, int nodes) {
   return (even + group - 1) / group * group;
 }
 
-Problem too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
-                      const std::string& more) {
-  const ParallelSpec& p = job.parallelism;
-  const int group = job.launcher.tensor_across_nodes ? 1 : p.tensor;
+Problem too_small(const NodeNeed& need, const std::vector<ClusterNode>& nodes, const std::string& place,
+                  const std::string& more) {
+  const ParallelSpec& p = need.parallelism;
+  const int group = need.group();
   int room = 0;
   for (const ClusterNode& node : nodes) room += ranks_on(node.slots, group, {});
-  const int ranks = job.mesh().world_size(), replica = ranks / p.data;
+  const int ranks = need.use.ranks, replica = ranks / p.data;
   const int data = std::min(p.data, room / replica);
-  if (data == p.data || (job.fault_tolerance.elastic && data >= 1)) return Problem::none();
+  if (data == p.data || (need.elastic && data >= 1)) return Problem::none();
   const std::string fits =
       data > 0 ? fmt::format("take -s parallelism.data={} -s parallelism.world_size={}, which fits", data,
                              data * replica)
@@ -156,22 +156,23 @@ Problem too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, con
 namespace {
 
 /// A host list stays as it is, so a job that does not fit there is refused before it waits for nodes.
-void refuse_small_list(const JobSpec& job, const std::vector<ClusterNode>& nodes) {
+void refuse_small_list(const NodeNeed& need, const std::vector<ClusterNode>& nodes) {
   int slots = 0;
   for (const ClusterNode& node : nodes) slots += node.slots;
   const std::string place =
-      fmt::format("{} ({} with {})", job.launcher.hosts.empty() ? "launcher.hostfile" : "launcher.hosts",
+      fmt::format("{} ({} with {})", need.launcher.hosts.empty() ? "launcher.hostfile" : "launcher.hosts",
                   count_of(int64_t(nodes.size()), "node"), count_of(slots, "slot"));
-  const Problem problem = too_small(job, nodes, place, "name more nodes, give nodes more slots");
+  const Problem problem = too_small(need, nodes, place, "name more nodes, give nodes more slots");
   if (problem.exists()) throw Error(ErrorCode::kPlan, problem.text());
 }
 
 }  // namespace
 
-std::vector<ClusterNode> listed_nodes(const JobSpec& job, FileSystem& fs) {
+std::vector<ClusterNode> listed_nodes(const NodeNeed& need, FileSystem& fs) {
+  const LauncherSpec& launcher = need.launcher;
   std::vector<ClusterNode> nodes;
-  for (const std::string& host : job.launcher.hosts) nodes.push_back(parse_host(host, "launcher.hosts"));
-  if (nodes.empty() && !job.launcher.hostfile.empty()) nodes = read_host_file(job.launcher.hostfile, fs);
+  for (const std::string& host : launcher.hosts) nodes.push_back(parse_host(host, "launcher.hosts"));
+  if (nodes.empty() && !launcher.hostfile.empty()) nodes = read_host_file(launcher.hostfile, fs);
   if (nodes.empty()) return nodes;
   std::set<std::string> seen;
   for (const ClusterNode& node : nodes)
@@ -179,25 +180,25 @@ std::vector<ClusterNode> listed_nodes(const JobSpec& job, FileSystem& fs) {
       throw Error(
           ErrorCode::kSpec,
           fmt::format("the node {} is named twice; name each node once, with all its slots", node.name));
-  const int given = job.launcher.slots;
-  const int even = given > 0 ? given : even_slots(job.parallelism, int(nodes.size()));
+  const int given = launcher.slots;
+  const int even = given > 0 ? given : even_slots(need.parallelism, int(nodes.size()));
   for (ClusterNode& node : nodes)
     if (node.slots == 0) node.slots = even;
-  refuse_small_list(job, nodes);
+  refuse_small_list(need, nodes);
   return nodes;
 }
 
-RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
+RunNodes nodes_of(const NodeNeed& need, FileSystem& fs) {
   RunNodes result;
-  result.nodes = listed_nodes(job, fs);
+  result.nodes = listed_nodes(need, fs);
   if (result.nodes.empty())
     if (auto allocation = allocation_from_environment(process_variables()))
-      return nodes_of(job, std::move(*allocation));
+      return nodes_of(need, std::move(*allocation));
   if (result.nodes.empty()) {
-    result.nodes.push_back({own_name(), job.mesh().world_size(), ""});
+    result.nodes.push_back({own_name(), need.use.ranks, ""});
     return result;
   }
-  const std::optional<std::string>& shell = job.launcher.shell.command();
+  const std::optional<std::string>& shell = need.launcher.shell.command();
   result.start = {.way = AgentStart::Way::shell, .shell = words_of(shell.value_or(""))};
   result.one_machine = result.nodes.size() == 1 && is_this_machine(result.nodes[0].name);
   if (result.one_machine) {
@@ -207,13 +208,14 @@ RunNodes nodes_of(const JobSpec& job, FileSystem& fs) {
   if (!shell) {
     // The names of nodes that are not there yet lead nowhere.
     result.start.way = AgentStart::Way::awaited;
-    result.listen = fmt::format("0.0.0.0:{}", job.launcher.port);
+    result.listen = fmt::format("0.0.0.0:{}", need.launcher.port);
     return result;
   }
   refuse_two_names(result.nodes);
   result.listen = listen_address(result.nodes);
-  if (job.launcher.port > 0)
-    result.listen = fmt::format("{}:{}", result.listen.substr(0, result.listen.rfind(':')), job.launcher.port);
+  if (need.launcher.port > 0)
+    result.listen =
+        fmt::format("{}:{}", result.listen.substr(0, result.listen.rfind(':')), need.launcher.port);
   return result;
 }
 

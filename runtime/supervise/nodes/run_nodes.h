@@ -7,9 +7,9 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/problem.h"
-#include "runtime/spec/fields/job.h"
-#include "runtime/supervise/nodes/fleet.h"
 #include "runtime/supervise/decide/placement.h"
+#include "runtime/supervise/nodes/fleet.h"
+#include "runtime/supervise/nodes/node_need.h"
 #include "runtime/supervise/slurm/slurm.h"
 
 namespace trainctl {
@@ -26,11 +26,11 @@ struct RunNodes {
 
 /// The nodes of `launcher.hosts` or `launcher.hostfile` with their slots; empty if neither is given. Resolves
 /// no names. Error(kSpec) for a malformed or repeated host, Error(kPlan) if no width of the job fits.
-std::vector<ClusterNode> listed_nodes(const JobSpec& job, FileSystem& fs);
+std::vector<ClusterNode> listed_nodes(const NodeNeed& need, FileSystem& fs);
 
 /// The nodes of the job. Error(kSpec) for a malformed or repeated host, Error(kPreflight) for a name that
 /// does not resolve, Error(kPlan) if no width of the job fits on the nodes.
-RunNodes nodes_of(const JobSpec& job, FileSystem& fs);
+RunNodes nodes_of(const NodeNeed& need, FileSystem& fs);
 
 /// Parses "node0", "node0:4" or "node0 slots=4" (host file). Slots are 0 if none are given. Error(kSpec)
 /// names `where`.
@@ -43,7 +43,7 @@ int even_slots(const ParallelSpec& parallelism, int nodes);
 /// job needs, what the nodes can carry, what to do, and the width that would fit.
 ///   place   names the nodes: "launcher.hosts (2 nodes with 2 slots each)"
 ///   more    what to do to get more
-Problem too_small(const JobSpec& job, const std::vector<ClusterNode>& nodes, const std::string& place,
-                      const std::string& more);
+Problem too_small(const NodeNeed& need, const std::vector<ClusterNode>& nodes, const std::string& place,
+                  const std::string& more);
 
 }  // namespace trainctl

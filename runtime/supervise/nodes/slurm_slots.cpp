@@ -26,27 +26,27 @@ std::string what_it_has(const SlurmAllocation& allocation) {
 
 }  // namespace
 
-std::vector<ClusterNode> nodes_for(const JobSpec& job, const SlurmAllocation& allocation, int spares) {
-  const int group = job.launcher.tensor_across_nodes ? 1 : job.parallelism.tensor;
+std::vector<ClusterNode> nodes_for(const NodeNeed& need, const SlurmAllocation& allocation, int spares) {
+  const int group = need.group();
   const int count = int(allocation.nodes.size());
-  const int even = even_slots(job.parallelism, std::max(1, count - spares));
+  const int even = even_slots(need.parallelism, std::max(1, count - spares));
   std::vector<ClusterNode> nodes;
   bool enough_cpus = true;
   for (const SlurmNode& node : allocation.nodes) {
     nodes.push_back({.name = node.name, .switch_path = node.name == allocation.this_node ? allocation.switch_path : ""});
     enough_cpus = enough_cpus && (node.cpus == 0 || ranks_on(node.cpus, group, {}) >= even);
   }
-  const int gpus = job.device == DeviceChoice::cpu ? 0 : allocation.gpus_on_this_node.value_or(0);
+  const int gpus = need.use.choice == DeviceChoice::cpu ? 0 : allocation.gpus_on_this_node.value_or(0);
   for (int i = 0; i < count; ++i) {
     const int cpus = allocation.nodes[size_t(i)].cpus;
-    nodes[size_t(i)].slots = job.launcher.slots > 0 ? job.launcher.slots
-                             : gpus > 0             ? gpus * job.launcher.ranks_per_gpu
-                             : enough_cpus          ? even
-                                                    : cpus;
+    nodes[size_t(i)].slots = need.launcher.slots > 0 ? need.launcher.slots
+                             : gpus > 0              ? gpus * need.use.ranks_per_gpu
+                             : enough_cpus           ? even
+                                                     : cpus;
   }
   const std::string place = fmt::format("Slurm job {} ({})", allocation.job_id, what_it_has(allocation));
   const Problem problem =
-      too_small(job, nodes, place,
+      too_small(need, nodes, place,
                 "ask Slurm for more nodes or CPUs (--exclusive), raise launcher.slots to share CPUs");
   if (problem.exists()) throw Error(ErrorCode::kPlan, problem.text());
   return nodes;

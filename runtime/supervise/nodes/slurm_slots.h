@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
-#include "runtime/spec/fields/job.h"
 #include "runtime/supervise/decide/placement.h"
+#include "runtime/supervise/nodes/node_need.h"
 #include "runtime/supervise/slurm/slurm.h"
 
 namespace trainctl {
@@ -15,6 +15,6 @@ namespace trainctl {
 ///   4. Otherwise: one slot per CPU.
 ///
 /// Error(kPlan), one sentence that says what would fit, if no width that the job may have fits.
-std::vector<ClusterNode> nodes_for(const JobSpec& job, const SlurmAllocation& allocation, int spares);
+std::vector<ClusterNode> nodes_for(const NodeNeed& need, const SlurmAllocation& allocation, int spares);
 
 }  // namespace trainctl

@@ -26,4 +26,8 @@ data::Mix mix_of_job(const JobSpec& job, std::optional<uint64_t> tokens) {
   return data::mix_of(sources, seq_len, steps * step);
 }
 
+std::unique_ptr<data::Dataset> open_training_data(const DataSpec& data, int64_t vocab_size) {
+  return data::open_dataset(dataset_options(data, vocab_size, false));
+}
+
 }  // namespace trainctl

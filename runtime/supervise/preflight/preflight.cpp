@@ -207,7 +207,7 @@ std::string check_copies(MemoryCopies mode, const MemoryNeed& need, uint64_t ava
 void check_memory(const JobSpec& job, const SharesHere& here, Preflight& result) {
   const DeviceModel device = device_here(job, DeviceKind::cpu, false);
   const uint64_t available = device.room(job);
-  MemoryNeed need = memory_need(job, make_plan(job, device));
+  MemoryNeed need = memory_need(job.parallelism, job.checkpoint.memory, make_plan(job, device));
   need.total = uint64_t(double(need.total) * here.own);
   need.saving = uint64_t(double(need.saving) * here.own);
   need.second_copies = uint64_t(double(need.copies) * here.second);
@@ -248,7 +248,8 @@ std::string check_gpus(const JobSpec& job) {
   if (const kernels::LoadedLibrary library = kernels::load_cublaslt(); !library) throw Error(ErrorCode::kPreflight, library.problem);
   if (job.mesh().world_size() > 1 && uses_nccl(job))
     if (const std::string problem = parallel::nccl_status().problem; !problem.empty()) throw Error(ErrorCode::kPreflight, problem);
-  const MemoryNeed need = gpu_memory_need(job, make_plan(job, device_of_kind(job, DeviceKind::cuda)));
+  const MemoryNeed need =
+      gpu_memory_need(job, job.checkpoint.memory, make_plan(job, device_of_kind(job, DeviceKind::cuda)));
   const int gpus = (job.mesh().world_size() + job.launcher.ranks_per_gpu - 1) / job.launcher.ranks_per_gpu;
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const DeviceModel device = device_here(job, DeviceKind::cuda, false, gpu);

@@ -35,14 +35,11 @@ BeginState find_in_memory(const BeginSearch& search, std::optional<int64_t> dire
   if (!nodes.one_machine) return {};
   const std::string& node = nodes.nodes.front().name;
   const std::string folder = ckpt::memory_folder_path(request.run.path, node);
-  SourceQuestion question{
-      .run_id = identity.run_id,
-      .beginnings = beginnings_of(fs, request.run),
-      .at_most = std::min(request.now.job.schedule.total_steps - 1, newest_step(fs, request.run)),
-      .refused = {},
-      .doubted = doubted_states(suspect_checkpoints(lines_of(fs, request.run.events()))),
-      .memory = {{node, wire::folder_pieces(fs, folder)}},
-      .directory_step = directory_step};
+  SourceQuestion question = source_question(
+      fs, request.run, identity.run_id, suspect_checkpoints(lines_of(fs, request.run.events())),
+      std::min(request.now.job.schedule.total_steps - 1, newest_step(fs, request.run)));
+  question.memory = {{node, wire::folder_pieces(fs, folder)}};
+  question.directory_step = directory_step;
   while (true) {
     const SourceChoice choice = choose_source(question);
     if (!choice.source || choice.source->tier != Tier::memory) {
@@ -81,7 +78,9 @@ std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) 
   const std::string directory = request.run.checkpoints(request.now.job.checkpoint);
   if (request.step && fs.exists(ckpt::step_directory(directory, *request.step))) return std::nullopt;
   const auto newest = ckpt::open_latest(fs, directory, -1, nullptr);
-  if (living && newest) return std::nullopt;
+  const auto newer_than =
+      store_newer_than(newest ? std::optional(newest->state().step) : std::nullopt, !living);
+  if (!newer_than) return std::nullopt;
   const StoreAccess access{fs, clock};
   // A dead store costs an alarm: the run goes on with its ranks, or from what it has.
   const bool may_go_on = living || (newest && !request.step);
@@ -100,7 +99,7 @@ std::optional<Fetched> fetch_from_store(const BeginSearch& search, bool living) 
     return fetch_checkpoint(access, {.place = store,
                                      .directory = directory,
                                      .run_id = identity.run_id,
-                                     .newer_than = newest ? newest->state().step : -1,
+                                     .newer_than = *newer_than,
                                      .step = request.step,
                                      .say = [&search](const std::string& line) { search.console.note(line); },
                                      .is_given_up = is_given_up});

@@ -54,7 +54,7 @@ LaunchPreview preview_launch(const LaunchRequest& request, FileSystem& fs) {
   const JobSpec& job = parsed.job;
   const RunNodes nodes = nodes_of(job, fs);
   const Preflight preflight =
-      check_machine_and_data(job, fs, ranks_here(nodes), second_ranks_here(job, nodes));
+      check_machine_and_data(job, fs, ranks_here(nodes), second_ranks_here(job, job.checkpoint, nodes));
   const std::string root = absolute_path(job.observability.run_dir);
   const std::string id = job.observability.run_id.empty() ? job.name + "-XXXX" : job.observability.run_id;
   const RunDirectory run{root + "/" + id};
@@ -227,6 +227,7 @@ RunResult go_on_with(const RunIdentity& existing, const RunDirectory& run, const
 }  // namespace
 
 RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock, Console& console) {
+  ENSURE(request.job.job.parallelism.mesh_from == MeshFrom::given, "a run without a mesh");
   ParsedJob job = with_device(request.job, device_of_run(request.job.job, fs));
   if (request.from) job = without_run_id_of_parent(with_batch_lr_rule(*request.from, job), *request.from);
   const std::string root = absolute_path(job.job.observability.run_dir);
@@ -269,6 +270,7 @@ RunResult launch_run(const LaunchRequest& request, FileSystem& fs, Clock& clock,
     identity.numerics = checked.numerics;
     plan = plan_of(job, run, request.program, checked, request.max_steps);
     plan.slurm.requeue = request.requeue;
+    plan.remedies = request.remedies;
     if (request.from) begin_from(*request.from, checked, identity, plan);
     create_run(fs, run, identity, job, checked.preflight.data_json);
     RunStatus status{.run_id = id, .directory = run.path, .total_steps = job.job.schedule.total_steps};

@@ -15,6 +15,7 @@ struct LaunchRequest {
   std::vector<std::string> command;  ///< as typed, for run.json
   int64_t max_steps = 0;
   std::optional<BranchPoint> from;  ///< begin from this checkpoint of another run
+  Remedies remedies;                ///< of a run whose steps are computed again
   bool requeue = false;  ///< requeue the Slurm job of this process when the scheduler wants the run to stop
 };
 

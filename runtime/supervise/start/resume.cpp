@@ -12,6 +12,7 @@
 #include "runtime/base/units.h"
 #include "runtime/machine/process.h"
 #include "runtime/run/record/known_status.h"
+#include "runtime/run/record/loss_record.h"
 #include "runtime/run/wire/environment.h"
 #include "runtime/run/wire/supervisor_file.h"
 #include "runtime/supervise/attempt/attempt.h"
@@ -310,6 +311,11 @@ RunResult nothing_to_do(const RunDirectory& run, const std::string& id, FileSyst
   return {0, known ? known->status : RunStatus{}};
 }
 
+/// Cut off when it went back for its loss: what is saved beyond that is none of the run any more.
+bool was_going_back(FileSystem& fs, const RunDirectory& run) {
+  return goes_back(read_loss_record(fs, run), applied_remedies(fs, run));
+}
+
 void warn_of_damage(FileSystem& fs, const RunDirectory& run, Console& console) {
   if (const auto newest = newest_attempt(fs, run); newest && newest->damage.exists())
     console.say(
@@ -322,8 +328,7 @@ void warn_of_damage(FileSystem& fs, const RunDirectory& run, Console& console) {
 
 RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, Console& console) {
   ResumeRequest request = asked;
-  request.now =
-      with_device(asked.now, device_of_run(asked.now.job, fs));  // runs of older programs kept `auto`
+  request.now = with_device(asked.now, device_of_run(asked.now.job, fs));  // older runs kept `auto`
   const RunDirectory& run = request.run;
   const auto identity = read_identity(fs, run);
   if (!identity) throw Error(ErrorCode::kUsage, fmt::format("{} is not a run directory", run.path));
@@ -343,9 +348,10 @@ RunResult resume_run(const ResumeRequest& asked, FileSystem& fs, Clock& clock, C
   BeginState begin = find_checked(search, living.has_value());
   const auto& checkpoint = begin.checkpoint;
   const int64_t step = checkpoint ? checkpoint->state().step : 0;
-  if (checkpoint && step >= job.schedule.total_steps && !living)
+  const bool goes_on = living || was_going_back(fs, run);
+  if (checkpoint && step >= job.schedule.total_steps && !goes_on)
     return nothing_to_do(run, id, fs, step, job, console);
-  if (request.max_steps > 0 && step >= request.max_steps && !living)
+  if (request.max_steps > 0 && step >= request.max_steps && !goes_on)
     throw Error(ErrorCode::kUsage, fmt::format("--max-steps {} is not beyond step {}, the run's last",
                                                request.max_steps, step));
   // Ranks that live may be saving there.

@@ -56,8 +56,8 @@ std::optional<int> ranks_here(const RunNodes& nodes) {
   return 0;
 }
 
-int second_ranks_here(const JobSpec& job, const RunNodes& nodes) {
-  const CheckpointSpec& checkpoint = job.checkpoint;
+int second_ranks_here(const NodeNeed& need, const CheckpointSpec& checkpoint, const RunNodes& nodes) {
+  const parallel::MeshShape mesh = need.parallelism.mesh();
   if (nodes.one_machine || checkpoint.memory == MemoryCopies::off ||
       checkpoint.partner == PartnerCopies::off)
     return 0;
@@ -65,7 +65,7 @@ int second_ranks_here(const JobSpec& job, const RunNodes& nodes) {
                                  [](const ClusterNode& node) { return is_this_machine(node.name); });
   if (here == nodes.nodes.end()) return 0;
   const PlacementResult placed =
-      place(job.mesh(), nodes.nodes, {.tensor_across_nodes = job.launcher.tensor_across_nodes});
+      place(mesh, nodes.nodes, {.tensor_across_nodes = need.launcher.tensor_across_nodes});
   std::vector<int> node_of_rank;
   std::map<int, int> ranks_of_node;
   for (const RankRange& range : placed.placement.ranges) {
@@ -73,8 +73,8 @@ int second_ranks_here(const JobSpec& job, const RunNodes& nodes) {
     ranks_of_node[range.node] = range.count;
   }
   // A narrower width of the job is placed later.
-  if (node_of_rank.size() != size_t(job.mesh().world_size())) return 0;
-  for (const auto& [node, partner] : ckpt::place_partners(job.mesh(), node_of_rank).partner)
+  if (node_of_rank.size() != size_t(mesh.world_size())) return 0;
+  for (const auto& [node, partner] : ckpt::place_partners(mesh, node_of_rank).partner)
     if (partner == int(here - nodes.nodes.begin())) return ranks_of_node[node];
   return 0;
 }
@@ -101,7 +101,7 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
   ready.nodes = nodes_of(job, fs);
   if (ready.nodes.slurm) ready.slurm = ask_slurm(*ready.nodes.slurm);
   ready.preflight = check_machine_and_data(job, fs, living ? 0 : ranks_here(ready.nodes),
-                                           living ? 0 : second_ranks_here(job, ready.nodes));
+                                           living ? 0 : second_ranks_here(job, job.checkpoint, ready.nodes));
   ready.numerics = machine_numerics(job, device_kind(job));
   if (checked) checked(ready);
   ready.peak_flops_per_s = living && living->matmul_flops_per_s > 0
@@ -152,14 +152,14 @@ SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::
   return plan;
 }
 
-DeviceKind device_of_run(const JobSpec& job, FileSystem& fs) {
-  if (job.device != DeviceChoice::automatic) return device_kind(job);
-  const RunNodes nodes = nodes_of(job, fs);
+DeviceKind device_of_run(const NodeNeed& need, FileSystem& fs) {
+  if (need.use.choice != DeviceChoice::automatic) return device_kind(need.use);
+  const RunNodes nodes = nodes_of(need, fs);
   const std::optional<int> here = ranks_here(nodes);
   if (here == 0 && nodes.slurm && nodes.slurm->gpus_on_this_node.value_or(0) > 0 &&
       kernels::cuda_status().built)
     return DeviceKind::cuda;
-  return device_kind(job, here);
+  return device_kind(need.use, here);
 }
 
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind) {

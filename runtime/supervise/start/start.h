@@ -30,11 +30,11 @@ Ready get_ready(const JobSpec& job, FileSystem& fs, Clock& clock,
 std::optional<int> ranks_here(const RunNodes& nodes);
 
 /// The number of ranks on another node whose second copies this machine holds.
-int second_ranks_here(const JobSpec& job, const RunNodes& nodes);
+int second_ranks_here(const NodeNeed& need, const CheckpointSpec& checkpoint, const RunNodes& nodes);
 
 /// The job's `device` with `auto` decided: from the GPUs of this machine if ranks may run on it, otherwise
 /// from the GPUs that Slurm gives to each node.
-DeviceKind device_of_run(const JobSpec& job, FileSystem& fs);
+DeviceKind device_of_run(const NodeNeed& need, FileSystem& fs);
 /// The job with `device` set to `kind`, so that later starts of the run do not decide `auto` again.
 ParsedJob with_device(const ParsedJob& job, DeviceKind kind);
 /// The job of a new run with what it takes of its data set where it is `auto`: `data.documents` to `mask`

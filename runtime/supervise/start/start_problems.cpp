@@ -13,6 +13,7 @@
 #include "kernels/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/paths.h"
+#include "runtime/machine/process.h"
 #include "runtime/supervise/nodes/run_nodes.h"
 #include "runtime/supervise/preflight/preflight.h"
 #include "runtime/train/evaluation.h"
@@ -91,6 +92,14 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
     if (!path.empty())
       look(field, "E0607", [&, field = field, &path = path] { check_folder(fs, path, field); });
   look("launcher.mpirun", "E0708", [&] { find_mpirun(job.launcher.mpirun); });
+  if (const auto& command = job.observability.alerts.command; !command.empty())
+    look("observability.alerts.command", "E0712", [&] {
+      if (find_program(command.front()).empty())
+        throw Error(ErrorCode::kPreflight,
+                    fmt::format("{} is no program that is found on this machine, so no alert would be sent; "
+                                "install it, or give its full path",
+                                command.front()));
+    });
   if (place == StartsAt::here && found.empty() && is_one_machine(job, fs))
     look("model", "E0402", [&] {
       Preflight preflight;

@@ -20,8 +20,9 @@ struct StartProblem {
 enum class StartsAt { here, now, elsewhere };
 
 /// E0706 (hosts), E0606 (credentials of the store), E0707 (a GPU without CUDA), E0510 (the content of token
-/// files), but for `elsewhere` E0607 (folders that cannot be written) and E0708 (mpirun), and for `here`
-/// E0402 (memory, GPUs). Starts nothing and makes nothing; asks the resolver of names.
+/// files), but for `elsewhere` E0607 (folders that cannot be written), E0708 (mpirun) and
+/// E0712 (alerts), and for `here` E0402 (memory, GPUs). Starts nothing and makes nothing; asks the resolver of
+/// names.
 std::vector<StartProblem> start_problems(const ParsedJob& job, FileSystem& fs, StartsAt place,
                                          const ckpt::Environment& environment = ckpt::process_environment);
 

@@ -78,18 +78,17 @@ std::optional<SlurmRecord> read_slurm_record(FileSystem& fs, const RunDirectory&
   return read_record<SlurmRecord>(fs.read_text(run.file(kRecord)), run.file(kRecord));
 }
 
-SlurmRequest slurm_request(const JobSpec& job, const std::string& run_id, int chain,
+SlurmRequest slurm_request(const NodeNeed& need, const std::string& run_id, int chain,
                            std::vector<std::string> exclude) {
-  const SlurmSpec& spec = job.launcher.slurm;
-  const int ranks = job.mesh().world_size(), group = job.launcher.tensor_across_nodes ? 1
-      : job.parallelism.tensor;
-  if (job.device == DeviceChoice::cuda && spec.gpus_per_node == 0)
+  const SlurmSpec& spec = need.launcher.slurm;
+  const int ranks = need.use.ranks, group = need.group();
+  if (need.use.choice == DeviceChoice::cuda && spec.gpus_per_node == 0)
     throw Error(ErrorCode::kSpec, "device = cuda and launcher.slurm.gpus_per_node = 0, so no GPU would be "
         "asked for; "
                                   "set it to the GPUs of a node, e.g. -s launcher.slurm.gpus_per_node=8");
-  const int slots = spec.gpus_per_node > 0 ? spec.gpus_per_node * job.launcher.ranks_per_gpu
-                    : job.launcher.slots > 0 ? job.launcher.slots
-                                             : spec.cpus_per_node;
+  const int slots = spec.gpus_per_node > 0    ? spec.gpus_per_node * need.use.ranks_per_gpu
+                    : need.launcher.slots > 0 ? need.launcher.slots
+                                              : spec.cpus_per_node;
   const int whole = ranks_on(slots, group, {});
   if (spec.nodes == 0 && slots > 0 && whole == 0)
     throw Error(ErrorCode::kSpec, fmt::format("a tensor group has {} ranks and a node room for {}; make "

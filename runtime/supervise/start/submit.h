@@ -30,7 +30,7 @@ std::optional<SlurmRecord> read_slurm_record(FileSystem& fs, const RunDirectory&
 
 /// The request to Slurm for the job. Computes the number of nodes if the spec gives none; Error(kSpec) if
 /// that is not possible.
-SlurmRequest slurm_request(const JobSpec& job, const std::string& run_id, int chain,
+SlurmRequest slurm_request(const NodeNeed& need, const std::string& run_id, int chain,
                            std::vector<std::string> exclude);
 
 struct SubmitRequest {

@@ -24,8 +24,28 @@ std::string array_of(std::span<const RankTimes> ranks, Number number) {
   return "[" + fmt::to_string(text) + "]";
 }
 
+/// What ranks waited, as a mean, for others of their stage that computed longer. Waits for the pipeline are
+/// apart.
+double stragglers_s(std::span<const RankTimes> ranks, int stages) {
+  const size_t of_stage = std::max<size_t>(1, ranks.size() / size_t(std::max(1, stages)));
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t first = 0; first < ranks.size(); first += of_stage) {
+    const auto stage = ranks.subspan(first, std::min(of_stage, ranks.size() - first));
+    double longest_s = 0;
+    for (const RankTimes& t : stage)
+      if (t.came()) longest_s = std::max(longest_s, t.compute_s());
+    for (const RankTimes& t : stage)
+      if (t.came()) {
+        sum += std::clamp(longest_s - t.compute_s(), 0.0, std::max(0.0, t.communication_s - t.pipeline_s));
+        ++count;
+      }
+  }
+  return sum / double(count);
+}
+
 /// Of the ranks whose numbers came.
-Phases phases_of(std::span<const RankTimes> ranks) {
+Phases phases_of(std::span<const RankTimes> ranks, int stages) {
   const auto mean = [&](double RankTimes::*member) {
     double sum = 0;
     int64_t count = 0;
@@ -39,6 +59,8 @@ Phases phases_of(std::span<const RankTimes> ranks) {
           .optimizer_s = mean(&RankTimes::optimizer_s),
           .experts_s = mean(&RankTimes::experts_s),
           .context_s = mean(&RankTimes::context_s),
+          .pipeline_s = mean(&RankTimes::pipeline_s),
+          .stragglers_s = stragglers_s(ranks, stages),
           .data_s = mean(&RankTimes::data_s),
           .reporting_s = mean(&RankTimes::reporting_s),
           .evaluation_s = mean(&RankTimes::evaluation_s),
@@ -67,7 +89,7 @@ StepLine with_ranks(StepLine line, const StepWork& work, std::span<const RankTim
     if (t.came()) longest_s = std::max(longest_s, t.step_s), any = true;
   if (!any) return line;
   line = with_speed(std::move(line), work, longest_s);
-  line.phases = phases_of(ranks);
+  line.phases = phases_of(ranks, work.stages);
   line.ranks = rank_spread(ranks, work.stages, nodes);
   line.gpus = gpu_spread(ranks, nodes);
   return line;

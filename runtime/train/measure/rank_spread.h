@@ -27,12 +27,13 @@ struct RankTimes {
   double temperature_c = NAN, power_w = NAN, sm_clock_mhz = NAN;  ///< of the GPU; NaN: not known
   /// Of communication_s, as Phases has them; NaN: the rank has no such peers.
   double experts_s = NAN, context_s = NAN;
+  double pipeline_s = 0;  ///< of communication_s: waits for the neighbours in the pipeline
   /// The part of step_s in which this rank did not wait for peers, data or reporting.
   double compute_s() const { return step_s - communication_s - data_s - reporting_s; }
 
   /// Of a rank whose numbers did not come.
   static RankTimes none() {
-    return {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    return {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
   }
   bool came() const { return !std::isnan(step_s); }
 };

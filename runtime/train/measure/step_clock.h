@@ -15,6 +15,7 @@ class StepClock {
     double waited_s = 0;  ///< the rank's waits for peers so far
     /// Of these, for ranks that share its experts, and its sequences; NaN: it has no such peers.
     double waited_experts_s = NAN, waited_context_s = NAN;
+    double waited_pipeline_s = 0;  ///< and for its neighbours in the pipeline
   };
 
   /// A step begins. Time since the end of the previous one that was not spent apart counts as reporting.
@@ -35,6 +36,7 @@ class StepClock {
     times_.communication_s = now.waited_s - began_.waited_s;
     times_.experts_s = now.waited_experts_s - began_.waited_experts_s;
     times_.context_s = now.waited_context_s - began_.waited_context_s;
+    times_.pipeline_s = now.waited_pipeline_s - began_.waited_pipeline_s;
     times_.step_s = now.s - began_.s + times_.reporting_s;
     times_.checkpoint_s = std::exchange(saving_s_, 0.0);
     ended_s_ = now.s;

@@ -15,7 +15,8 @@
 
 namespace trainctl {
 
-/// Smallest, median and largest number of the ranks that have it, and the ranks of the smallest and the largest.
+/// Smallest, median and largest number of the ranks that have it, and the ranks of the smallest and the
+/// largest.
 template <typename Number>
 struct Spread {
   Number min{}, median{}, max{};
@@ -119,13 +120,18 @@ struct ExpertSummary {
 /// Seconds of each part of a step, as means over the ranks.
 struct Phases {
   double forward_s = 0, backward_s = 0, communication_s = 0, optimizer_s = 0;
-  /// Of communication_s: waits for rows of tokens from and to the ranks of experts, and for keys and values of
-  /// context ranks. NaN: the mesh has no such ranks.
+  /// Of communication_s: waits for rows of tokens from and to the ranks of experts, and for keys and values
+  /// of context ranks. NaN: the mesh has no such ranks.
   double experts_s = kNaN, context_s = kNaN;
+  /// Of communication_s: waits for the neighbours in the pipeline; and of the others, waits for ranks of
+  /// the same stage that computed longer. NaN: recorded by a version that did not measure them.
+  double pipeline_s = kNaN, stragglers_s = kNaN;
   double data_s = kNaN;
   double reporting_s = 0, evaluation_s = 0, checkpoint_s = 0;
   /// None of them is known.
-  static constexpr Phases none() { return {kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN}; }
+  static constexpr Phases none() {
+    return {kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN};
+  }
   static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   static void fields(auto& f, auto& r) {
     f.later("forward_s", r.forward_s);
@@ -133,6 +139,8 @@ struct Phases {
     f.later("communication_s", r.communication_s);
     f.when(!std::isnan(r.experts_s), "experts_s", r.experts_s);
     f.when(!std::isnan(r.context_s), "context_s", r.context_s);
+    f.when(!std::isnan(r.pipeline_s), "pipeline_s", r.pipeline_s);
+    f.when(!std::isnan(r.stragglers_s), "stragglers_s", r.stragglers_s);
     f.later("optimizer_s", r.optimizer_s);
     f.later("data_s", r.data_s);
     f.later("reporting_s", r.reporting_s);
@@ -162,7 +170,9 @@ struct StepLine {
   double unix_s = kAbsent;       ///< when the step ended, by the clock of rank 0
   uint64_t attempt = 0;          ///< the epoch of the attempt that computed the step; 0: not known
   int64_t step = 0, tokens = 0;  ///< tokens of the run so far
+  int64_t sample = -1;           ///< its first sample in the order of the data; -1: older lines lack it
   double loss = kAbsent, grad_norm = kAbsent, lr = kAbsent;
+  double loss_scale = kAbsent;  ///< of a run in f16: that of the step's gradients; grad_norm is without it
   /// Of models with experts, means over sequences and layers: tokens of the most used expert over those of
   /// the mean one; the share of experts that no token has.
   double expert_load = kAbsent, idle_experts = kAbsent;
@@ -172,10 +182,16 @@ struct StepLine {
   std::optional<int64_t> dropped_slots;
   double dropped_share = kAbsent;
   std::optional<ExpertSummary> experts;  ///< of some steps
+  /// Of the state after the step (parallel/state_digest.h), the same on every mesh: 16 hex digits; "": none.
+  std::string state_digest;
+  /// So many replicas computed one micro-batch behind the step and got the same bits; 1: each rank twice.
+  std::optional<int64_t> replayed;
   std::optional<double> val_loss;  ///< of an evaluation after this step
   std::vector<TaskScore> tasks;    ///< after this step
   bool skipped = false;            ///< loss or gradient norm were not finite; parameters were not updated
-  int64_t skipped_steps = 0;       ///< skipped steps of the run so far, including this one
+  bool overflow = false;           ///< `skipped` for the loss scale alone: loss_scale.h
+  int64_t skipped_steps = 0;       ///< of the run so far, including this one, but for overflows
+  int64_t overflows = 0;           ///< likewise
   /// The newest step whose state all ranks held in memory during this step; -1: a copy failed; nullopt: the
   /// attempt has begun none yet.
   std::optional<int64_t> staged_step;
@@ -210,18 +226,24 @@ struct StepLine {
     f.later("grad_norm", r.grad_norm);
     f.when(!std::isfinite(r.grad_norm), "grad_norm_kind", as_kind(r.grad_norm));
     f.later("lr", r.lr);
+    f.when(!std::isnan(r.loss_scale), "loss_scale", r.loss_scale);
     f.later("tokens", r.tokens);
+    f.when(r.sample >= 0, "sample", r.sample);
     f.when(!std::isnan(r.expert_load), "expert_load", r.expert_load);
     f.when(!std::isnan(r.idle_experts), "idle_experts", r.idle_experts);
     f.when(!r.mtp_losses.empty(), "mtp_losses", r.mtp_losses);
     f.maybe("dropped_slots", r.dropped_slots);
     f.when(!std::isnan(r.dropped_share), "dropped_share", r.dropped_share);
     f.maybe("experts", r.experts);
+    f.when(!r.state_digest.empty(), "state_digest", r.state_digest);
+    f.maybe("replayed", r.replayed);
     f.maybe("val_loss", r.val_loss);
     if (r.val_loss) f.when(!std::isfinite(*r.val_loss), "val_loss_kind", as_kind(*r.val_loss));
     f.when(!r.tasks.empty(), "tasks", r.tasks);
     f.when(r.skipped, "skipped", r.skipped);
+    f.when(r.overflow, "overflow", r.overflow);
     f.when(r.skipped_steps > 0, "skipped_steps", r.skipped_steps);
+    f.when(r.overflows > 0, "overflows", r.overflows);
     f.maybe("staged_step", r.staged_step);
     f.maybe("partner_step", r.partner_step);
     f.when(r.partner_nodes > 0, "partner_nodes", r.partner_nodes);

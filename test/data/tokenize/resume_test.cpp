@@ -233,6 +233,8 @@ TEST_CASE("a few seconds of unfinished work are neither kept after an error nor 
                           .threads = 1,
                           .block_bytes = 200,
                           .record_every_s = 0};
+  CHECK(options.kept_after_s == 5);
+  options.kept_after_s = kKeepsNothing;  // more seconds than a busy machine takes
   const std::string error = data_error([&] { tokenize(options); });
   CHECK_THAT(error, Contains("a.jsonl, line 61: ") && !Contains("kept"));
   CHECK(files_in(folder.path()).size() == 2);

@@ -65,7 +65,11 @@ TEST_CASE("JSON lines are documents; their mistakes are located", "[tokenize]") 
   const std::string path = folder / "a.jsonl";
   const auto run = [&](const std::string& text, const std::string& key = "text") {
     write_bytes(path, text);
-    return tokenize({.inputs = {path}, .out = folder / "t", .text_key = key, .force = true});
+    return tokenize({.inputs = {path},
+                     .out = folder / "t",
+                     .text_key = key,
+                     .force = true,
+                     .kept_after_s = kKeepsNothing});
   };
   const auto result = run("{\"text\":\"one\\n\",\"id\":1}\n\n{\"text\":\"\"}\r\n{\"text\":\"two\"}");
   CHECK(result.parts[0].sidecar.documents == 2);
@@ -265,6 +269,7 @@ TEST_CASE("an existing token set or tokenizer is replaced only by force", "[toke
   write_bytes(folder / "one.jsonl", R"({"text": ")" + words + R"("})");  // gives the other part nothing
   TokenizeOptions forced = first;
   forced.force = true;
+  forced.kept_after_s = kKeepsNothing;
   forced.inputs = {folder / "one.jsonl"};
   forced.train_vocab = 340;
   CHECK_THAT(data_error([&] { tokenize(forced); }), Contains("t-val would hold no documents"));

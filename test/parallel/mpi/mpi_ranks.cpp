@@ -61,7 +61,7 @@ void check_background_progress(Communicator& comm) {
 void run_checks(parallel::MpiWorld& mpi) {
   const auto backend = kernels::make_reference_backend();
   for (const size_t piece_bytes : {size_t{1} << 30, size_t{1000}}) {
-    const auto comm = mpi.world(60, piece_bytes);
+    const auto comm = mpi.world(120, piece_bytes);
     check_collectives(*comm, *backend);
     for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
     check_subgroups(*comm, *backend);
@@ -74,7 +74,7 @@ void run_checks(parallel::MpiWorld& mpi) {
 void run_staged_checks(parallel::MpiWorld& mpi) {
   const auto backend = kernels::make_reference_backend();
   for (const size_t piece_bytes : {size_t{4} << 20, size_t{1000}}) {
-    const auto comm = parallel::make_staged_communicator(mpi.world(60), *backend, piece_bytes);
+    const auto comm = parallel::make_staged_communicator(mpi.world(120), *backend, piece_bytes);
     check_collectives(*comm, *backend);
     for (uint64_t seed = 1; seed <= 20; seed++) check_random_messages(*comm, *backend, seed, 60);
     check_subgroups(*comm, *backend);
@@ -139,8 +139,10 @@ int run(const std::string& mode) {
   } else if (mode == "speed") {
     measure_speed(mpi);
   } else {
-    const auto comm = mpi.world(5);   // also for the ranks that come, on a busy machine
+    const auto comm = mpi.world(5);
+    comm->set_deadline(120);  // a busy machine starts ranks late
     parallel::barrier(*comm);
+    comm->set_deadline(5);
     fmt::print("pid {}\n", getpid());
     std::fflush(stdout);
     const bool is_missing = comm->rank() == comm->size() - 1;

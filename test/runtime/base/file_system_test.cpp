@@ -168,10 +168,12 @@ TEST_CASE("removing a tree removes a link in it, never what it points to") {
 
 TEST_CASE("every kind of error has a name and its documented exit status") {
   const std::vector<std::pair<ErrorCode, int>> table = {
-      {ErrorCode::kInternal, 1}, {ErrorCode::kUsage, 2},       {ErrorCode::kSpec, 3},    {ErrorCode::kPlan, 4},
-      {ErrorCode::kPreflight, 5}, {ErrorCode::kIo, 5},         {ErrorCode::kData, 6},    {ErrorCode::kCheckpoint, 7},
-      {ErrorCode::kDiverged, 8}, {ErrorCode::kHang, 9},        {ErrorCode::kWorker, 10}, {ErrorCode::kPeerLost, 10},
-      {ErrorCode::kHardware, 11}, {ErrorCode::kLauncher, 12},  {ErrorCode::kStopped, 75}};
+      {ErrorCode::kInternal, 1},  {ErrorCode::kUsage, 2},      {ErrorCode::kSpec, 3},
+      {ErrorCode::kPlan, 4},      {ErrorCode::kPreflight, 5},  {ErrorCode::kIo, 5},
+      {ErrorCode::kData, 6},      {ErrorCode::kCheckpoint, 7}, {ErrorCode::kDiverged, 8},
+      {ErrorCode::kHang, 9},      {ErrorCode::kWorker, 10},    {ErrorCode::kPeerLost, 10},
+      {ErrorCode::kHardware, 11}, {ErrorCode::kLauncher, 12},  {ErrorCode::kStopped, 75},
+      {ErrorCode::kDevice, 11}};
   std::set<std::string> names;
   for (const auto& [code, status] : table) {
     CHECK(exit_status(code) == status);

@@ -55,7 +55,7 @@ TEST_CASE("no news is lost between threads", "[pmix_news]") {
   int taken = 0;
   while (taken < kThreads * kEach) {
     pollfd fd{.fd = news.fd(), .events = POLLIN, .revents = 0};
-    if (::poll(&fd, 1, 20000) != 1) break;
+    if (::poll(&fd, 1, 600000) != 1) break;
     for (const PmixNews::Item& item : news.take()) {
       CHECK(item.data == std::to_string(next[size_t(item.epoch - 1)]++));
       ++taken;

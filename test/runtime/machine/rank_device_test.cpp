@@ -1,5 +1,7 @@
 // Goal: which device a rank takes, and what a job is told that asks for GPUs that are not there or too small.
 // Method: the pure decisions by hand, and this machine's own answer for `cpu`.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "runtime/supervise/preflight/preflight.h"
@@ -45,6 +47,45 @@ TEST_CASE("neighbouring ranks share a GPU, and those that share one do not ask f
   CHECK_FALSE(uses_nccl(job_of(8, 2)));
 }
 
+TEST_CASE("a rank that does not see its GPU learns that ranks of a machine must see all") {
+  CHECK(unseen_gpu(0, 0, 1).is_none());
+  CHECK(unseen_gpu(3, 3, 8).is_none());
+  CHECK(unseen_gpu(3, 3, 0).is_none());  // another error says why there is none
+  CHECK(unseen_gpu(3, 3, 1).text().starts_with(
+      "the rank with local rank 3 uses GPU 3 of its machine and sees 1 GPU(s): "));
+  CHECK(gpus_of_ranks(job_of(8, 1), DeviceKind::cpu, 8).empty());
+}
+
+TEST_CASE("pipelines over NCCL need a queue for each stream of a rank") {
+  JobSpec job = job_of(1, 1);
+  job.parallelism.pipeline = 4;
+  const int streams = streams_of_rank(job.parallelism, false);
+  CHECK(streams == 8);  // compute and three others, two edges with a stream each way
+  CHECK(streams_of_rank(job.parallelism, true) == 9);
+  CHECK(queue_problem(job, "").is_none());
+  CHECK(queue_problem(job, "32").is_none());
+  CHECK(queue_problem(job, "9").is_none());
+  CHECK(queue_problem(job, "1").text() ==
+        fmt::format(
+            "CUDA_DEVICE_MAX_CONNECTIONS = 1 gives a GPU so many queues for the {} streams of a rank: a "
+            "pipeline message that waits for its peer would hold up the computation that the peer waits "
+            "for; unset the variable, or set it to 32",
+            streams_of_rank(job.parallelism, job.model.tie_embeddings)));
+  job.parallelism.pipeline = 1;
+  CHECK(queue_problem(job, "1").is_none());
+  job.parallelism.pipeline = 2;
+  job.parallelism.transport = Transport::host;
+  CHECK(queue_problem(job, "1").is_none());
+  // The widest mesh: all groups, a V of stages, weights gathered apart. NCCL has two streams more for each
+  // group.
+  ParallelSpec p;
+  p.tensor = p.context = p.data = p.expert = p.pipeline = 2;
+  p.zero_stage = 3;
+  p.virtual_stages = 2;
+  p.schedule = parallel::Schedule::zb_v;
+  CHECK(streams_of_rank(p, true) == 4 + 2 + 5 + 3 + 4);
+}
+
 TEST_CASE("a device that is asked for by name is taken at its word") {
   JobSpec job = job_of(1, 1);
   job.device = DeviceChoice::cpu;
@@ -67,13 +108,13 @@ TEST_CASE("a GPU too small for the plan is refused with its three largest terms"
   plan.stages = {m};
   JobSpec job = job_of(4, 1);
   job.compute = DType::bf16;
-  const MemoryNeed need = gpu_memory_need(job, plan);
+  const MemoryNeed need = gpu_memory_need(job, job.checkpoint.memory, plan);
   CHECK(need.total == 59 * kGiB);
   CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-80GB", 79 * kGiB).is_none());
   CHECK(gpu_memory_refusal(job, need, "NVIDIA A100-SXM4-40GB", 39 * kGiB).text() ==
         "a rank would need 59.0 GiB of GPU memory and NVIDIA A100-SXM4-40GB has 39.0 GiB free (most of it: activations 40.0 GiB, "
         "optimizer state 12.0 GiB, gradients 4.0 GiB); memory.activation_recompute = full, "
         "parallelism.zero_stage = 3, a smaller parallelism.data or a smaller model would help, and `trainctl plan` shows what each rank takes");
-  const MemoryNeed shared = gpu_memory_need(job_of(4, 4), plan);
+  const MemoryNeed shared = gpu_memory_need(job_of(4, 4), job_of(4, 4).checkpoint.memory, plan);
   CHECK(shared.total == 4 * 59 * kGiB);
 }

@@ -139,12 +139,12 @@ class OneStage {
     StageUses uses = stage_uses(tables, job_, at);
     if (width > 1) dp_ = std::make_unique<RecordingEdge>("dp", 0, log);
     params_ = std::make_unique<parallel::ShardedParams>(
-        uses.uses, tables.grids.grids, sharding_options(job_),
+        uses.uses, tables.grids.grids, sharding_options(job_, job_.optimizer.muon),
         parallel::AxisGroups(dp_ ? *dp_ : *world_[0], *world_[0], nullptr), *backend_, *stream_);
     program = stage_program(job_, at, uses);
     model_ = std::make_unique<StageModel>(
-        std::move(uses), StageModel::Options{program.slots.slots, splits_backward(job_), 1.0f}, *params_, tp_,
-        *backend_, *stream_);
+        std::move(uses), StageModel::Options{program.slots.slots, StepCut(job_).splits_backward, 1.0f},
+        *params_, tp_, *backend_, *stream_);
     if (stage == 0) {
       edges_.activation_out = std::make_unique<RecordingEdge>("sent activation", 0, log);
       edges_.gradient_in = std::make_unique<RecordingEdge>("gradient", 1, log);

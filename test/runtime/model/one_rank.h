@@ -116,9 +116,12 @@ class OneRank {
   std::unique_ptr<kernels::Backend> backend_ = kernels::make_reference_backend();
   std::unique_ptr<kernels::Stream> stream_ = backend_->create_stream();
   parallel::TensorParallel tp_{*world_[0], *backend_, *stream_, false};
-  parallel::ShardedParams params_{
-      uses_.uses, tables_.grids.grids, sharding_options(job_), {*world_[0], *world_[0], nullptr}, *backend_,
-      *stream_};
+  parallel::ShardedParams params_{uses_.uses,
+                                  tables_.grids.grids,
+                                  sharding_options(job_, job_.optimizer.muon),
+                                  {*world_[0], *world_[0], nullptr},
+                                  *backend_,
+                                  *stream_};
   StageModel model_{uses_, {.slots = {1}, .split_backward = split_}, params_, tp_, *backend_, *stream_};
 };
 

@@ -32,7 +32,8 @@ ParsedJob parsed_with(ParseInput input, const std::vector<std::string>& more) {
 }
 
 uint64_t need_of(const JobSpec& job) {
-  return memory_need(job, make_plan(job, DeviceKind::cpu)).without_copies();
+  return memory_need(job.parallelism, job.checkpoint.memory, make_plan(job, DeviceKind::cpu))
+      .without_copies();
 }
 
 /// The alternatives on a machine with what the job needs with these settings.

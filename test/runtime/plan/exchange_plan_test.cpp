@@ -16,6 +16,7 @@ namespace {
 ParseInput job_input(const std::vector<std::string>& settings) {
   return {.text = R"({"version": 1, "name": "test", "model": {"preset": "gpt2-124m"},
             "data": {"train": [{"path": "/none.bin", "format": "raw", "dtype": "uint16"}]},
+            "parallelism": {"bucket_mib": 25},
             "schedule": {"total_steps": 10, "lr": 1e-3}})",
           .file = "job.json",
           .overrides = settings,
@@ -23,6 +24,23 @@ ParseInput job_input(const std::vector<std::string>& settings) {
 }
 
 }  // namespace
+
+TEST_CASE("by default each data-parallel rank owns a part of a bucket, as long as that is not too large") {
+  using Settings = std::vector<std::string>;
+  for (auto [mib, settings] :
+       {std::pair<double, Settings>{64, {"parallelism.data=4"}},
+        {128, {"parallelism.data=4", "parallelism.context=2", "parallelism.context_blocks=2"}},
+        {128, {"parallelism.data=32"}},
+        {80, {"parallelism.data=8", "checkpoint.chunk_mib=5"}},
+        {200, {"parallelism.data=1", "checkpoint.chunk_mib=200"}},
+        {25, {"parallelism.data=4", "model.preset=gpt2-tiny"}}}) {
+    settings.push_back("parallelism.bucket_mib=auto");
+    settings.push_back("batch.global_sequences=64");
+    const ParsedJob parsed = parse_job(job_input(settings));
+    REQUIRE(parsed.ok());
+    CHECK(parsed.job.parallelism.bucket_mib == mib);
+  }
+}
 
 TEST_CASE("the plan says how gradients travel, and counts their bytes and buffers") {
   const auto report_of = [](std::vector<std::string> settings) {

@@ -213,7 +213,9 @@ TEST_CASE("the least number of layers to compute again that fits is offered") {
       with.overrides.push_back("memory.activation_recompute=" + recompute);
       const ParsedJob parsed = parse_job(with);
       REQUIRE(parsed.ok());
-      return gpu_memory_need(parsed.job, make_plan(parsed.job, DeviceKind::cuda)).total;
+      return gpu_memory_need(parsed.job, parsed.job.checkpoint.memory,
+                             make_plan(parsed.job, DeviceKind::cuda))
+          .total;
     };
     const ParsedJob parsed = parse_job(input);
     REQUIRE(parsed.ok());

@@ -93,6 +93,8 @@ JobSpec llama_405b(int data) {
   return job;
 }
 
+size_t spans_of(const JobSpec& job) { return trace_spans(job.batch, job.parallelism, job.model.num_layers); }
+
 }  // namespace
 
 TEST_CASE("what the ranks of a mesh save is the whole model, each chunk once") {
@@ -147,17 +149,17 @@ TEST_CASE("the ring for traced steps grows with the step, has a limit, and count
   for (const int64_t sequences : {1, 16, 64, 256, 100000}) {
     job.batch.global_sequences = sequences;
     job.parallelism.tensor = 2;
-    const size_t spans = trace_spans(job);
+    const size_t spans = spans_of(job);
     CHECK(std::has_single_bit(spans));
     CHECK(spans >= last);
     last = spans;
   }
   CHECK(last == 65536);
-  CHECK(trace_spans(tiny_job(Family::gpt2, dir.path())) == 4096);
+  CHECK(spans_of(tiny_job(Family::gpt2, dir.path())) == 4096);
   job = tiny_job(Family::gpt2, dir.path());
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
     const RankPlan plan = make_rank_plan({job, device_of_kind(job, kind), model_tables(job)}, {});
-    CHECK(plan.spans == trace_spans(job));
+    CHECK(plan.spans == spans_of(job));
     // On a GPU the memory that is planned is the device's.
     CHECK(plan.memory.trace == (kind == DeviceKind::cpu ? SpanRecorder::bytes(4096) : 0));
   }

@@ -46,7 +46,7 @@ struct SearchedRig {
   }
   void set_room(uint64_t bytes) { device.memory_bytes = bytes + kGpuContextBytes; }
   MeshSearch search() const { return MeshSearch(input, job, device, ranks_of_node); }
-  static int ranks_of_node(const JobSpec& job) { return std::min(8, job.mesh().world_size()); }
+  static int ranks_of_node(const MeshChoice& choice) { return std::min(8, choice.ranks()); }
 };
 
 /// Every choice planned, by time; of equal ones the first listed.
@@ -78,6 +78,17 @@ std::vector<const Proposal*> front_of(const std::vector<Proposal>& all, uint64_t
 }
 
 }  // namespace
+
+TEST_CASE("a choice is priced with the ranks on a node that its own placement has", "[search]") {
+  const SearchedRig rig(kSearchedDense, {"batch.global_sequences=16"});
+  const auto placed = [](const MeshChoice& choice) { return choice.context == 4 ? 4 : 6; };
+  const MeshChoice plain{.data = 16}, context{.context = 4, .data = 4};
+  for (const auto& [first, second] : {std::pair{plain, context}, {context, plain}}) {
+    ChoiceCosts costs(rig.job, rig.device, placed, 0);
+    CHECK(costs.device_of(first).ranks_on_node == placed(first));
+    CHECK(costs.device_of(second).ranks_on_node == placed(second));
+  }
+}
 
 TEST_CASE("a search finds what planning every choice finds", "[search]") {
   struct Case {

@@ -150,6 +150,80 @@ TEST_CASE("slower devices and links, and more work, take longer") {
   CHECK(with("memory.activation_recompute=full") > step_s);
 }
 
+TEST_CASE("biases and GELU cost a pass over what their products have made") {
+  predict::ClusterModel cluster = predict::known_cluster("h100");
+  cluster.device.op_s = 0;  // bytes alone
+  const double layers = 3, hidden = 1024, tokens = 2048, ffn = 4096;
+  const std::string model = R"({"family": "gpt2", "hidden_size": 1024, "num_layers": 3, "num_heads": 16,
+      "ffn_size": 4096, "vocab_size": 1024, "max_seq_len": 2048})";
+  const auto others = [&](std::vector<std::string> settings) {
+    settings.push_back("batch.global_sequences=1");
+    return time_of(timed_job(model, settings), cluster).parts.work.memory;
+  };
+  const double rate = cluster.device.memory_bytes_per_s * cluster.device.memory_share;
+  const std::vector<std::string> no_biases = {"model.layer.qkv_bias=false", "model.layer.out_bias=false",
+                                              "model.layer.mlp_bias=false"};
+  const double without = others(no_biases);
+  // Gradients of 3, 1 and 1 times the hidden size and of the feed-forward part.
+  CHECK(others({}) - without ==
+        Approx(layers * tokens * (5 * hidden + ffn) * 2 / rate).epsilon(test::tolerance::kFormula));
+  // GELU moves one tensor each way behind its product; SiLU, an op of its own, two forward and three
+  // backward.
+  CHECK(others({"model.layer.activation=silu"}) - others({}) ==
+        Approx(layers * tokens * 3 * ffn * 2 / rate).epsilon(test::tolerance::kFormula));
+}
+
+TEST_CASE("gradients of experts that a node shares out leave it over one network card each") {
+  predict::ClusterModel cluster = predict::known_cluster("h100");
+  cluster.fabric.bytes_per_s = 1e9;  // so slow that nothing hides it
+  const std::string model =
+      R"({"family": "llama", "hidden_size": 512, "num_layers": 4, "num_heads": 8, "num_kv_heads": 4,
+          "ffn_size": 1024, "vocab_size": 1024, "max_seq_len": 256, "tie_embeddings": false,
+          "moe": {"num_experts": 8, "top_k": 2, "expert_ffn_size": 4096}})";
+  const StepTime time = time_of(timed_job(model, {"parallelism.data=16", "parallelism.lanes=16",
+                                                  "batch.global_sequences=16", "parallelism.expert=8"}),
+                                cluster);
+  // Two ranks have an expert's weights: one sends half of the gradients in f32 and of the weights in bf16.
+  // What all ranks have is small, and leaves over eight cards.
+  const double weights = 4.0 * 3 * 512 * 4096, sent = weights / 2 * (4 + 2);
+  CHECK(time.parts.data > 0.95 * sent / 1e9);
+  CHECK(time.parts.data < 1.3 * sent / 1e9);
+}
+
+TEST_CASE("only the stage that has experts sends gradients of experts") {
+  predict::ClusterModel cluster = predict::known_cluster("h100");
+  cluster.fabric.bytes_per_s = 1e9;
+  // The first stage has dense layers alone, and most to send.
+  const std::string model =
+      R"({"family": "llama", "hidden_size": 512, "num_layers": 4, "num_heads": 8, "num_kv_heads": 4,
+          "ffn_size": 16384, "vocab_size": 1024, "max_seq_len": 256, "tie_embeddings": false,
+          "moe": {"num_experts": 8, "top_k": 2, "expert_ffn_size": 4096, "first_dense_layers": 2}})";
+  const StepTime time = time_of(timed_job(model, {"parallelism.data=16", "parallelism.lanes=16",
+                                                  "parallelism.pipeline=2", "parallelism.stage_layers=[2,2]",
+                                                  "batch.global_sequences=16", "parallelism.expert=8"}),
+                                cluster);
+  // Fifteen sixteenths of two layers, over eight cards of a node.
+  const double weights = 2.0 * (3 * 512 * 16384 + 3 * 512 * 512), sent = weights * 15 / 16 * (4 + 2);
+  CHECK(time.parts.data > 0.9 * sent / 8e9);
+  CHECK(time.parts.data < 1.3 * sent / 8e9);
+}
+
+TEST_CASE("a layer's products stay in FP8 where its width is a rank's part of the vocabulary") {
+  predict::ClusterModel cluster = predict::known_cluster("h100");
+  cluster.device.multiplies_fp8 = true;
+  const auto products = [&](int vocabulary, const char* precision) {
+    const std::string model = fmt::format(
+        R"({{"family": "llama", "hidden_size": 4096, "num_layers": 4, "num_heads": 32, "num_kv_heads": 8,
+             "ffn_size": 14336, "vocab_size": {}, "max_seq_len": 2048, "tie_embeddings": false}})",
+        vocabulary);
+    const JobSpec job = timed_job(model, {"parallelism.tensor=8", precision});
+    return time_of(job, cluster).parts.work.products;
+  };
+  const char* fp8 = "precision.fp8.recipe=tensor";
+  CHECK(products(32768, fp8) == Approx(products(32000, fp8)).epsilon(0.02));
+  CHECK(products(32768, fp8) < 0.85 * products(32768, "precision.compute=bf16"));
+}
+
 TEST_CASE("the steady state of a long step is extrapolated without loss") {
   const predict::ClusterModel cluster = predict::known_cluster("h100");
   // 2 stages x 100,000 micro-batches are more than are simulated.

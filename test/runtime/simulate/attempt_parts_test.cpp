@@ -90,6 +90,9 @@ TEST_CASE("detection: what Supervision takes a failure for, and when") {
   const Detection crash = detect(Effect::crash, fault), hang = detect(Effect::hang, fault),
                   node = detect(Effect::node, fault);
   CHECK(crash.code == ErrorCode::kHardware);
+  const Detection device = detect(Effect::device, fault);
+  CHECK(device.code == ErrorCode::kDevice);
+  CHECK(device.evidence == crash.evidence);
   CHECK(crash.evidence == 0);
   CHECK(crash.collecting > 0);
   CHECK(crash.collecting < kNsOfS / 2);
@@ -124,8 +127,9 @@ TEST_CASE("fleet files: each mistake is named with its place") {
   CHECK(complaint("\"repair_hours\": 24}", "\"repair_minutes\": 24}") ==
         "f.json: failures[0].repair_minutes is not known: give it in the unit of repair_hours\n"
         "f.json: failures[0].repair_hours is missing");
-  CHECK(complaint("\"effect\": \"crash\"", "\"effect\": \"boom\"") ==
-        "f.json: failures[0].effect must be one of crash, hang, node, silent, slow, storage, planned");
+  CHECK(
+      complaint("\"effect\": \"crash\"", "\"effect\": \"boom\"") ==
+      "f.json: failures[2].effect must be one of crash, device, hang, node, silent, slow, storage, planned");
   CHECK(complaint("\"kind\": \"hbm\"", "\"kind\": \"gpu\"") ==
         "f.json: failures[1].kind = gpu is there twice");
   CHECK(complaint("\"days\": 54", "\"days\": 0") ==
@@ -140,7 +144,7 @@ TEST_CASE("fleet files: each mistake is named with its place") {
       "f.json: failures[9].slowdown is missing\n"
       "f.json: failures[9].repair_hours = 0 is impossible where effect is slow: it says how long that lasts");
   CHECK(complaint("\"effect\": \"crash\"", "\"effect\": \"crash\", \"nodes\": 4") ==
-        "f.json: failures[0].nodes = 4 needs effect = node: only nodes fail together");
+        "f.json: failures[2].nodes = 4 needs effect = node: only nodes fail together");
   CHECK(complaint("{", "[").find("f.json: ") == 0);
   CHECK_THROWS_AS(parse_fleet("[]", "f.json"), Error);
 }

@@ -144,7 +144,7 @@ TEST_CASE("cache: objects read in order are fetched once, ahead of the reader", 
   CacheBench bench(sizes);
   const auto cache = bench.cache(8);
   bench.read(*cache, 0, 0, 1);
-  CHECK(eventually(60, [&] { return bench.store.bytes_got() >= 5 * kBlock; }));
+  CHECK(eventually(600, [&] { return bench.store.bytes_got() >= 5 * kBlock; }));
   CHECK(bench.store.bytes_got() == 5 * kBlock);
 }
 

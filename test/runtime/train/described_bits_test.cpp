@@ -2,7 +2,8 @@
 // another one.
 // Method: two models that between them have every feature of a layer, thread ranks, 6 steps with 4 lanes over dp,
 // pp, schedules, ZeRO stages and recomputation: losses, gradient norms and root hash against one plain rank, for
-// tensor widths 1 and 2 each; and between the two widths within rounding.
+// tensor widths 1 and 2 each; and between the two widths within rounding. Models in turn take a third of the meshes
+// each; each model takes all of them in the tier of all tests.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -42,26 +43,57 @@ JobSpec described(const TemporaryFolder& dir, void (*describe)(ModelSpec&), int 
 
 constexpr int64_t kDescribedSteps = 6;
 
-void check_meshes(void (*describe)(ModelSpec&), int tensor, DType compute) {
+struct Described {
+  void (*describe)(ModelSpec&);
+  int tensor;
+  DType compute;
+};
+constexpr Described kDescribed[] = {{describe_everything, 1, DType::f32},
+                                    {describe_others, 1, DType::bf16},
+                                    {describe_experts, 1, DType::bf16},
+                                    {describe_balanced_experts, 1, DType::f32},
+                                    {describe_grouped_experts, 1, DType::f32},
+                                    {describe_biased_products, 1, DType::bf16},
+                                    {describe_shared_expert, 1, DType::f32},
+                                    {describe_capped_experts, 1, DType::bf16},
+                                    {describe_narrow_experts, 1, DType::bf16},
+                                    {describe_capped_by_position, 1, DType::f32},
+                                    {describe_capped_narrow_experts, 1, DType::f32},
+                                    {describe_capped_experts, 2, DType::f32},
+                                    {describe_capped_narrow_experts, 2, DType::bf16},
+                                    {describe_balanced_experts, 2, DType::bf16},
+                                    {describe_grouped_experts, 2, DType::bf16},
+                                    {describe_biased_products, 2, DType::f32},
+                                    {describe_shared_expert, 2, DType::bf16},
+                                    {describe_everything, 2, DType::bf16},
+                                    {describe_others, 2, DType::f32}};
+constexpr int kTurns = 3;
+/// The turn of each mesh: each turn has sharded ZeRO-3, a split backward, every recomputation.
+constexpr int kTurnOf[] = {0, 1, 2, 1, 2, 0, 2, 1, 1, 0, 0, 2, 1, 2, 2, 0, 0, 1};
+
+/// On every mesh; with a turn below kTurns on a third of them, each with every recomputation.
+void check_meshes(const Described& of, int turn) {
   const TemporaryFolder dir;
-  const JobSpec base = described(dir, describe, tensor, compute);
+  const JobSpec base = described(dir, of.describe, of.tensor, of.compute);
   const ThreadRun plain = run_on_threads(base, {.dir = dir.path() + "/plain", .max_steps = kDescribedSteps});
   REQUIRE(plain.losses.size() == size_t(kDescribedSteps));
   int variant = 0;
   for (const auto& [dp, pp] : {std::pair{2, 1}, {1, 2}, {2, 2}, {4, 1}, {3, 1}})
     for (const int zero : {0, 1, 2, 3}) {
-      if (tensor * dp * pp > 8 || (zero >= 2 && dp == 3)) continue;
+      if (of.tensor * dp * pp > 8 || (zero >= 2 && dp == 3)) continue;
+      const int number = variant++;
+      if (turn < kTurns && kTurnOf[number] != turn) continue;
       JobSpec job = base;
       job.parallelism.data = dp;
       job.parallelism.pipeline = pp;
       job.parallelism.zero_stage = zero;
-      job.parallelism.schedule = pp > 1 && variant % 2 ? Schedule::zb_h1 : Schedule::one_f_one_b;
-      if (variant % 3 == 0) job.recompute = Recompute::full;
-      if (variant % 3 == 1) job.recompute = Recompute::selective;
-      CAPTURE(tensor, dp, pp, zero, int(job.recompute), parallel::name_of(job.parallelism.schedule),
-              name_of(compute));
+      job.parallelism.schedule = pp > 1 && number % 2 ? Schedule::zb_h1 : Schedule::one_f_one_b;
+      if (number % 3 == 0) job.recompute = Recompute::full;
+      if (number % 3 == 1) job.recompute = Recompute::selective;
+      CAPTURE(&of - kDescribed, of.tensor, dp, pp, zero, int(job.recompute),
+              parallel::name_of(job.parallelism.schedule), name_of(of.compute));
       const ThreadRun run = run_on_threads(
-          job, {.dir = dir.path() + "/" + std::to_string(++variant), .max_steps = kDescribedSteps});
+          job, {.dir = dir.path() + "/" + std::to_string(number), .max_steps = kDescribedSteps});
       CHECK(run.losses == plain.losses);
       CHECK(run.grad_norms == plain.grad_norms);
       CHECK(run.root_hash == plain.root_hash);
@@ -70,26 +102,11 @@ void check_meshes(void (*describe)(ModelSpec&), int tensor, DType compute) {
 
 }  // namespace
 
-TEST_CASE("described models: the same bits on every mesh", "[bits]") {
-  check_meshes(describe_everything, 1, DType::f32);
-  check_meshes(describe_others, 1, DType::bf16);
+TEST_CASE("described models: the same bits on every mesh, each model on a third of them", "[bits]") {
+  for (size_t i = 0; i < std::size(kDescribed); ++i) check_meshes(kDescribed[i], int(i) % kTurns);
 }
-
-TEST_CASE("experts: the same bits on every mesh", "[bits]") {
-  check_meshes(describe_experts, 1, DType::bf16);
-  check_meshes(describe_balanced_experts, 1, DType::f32);
-  check_meshes(describe_grouped_experts, 1, DType::f32);
-  check_meshes(describe_biased_products, 1, DType::bf16);
-  check_meshes(describe_shared_expert, 1, DType::f32);
-}
-
-TEST_CASE("experts with a capacity, or in a latent width: the same bits on every mesh", "[bits]") {
-  check_meshes(describe_capped_experts, 1, DType::bf16);
-  check_meshes(describe_capped_by_position, 1, DType::f32);
-  check_meshes(describe_narrow_experts, 1, DType::bf16);
-  check_meshes(describe_capped_narrow_experts, 1, DType::f32);
-  check_meshes(describe_capped_experts, 2, DType::f32);
-  check_meshes(describe_capped_narrow_experts, 2, DType::bf16);
+TEST_CASE("described models: the same bits on every mesh", "[bits][all]") {
+  for (const Described& of : kDescribed) check_meshes(of, kTurns);
 }
 
 TEST_CASE("experts: how evenly they are used is reported, the same on every mesh", "[bits]") {
@@ -116,18 +133,6 @@ TEST_CASE("experts: how evenly they are used is reported, the same on every mesh
   job.model.moe.num_experts = 2;
   const auto all = uses_of(run_on_threads(job, {.dir = dir.path() + "/all", .max_steps = 2}));
   CHECK(all == std::vector<std::pair<double, double>>{{1, 0}, {1, 0}});  // both are always used
-}
-
-TEST_CASE("experts: the same bits on every mesh of two tensor ranks", "[bits]") {
-  check_meshes(describe_balanced_experts, 2, DType::bf16);
-  check_meshes(describe_grouped_experts, 2, DType::bf16);
-  check_meshes(describe_biased_products, 2, DType::f32);
-  check_meshes(describe_shared_expert, 2, DType::bf16);
-}
-
-TEST_CASE("described models: the same bits on every mesh of two tensor ranks", "[bits]") {
-  check_meshes(describe_everything, 2, DType::bf16);
-  check_meshes(describe_others, 2, DType::f32);
 }
 
 TEST_CASE("described models: two tensor ranks compute what one computes", "[bits]") {

@@ -8,33 +8,35 @@
 #include <thread>
 
 #include "runtime/train/measure/gpu_watch.h"
+#include "test/support/child.h"
 
 using namespace trainctl;
 
 TEST_CASE("the last reading is there at once, also while the next one is under way", "[gpu_watch]") {
-  std::promise<void> first, second;
-  std::atomic<int> calls{0};
+  struct Readings {
+    std::promise<void> first, second;
+    std::atomic<int> calls{0};
+  };
+  const auto readings = std::make_shared<Readings>();  // the thread may outlive the watch by a moment
   {
     GpuWatch watch(
-        [&]() -> kernels::GpuReadings {
-          const int call = calls++;
-          if (call == 0) first.get_future().wait();
-          if (call == 1) second.get_future().wait();
+        [readings]() -> kernels::GpuReadings {
+          const int call = readings->calls++;
+          if (call == 0) readings->first.get_future().wait();
+          if (call == 1) readings->second.get_future().wait();
           return {.temperature_c = 50.0 + call, .power_w = std::nullopt, .sm_clock_mhz = 1980};
         },
         0);
     CHECK_FALSE(watch.last().temperature_c);
-    first.set_value();
-    while (calls < 2) std::this_thread::yield();   // the second is under way
+    readings->first.set_value();
+    while (readings->calls < 2) std::this_thread::yield();  // the second is under way
     CHECK(watch.last().temperature_c == 50.0);
     CHECK_FALSE(watch.last().power_w);
-    second.set_value();
-    while (calls < 4) std::this_thread::yield();
+    readings->second.set_value();
+    while (readings->calls < 4) std::this_thread::yield();
     CHECK(watch.last().temperature_c >= 51.0);
   }
-  const int at_end = calls;
-  std::this_thread::yield();
-  CHECK(calls == at_end);   // the thread has ended
+  CHECK(test::eventually(600, [&] { return readings.use_count() == 1; }));  // the thread has ended
 }
 
 TEST_CASE("a reading that does not come back does not keep the rank", "[gpu_watch]") {

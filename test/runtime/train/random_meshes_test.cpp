@@ -1,8 +1,9 @@
 // Goal: whatever combination of settings that must not change the result is chosen, it does not: widths,
 // pipeline and its cut, schedule, ZeRO stage, recomputation, size of buckets, threads, ranks that share
-// sequences and experts. Method: short runs of a few tiny jobs with combinations by seed, each compared with
-// the plain run of its job: losses, gradient norms, validation loss and root hash; every third goes on after
-// half of its steps with another combination. A few in CI, 500 under the label soak.
+// sequences and experts; and replicas that compute a micro-batch again agree. Method: short runs of a few
+// tiny jobs with combinations by seed, each compared with the plain run of its job: losses, gradient norms,
+// validation loss and root hash; every third goes on after half of its steps with another combination. A few
+// in CI, 500 under the label soak.
 #include <fmt/format.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "runtime/base/file_system.h"
+#include "runtime/base/json.h"
 #include "test/support/described_models.h"
 #include "test/support/seed.h"
 #include "test/support/temporary_folder.h"
@@ -116,7 +118,23 @@ constexpr Base kBases[] = {{Family::gpt2, DType::f32, 1, 8, 16},
                             .sequences = 8,
                             .describe = describe_blocks,
                             .optimizer = OptimizerType::muon,
-                            .fp8 = Fp8Recipe::tensor}};
+                            .fp8 = Fp8Recipe::tensor},
+                           {.family = Family::llama,
+                            .compute = DType::f16,
+                            .tensor = 1,
+                            .lanes = 8,
+                            .sequences = 16,
+                            .context_blocks = 2,
+                            .describe = eight_experts,
+                            .documents = true},
+                           {.family = Family::llama,
+                            .compute = DType::f16,
+                            .tensor = 1,
+                            .lanes = 8,
+                            .sequences = 8,
+                            .describe = describe_latent_mtp,
+                            .optimizer = OptimizerType::muon},
+                           {Family::gpt2, DType::f16, 2, 8, 8}};
 
 JobSpec job_of(const Base& base, const std::string& dir) {
   JobSpec job = tiny_job(base.family, dir);
@@ -124,6 +142,7 @@ JobSpec job_of(const Base& base, const std::string& dir) {
   if (base.documents) train_on(job, dir, many_documents(12));
   job.optimizer.type = base.optimizer;
   job.compute = base.compute;
+  job.loss_scale.growth_interval = 2;
   job.fp8.recipe = base.fp8;
   job.parallelism.tensor = base.tensor;
   if (base.whole_experts) job.parallelism.expert_tensor = 1, job.parallelism.expert = base.tensor;
@@ -180,6 +199,7 @@ class Combination {
                                     Recompute::first_layers};
     job.recompute = recomputes[draw(4)];
     job.recompute_layers = 1 + draw(2);
+    job.observability.replay_every_steps = 1;
     return job;
   }
 
@@ -237,9 +257,11 @@ void check_combinations(uint64_t count) {
     }
     INFO("ends as " << text_of(job));
     CHECK(run.losses.size() == size_t(kSteps));
+    for (const std::string& line : run.lines) CHECK(parse_json(line).contains("replayed"));
     CHECK(run.losses == whole.losses);
     CHECK(run.grad_norms == whole.grad_norms);
     CHECK(run.val_losses == whole.val_losses);
+    CHECK(have_equal_digests(run, whole));
     CHECK(run.root_hash == whole.root_hash);
     real_file_system().remove_tree(folder);
   }

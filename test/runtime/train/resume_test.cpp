@@ -11,9 +11,10 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "test/support/forwarding_file_system.h"
 #include "test/support/seed.h"
-#include "test/support/thread_run.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
@@ -44,32 +45,24 @@ void choose_mesh(JobSpec& job, std::mt19937& random) {
 }
 
 /// The real file system; counts how often each file is opened or looked for.
-class WatchedFileSystem final : public FileSystem {
+class WatchedFileSystem final : public ForwardingFileSystem {
  public:
+  WatchedFileSystem() : ForwardingFileSystem(real_file_system()) {}
   std::map<std::string, int> looks;
 
-  std::unique_ptr<File> create(const std::string& path) override { return fs_.create(path); }
   std::unique_ptr<File> open_read(const std::string& path) override {
-    return note(path), fs_.open_read(path);
+    return note(path), ForwardingFileSystem::open_read(path);
   }
-  void make_directory(const std::string& path) override { fs_.make_directory(path); }
-  void rename(const std::string& from, const std::string& to) override { fs_.rename(from, to); }
-  bool try_rename_no_replace(const std::string& from, const std::string& to) override {
-    return fs_.try_rename_no_replace(from, to);
+  std::vector<std::string> list(const std::string& path) override {
+    return note(path), ForwardingFileSystem::list(path);
   }
-  void remove_file(const std::string& path) override { fs_.remove_file(path); }
-  void remove_directory(const std::string& path) override { fs_.remove_directory(path); }
-  bool try_sync_directory(const std::string& path) override { return fs_.try_sync_directory(path); }
-  std::vector<std::string> list(const std::string& path) override { return note(path), fs_.list(path); }
-  bool exists(const std::string& path) override { return note(path), fs_.exists(path); }
-  bool is_directory(const std::string& path) override { return fs_.is_directory(path); }
+  bool exists(const std::string& path) override { return note(path), ForwardingFileSystem::exists(path); }
 
  private:
   void note(const std::string& path) {
     const std::lock_guard lock(mutex_);
     ++looks[path];
   }
-  FileSystem& fs_ = real_file_system();
   std::mutex mutex_;
 };
 

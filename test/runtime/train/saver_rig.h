@@ -16,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/train/save/saver.h"
+#include "test/support/forwarding_file_system.h"
 #include "test/support/gates.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
@@ -24,60 +25,49 @@
 
 namespace trainctl::test {
 
-/// Files in memory; a shard that is made waits at a gate, and each of its calls at a turnstile, if there are
-/// any. The calls from `fails_from` to before `fails_before` fail.
-class SlowFileSystem final : public FileSystem {
+/// Files in memory. The calls from `fails_from` to before `fails_before` fail.
+struct CountedDisk {
+  std::atomic<int64_t> calls = 0, fails_from = 0, fails_before = 0;
+  PowerLossFileSystem below;
+  ckpt::CountingFileSystem counted{below, {.asked = [this] {
+                                     const int64_t call = calls++;
+                                     if (call >= fails_from && call < fails_before)
+                                       throw Error(ErrorCode::kIo, "Input/output error");
+                                   }}};
+};
+
+/// On such a disk a shard that is made waits at a gate, and each of its calls at a turnstile, if there are any.
+class SlowFileSystem final : public CountedDisk, public ForwardingFileSystem {
  public:
   Gate* gate = nullptr;
   Turnstile* turnstile = nullptr;
-  std::atomic<int64_t> calls = 0, fails_from = 0, fails_before = 0;
-  PowerLossFileSystem below;
 
+  SlowFileSystem() : ForwardingFileSystem(counted) {}
   std::unique_ptr<File> create(const std::string& path) override {
-    if (path.find(".safetensors") == std::string::npos) return counted_.create(path);
+    if (path.find(".safetensors") == std::string::npos) return ForwardingFileSystem::create(path);
     if (gate) gate->pass();
-    if (!turnstile) return counted_.create(path);
+    if (!turnstile) return ForwardingFileSystem::create(path);
     turnstile->pass();
-    return std::make_unique<SlowFile>(counted_.create(path), *turnstile);
+    return std::make_unique<SlowFile>(ForwardingFileSystem::create(path), *turnstile);
   }
-  std::unique_ptr<File> open_read(const std::string& path) override { return counted_.open_read(path); }
-  void make_directory(const std::string& path) override { counted_.make_directory(path); }
-  void rename(const std::string& from, const std::string& to) override { counted_.rename(from, to); }
-  bool try_rename_no_replace(const std::string& from, const std::string& to) override {
-    return counted_.try_rename_no_replace(from, to);
-  }
-  void remove_file(const std::string& path) override { counted_.remove_file(path); }
-  void remove_directory(const std::string& path) override { counted_.remove_directory(path); }
-  bool try_sync_directory(const std::string& path) override { return counted_.try_sync_directory(path); }
-  std::vector<std::string> list(const std::string& path) override { return counted_.list(path); }
-  bool exists(const std::string& path) override { return counted_.exists(path); }
-  bool is_directory(const std::string& path) override { return counted_.is_directory(path); }
 
  private:
-  class SlowFile final : public File {
+  class SlowFile final : public ForwardingFile {
    public:
     SlowFile(std::unique_ptr<File> file, Turnstile& turnstile)
-        : file_(std::move(file)), turnstile_(turnstile) {}
+        : ForwardingFile(std::move(file)), turnstile_(turnstile) {}
     void write_at(uint64_t offset, std::span<const std::byte> data) override {
       turnstile_.pass();
-      file_->write_at(offset, data);
+      ForwardingFile::write_at(offset, data);
     }
-    void read_at(uint64_t offset, std::span<std::byte> data) override { file_->read_at(offset, data); }
-    uint64_t size() override { return file_->size(); }
     void sync() override {
       turnstile_.pass();
-      file_->sync();
+      ForwardingFile::sync();
     }
 
    private:
-    const std::unique_ptr<File> file_;
     Turnstile& turnstile_;
   };
-  void count() {
-    const int64_t call = calls++;
-    if (call >= fails_from && call < fails_before) throw Error(ErrorCode::kIo, "Input/output error");
-  }
-  ckpt::CountingFileSystem counted_{below, {.asked = [this] { count(); }}};
 };
 
 /// Host chunks; before the first one it waits at a gate, if there is one.
@@ -119,7 +109,7 @@ class PartnerMemory final : public ckpt::NodeMemory {
 
 /// Times are those of Rig::clock, which is still until a test winds it.
 struct RigOptions {
-  double write_timeout_s = 600, partner_timeout_s = 600, let_go_s = 60;
+  double write_timeout_s = 600, partner_timeout_s = 600, let_go_s = 600;
   double write_bytes_per_s = 0;
   bool with_memory = true;
   int slots = 2;

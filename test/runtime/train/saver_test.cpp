@@ -106,7 +106,7 @@ TEST_CASE("the fence waits for the copy", "[saver]") {
   bool passed_early = false;
   std::thread opens([&] {
     // A fence that does not wait has this time to show it.
-    passed_early = eventually(0.1, [&] { return passed.load(); });
+    passed_early = happens_within(0.1, [&] { return passed.load(); });
     gate.open();
   });
   rig.saver->fence();
@@ -281,7 +281,7 @@ TEST_CASE("a write that hangs costs the end its limit once, and the last save fo
   CHECK(rig.life.use_count() == 2);              // the thread still hangs
   rig.controls.clear();                          // it must not be used any more
   gate.open();
-  REQUIRE(eventually(60, [&] { return rig.life.use_count() == 1; }));
+  REQUIRE(eventually(600, [&] { return rig.life.use_count() == 1; }));
   CHECK(rig.saved() == std::vector<int64_t>{2});
   CHECK(rig.is_whole(2));
 }

@@ -99,17 +99,52 @@ TEST_CASE("a step's samples are shared out whole and in lane order at every widt
         job.parallelism.zero_stage = zero;
         std::vector<uint64_t> all;
         for (int r = 0; r < dp; ++r) {
-          auto mine = sample_indices(job, DataPosition{}.samples_at(job.batch, step), r);
+          auto mine =
+              sample_indices(job.batch, job.parallelism, DataPosition{}.samples_at(job.batch, step), r);
           CHECK(int64_t(mine.size()) == job.micro_batches_of(r) * job.batch.micro_sequences);
-          CHECK(job.micro_batches_of(r) - job.counted_micro_batches_of(r) <= job.micro_batches_per_lane());
+          CHECK(job.micro_batches_of(r) - StepCut(job).counted_micro_batches_of(r) <=
+                job.micro_batches_per_lane());
           for (const uint64_t sample : mine) CHECK(sample / 16 == uint64_t(step));  // no other step's data
-          mine.resize(size_t(job.counted_micro_batches_of(r) * job.batch.micro_sequences));
+          mine.resize(size_t(StepCut(job).counted_micro_batches_of(r) * job.batch.micro_sequences));
           all.insert(all.end(), mine.begin(), mine.end());
         }
         if (zero == 2 && dp > 1) std::sort(all.begin(), all.end());  // by time
         REQUIRE(all.size() == 16);
         for (uint64_t i = 0; i < 16; ++i) CHECK(all[i] == uint64_t(step) * 16 + i);
       }
+}
+
+TEST_CASE("where samples are left out, the steps share out the others at every width", "[loss]") {
+  const test::TemporaryFolder dir;
+  JobSpec job = test::tiny_job(Family::gpt2, dir.path());
+  job.batch.global_sequences = 8;
+  job.parallelism.lanes = 4;
+  const std::vector<SkippedSamples> skipped = {{24, 16}, {44, 4}};
+  const TrainedSamples trained(skipped);
+  for (int dp = 1; dp <= 4; ++dp) {
+    job.parallelism.data = dp;
+    std::vector<uint64_t> all;
+    for (int64_t step = 0; step < 8; ++step)
+      for (int r = 0; r < dp; ++r) {
+        const int64_t first = DataPosition{}.samples_at(job.batch, step);
+        const auto mine = sample_indices(job.batch, job.parallelism, first, r, trained);
+        all.insert(all.end(), mine.begin(), mine.end());
+      }
+    std::vector<uint64_t> expected;
+    for (uint64_t i = 0; expected.size() < 64; ++i)
+      if (i < 24 || (i >= 40 && i < 44) || i >= 48) expected.push_back(i);
+    CHECK(all == expected);
+  }
+}
+
+TEST_CASE("a lowered rate is the schedule's, times the factors of the decisions that hold", "[loss]") {
+  const ScheduleSpec s{.total_steps = 10, .lr = 1, .type = LrSchedule::constant};
+  const Remedies remedies{.rates = {{3, 4, 0.5}, {5, 1, 0.5}}};
+  for (int64_t step = 0; step < 10; ++step) {
+    const double expected = step == 4 ? 0.25 : step >= 2 && step < 6 ? 0.5 : 1;
+    CHECK(learning_rate(s, step, remedies) == expected);
+    CHECK(learning_rate(s, step, {}) == learning_rate(s, step));
+  }
 }
 
 TEST_CASE("the programs that the trainer runs pass the checker and their slots never collide") {
@@ -129,7 +164,7 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
             const parallel::PipelineShape shape = pipeline_shape(job, 0);
             if (parallel::shape_problem(shape).exists() || (stages == 1 && virtual_stages > 1)) continue;
             CAPTURE(parallel::name_of(schedule), int(recompute), stages, virtual_stages, micro);
-            const auto programs = pipeline_programs(shape, splits_backward(job));
+            const auto programs = pipeline_programs(shape, StepCut(job).splits_backward);
             const parallel::CheckResult checked = parallel::check_programs(shape, programs);
             REQUIRE(checked.problem.text_or_empty() == "");
             for (int stage = 0; stage < stages; ++stage) {

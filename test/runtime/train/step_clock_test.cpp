@@ -25,8 +25,9 @@ TEST_CASE("a step's phases contain no wait twice", "[step_time]") {
 
 TEST_CASE("waits for experts and context are known where a rank has such peers", "[step_time]") {
   StepClock clock;
-  clock.begin({.s = 100, .waited_s = 7, .waited_experts_s = 2});
-  clock.end({.s = 110, .waited_s = 10, .waited_experts_s = 2.5}, 1, 2);
+  clock.begin({.s = 100, .waited_s = 7, .waited_experts_s = 2, .waited_pipeline_s = 1});
+  clock.end({.s = 110, .waited_s = 10, .waited_experts_s = 2.5, .waited_pipeline_s = 1.75}, 1, 2);
+  CHECK(clock.times().pipeline_s == 0.75);
   CHECK(clock.times().experts_s == 0.5);
   CHECK(std::isnan(clock.times().context_s));
 }

@@ -19,6 +19,8 @@ using namespace trainctl::test;
 
 namespace {
 
+constexpr double kWritesS = 600;  ///< for what is written at once, however slow the machine is
+
 struct Orders final : Control {
   StopLevel stop_level() const override { return StopLevel::none; }
   void activity(const Activity&) override {}
@@ -94,7 +96,7 @@ TEST_CASE("the steps of an order are recorded, written and reported") {
   CHECK(s.step(12));
   CHECK(s.step(13));
   CHECK_FALSE(s.step(14));
-  s.tracer.end(14, 10);
+  s.tracer.end(14, kWritesS);
   const auto results = s.control.taken();
   REQUIRE(results.size() == 1);
   CHECK(results[0].problem.empty());
@@ -123,7 +125,7 @@ TEST_CASE("a rank that does not record says nothing") {
   Stage s;
   s.control.order.ranks = {1, 2};
   for (int64_t step = 1; step < 6; ++step) CHECK_FALSE(s.step(step));
-  s.tracer.end(5, 10);
+  s.tracer.end(5, kWritesS);
   CHECK(s.control.taken().empty());
 }
 
@@ -131,13 +133,13 @@ TEST_CASE("a run that ends early writes what there is, or says that there is not
   Stage s;
   s.control.order.steps = 100;
   s.step(1), s.step(2), s.step(3);
-  s.tracer.end(3, 10);
+  s.tracer.end(3, kWritesS);
   REQUIRE(s.control.taken().size() == 1);
   CHECK(s.control.taken()[0].last_step == 3);
   CHECK(s.written().spans.size() == 2);
   Stage late;
   late.step(1);
-  late.tracer.end(1, 10);
+  late.tracer.end(1, kWritesS);
   REQUIRE(late.control.taken().size() == 1);
   CHECK(late.control.taken()[0].first_step == 2);
   CHECK(late.control.taken()[0].last_step == 1);
@@ -151,7 +153,7 @@ TEST_CASE("another order takes the place of one that nobody waits for") {
   CHECK(s.step(3));  // still of order 7
   CHECK(s.step(4));
   s.step(5), s.step(6);
-  s.tracer.end(6, 10);
+  s.tracer.end(6, kWritesS);
   REQUIRE(s.control.taken().size() == 1);
   CHECK(s.control.taken()[0].number == 8);
   CHECK(s.control.taken()[0].first_step == 4);
@@ -166,7 +168,7 @@ TEST_CASE("a window that ends while another order is known here alone goes into 
   s.control.order.number = 8;
   s.control.order.folder = s.dir / "next";
   for (int64_t step = 2; step <= 4; ++step) s.step(step, &not_all);
-  s.tracer.end(4, 10);
+  s.tracer.end(4, kWritesS);
   REQUIRE(s.control.taken().size() == 1);
   CHECK(s.control.taken()[0].number == 7);
   CHECK(s.written().last_step == 3);
@@ -177,7 +179,7 @@ TEST_CASE("a folder that is gone is a problem, and no folder is made") {
   Stage s;
   s.control.order.folder = s.dir / "gone";
   for (int64_t step = 1; step < 5; ++step) s.step(step);
-  s.tracer.end(4, 10);
+  s.tracer.end(4, kWritesS);
   REQUIRE(s.control.taken().size() == 1);
   CHECK_THAT(s.control.taken()[0].problem, Catch::Contains("gone is gone: the trace was given up"));
   CHECK(std::filesystem::is_empty(s.dir.path()));
@@ -193,7 +195,7 @@ TEST_CASE("a rank that still writes offers no new order, and the end has a limit
   s.tracer.end(4, 0.01);
   CHECK(s.control.taken().empty());
   gate.open();
-  s.tracer.end(4, 20);
+  s.tracer.end(4, kWritesS);
   REQUIRE(s.control.taken().size() == 1);
   CHECK(s.control.taken()[0].problem.empty());
   CHECK(s.tracer.offered().high == 9);

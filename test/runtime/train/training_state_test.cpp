@@ -53,6 +53,23 @@ TEST_CASE("the state of the training comes back from its description") {
   CHECK(try_parse_json(state_info(state, job, options, "", "[]").extra_json).at("loss").is_null());
 }
 
+TEST_CASE("what was decided about the loss is in the description, and new data have lost no samples",
+          "[loss]") {
+  const JobSpec job = small_job();
+  const Remedies remedies{.skipped = {{80, 16}, {104, 8}}, .rates = {{11, 20, 0.5}}};
+  const TrainingState state{.step = 12, .start = {.step = 10, .samples = 1000}, .remedies = remedies};
+  const ckpt::StateInfo info = state_info(state, job, {}, "cpu", "[]");
+  CHECK(training_state(info, false).remedies == remedies);
+  CHECK(training_state(info, true).remedies == Remedies{.rates = remedies.rates});
+  CHECK(training_state(info, false).start.samples == 1000 + 2 * 8);  // trained ones
+  CHECK(try_parse_json(info.extra_json).at("lr") == learning_rate(job.schedule, 11) * 0.5);
+  // A run without decisions writes what it always wrote.
+  CHECK(!try_parse_json(state_info({.step = 12}, job, {}, "cpu", "[]").extra_json).contains("remedies"));
+  ckpt::StateInfo damaged = info;
+  damaged.extra_json = R"({"samples": 8, "remedies": {"skipped": [{"first": "x"}]}})";
+  CHECK_THROWS_AS(training_state(damaged, false), Error);
+}
+
 TEST_CASE("a checkpoint without a position in the data is refused, unless the data are new") {
   const ckpt::StateInfo info{.step = 5, .tokens = 80};
   CHECK_THROWS_AS(training_state(info, false), Error);

@@ -81,6 +81,7 @@ Options options_from_environment() {
                                                                              {"lazy", StreamMode::lazy},
                                                                              {"random", StreamMode::random}});
   if (const char* const name = std::getenv("EMULATED_GPU_NAME")) o.devices.front().name = name;
+  if (const char* const queues = std::getenv("EMULATED_GPU_QUEUES")) o.queues = std::atoi(queues);
   if (const char* const seed = std::getenv("EMULATED_GPU_SEED")) o.seed = std::strtoull(seed, nullptr, 10);
   return o;
 }
@@ -88,7 +89,7 @@ Options options_from_environment() {
 const Options& options() { return devices().options; }
 
 void reset(const Options& options) {
-  reset_streams();
+  reset_streams(options);
   Devices& d = devices();
   {
     const std::lock_guard lock(d.mutex);

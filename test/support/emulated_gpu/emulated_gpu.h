@@ -38,12 +38,18 @@ struct Options {
   StreamMode stream_mode = StreamMode::lazy;
   uint64_t seed = 1;                             ///< of both random orders
   std::vector<DeviceOptions> devices = {DeviceOptions{}};
-  int64_t wait_limit_ms = 60'000;                ///< a longer wait on a stream ends the process and says for what
+  int64_t wait_limit_ms = 300'000;  ///< a longer wait on a stream ends the process and says for what
   int driver_version = 13000;
+  /// Queues of a device, in which streams take turns: work is done in the order in which it was given to a
+  /// queue, so that what may not run yet holds up all behind it, whatever their streams. Streams get queues
+  /// in the order of their making, and so do those of NCCL. 0: each stream has its own.
+  int queues = 0;
+  int64_t queue_limit_ms = 30'000;  ///< when streams hold each other up for so long, see held_streams()
 };
 
 /// Options{} changed by the environment: EMULATED_GPU_ORDER = forward, reverse or random, EMULATED_GPU_STREAMS = eager, lazy or random,
-/// EMULATED_GPU_SEED = a number; EMULATED_GPU_NAME = the name of the device. They hold until the first reset.
+/// EMULATED_GPU_SEED = a number; EMULATED_GPU_NAME = the name of the device; EMULATED_GPU_QUEUES = a number.
+/// They hold until the first reset.
 Options options_from_environment();
 
 /// Begins anew: devices without streams, memory, failures and counts. What was alive is gone (leaks() told which); no thread may be
@@ -69,6 +75,10 @@ void hang_kernel(const std::string& op, int n);
 void hang_stream(cudaStream_t stream);
 void release_hung();
 
+/// Streams that were held up by others of their queue when nothing moved any more, with the work that held
+/// them; then the limit was lifted, so that the test could end. Empty: that did not happen.
+std::vector<std::string> held_streams();
+
 // ---- counts -------------------------------------------------------------------------------------------------------------------------
 
 struct Counts {
@@ -77,6 +87,15 @@ struct Counts {
   size_t allocated_bytes = 0, peak_allocated_bytes = 0;                 ///< device memory
 };
 Counts counts(int device);
+struct StreamFacts {
+  int number = 0;  ///< in the order of their making, from 1 on
+  int device = 0;
+  int priority = 0;    ///< CUDA's: what is smaller comes first
+  int queue = 0;       ///< of the device's, if options().queues > 0
+  uint64_t given = 0;  ///< pieces of work so far
+};
+/// Of the streams that are alive, and some that were.
+std::vector<StreamFacts> stream_facts();
 size_t pinned_bytes();
 size_t peak_pinned_bytes();   ///< the most at any moment since reset
 /// Launches of a kernel, by the op's name, enqueued since reset.
@@ -104,6 +123,9 @@ struct Work {
 cudaError_t enqueue(cudaStream_t stream, Work work);
 /// The device of a live stream; -1 when there is no such stream.
 int device_of(cudaStream_t stream);
+int number_of(cudaStream_t stream);  ///< StreamFacts::number; 0: there is no such stream
+/// A stream of a library, to which nothing is given, takes a place among the device's queues.
+void take_queue(int device);
 
 /// Where the host reaches [p, p + bytes): device memory through its second mapping, host memory where it is. Ends the process when the
 /// range is device memory, but not inside one allocation.

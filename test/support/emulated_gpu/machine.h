@@ -64,7 +64,7 @@ void watch_signals();
 
 // ---- streams.cpp --------------------------------------------------------------------------------------------------------------------
 
-void reset_streams();
+void reset_streams(const Options& options);
 /// Puts a kernel on a stream, with the failure it was struck by.
 cudaError_t enqueue_kernel(cudaStream_t stream, Work work, Strike strike, cudaError_t error);
 std::string stream_leaks();

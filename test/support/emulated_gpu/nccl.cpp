@@ -60,6 +60,7 @@ struct Clique {
 
 struct Group {
   std::vector<std::shared_ptr<Op>> ops;
+  ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   bool begun = false;
 };
@@ -69,10 +70,9 @@ struct Group {
 struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0, device = 0;
+  uint64_t number = 0;  // of the communicator, alike on all members
   bool aborted = false;
-  std::shared_ptr<Group> launching;   // given, not yet on its stream
-  size_t sums = 0;                    // called so far
-  int looks_left = 0;
+  size_t sums = 0;  // called so far
 };
 
 namespace {
@@ -80,6 +80,7 @@ namespace {
 struct State {
   std::mutex mutex;
   std::condition_variable aborts_go_on;
+  std::condition_variable calls_go_on;  // somebody came, or an abort
   NcclOptions options;
   uint64_t random = 1;
   uint64_t next_id = 1;
@@ -88,6 +89,7 @@ struct State {
   std::map<int, std::pair<ncclResult_t, std::string>> failures;
   std::vector<int> made;   // of each communicator that was begun: its maxCTAs
   std::vector<int> traffic_classes;
+  std::vector<trainctl::emulated_gpu::NcclLaunch> launches;
   size_t messages = 0, late_connections = 0;
 
   uint64_t next_random() {
@@ -100,6 +102,7 @@ State& state() {
   return all;
 }
 std::atomic<double> g_passed_s = 0;
+constexpr int kStreamsOfCommunicator = 2;
 
 [[noreturn]] void misused(const std::string& text) { trainctl::emulated_gpu::kernel_failed("NCCL: " + text); }
 
@@ -248,7 +251,6 @@ ncclResult_t add(Op op, bool type_fits, ncclComm_t handle, cudaStream_t stream) 
   using namespace trainctl::emulated_gpu;
   const std::lock_guard lock(state().mutex);
   const auto comm = find(handle, "a message");
-  if (comm->launching) misused("a message while the last call is in progress");
   if (open_group.depth == 0 || (open_group.comm && open_group.comm != handle)) return ncclInvalidUsage;
   if (!type_fits || op.peer < 0 || op.peer >= comm->clique->size || op.bytes == 0) return ncclInvalidArgument;
   const PlaceOf place = place_of(op.data, op.bytes);
@@ -256,13 +258,13 @@ ncclResult_t add(Op op, bool type_fits, ncclComm_t handle, cudaStream_t stream) 
   if (!open_group.group) open_group.group = std::make_shared<Group>();
   if (open_group.group->stream && open_group.group->stream != stream) return ncclInvalidUsage;
   open_group.group->stream = stream;
-  open_group.comm = handle;
+  open_group.group->comm = open_group.comm = handle;
   if (op.adds) op.number = comm->sums++;
   const bool sends = op.sends || (op.adds && op.peer != comm->rank);
   op.may_end_early = sends && state().next_random() % 2 == 0;
   open_group.group->ops.push_back(std::make_shared<Op>(std::move(op)));
   state().messages++;
-  return ncclInProgress;
+  return ncclSuccess;
 }
 
 }  // namespace
@@ -281,13 +283,16 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (!config || config->magic != 0xcafebeef || config->blocking != 0 || size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
+  if (!config || config->magic != 0xcafebeef || config->blocking != 1 || size < 1 || rank < 0 || rank >= size)
+    return ncclInvalidArgument;
   if (config->maxCTAs < 1 || config->maxCTAs > 16) misused("groups that wait at once may hold every multiprocessor: maxCTAs is needed");
   uint64_t number = 0;
   std::memcpy(&number, id.internal + 64, sizeof number);
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
-  const std::lock_guard lock(state().mutex);
+  // As in NCCL: its own streams, which take their places among the queues of the device.
+  for (int own = 0; own < kStreamsOfCommunicator; ++own) trainctl::emulated_gpu::take_queue(device);
+  std::unique_lock lock(state().mutex);
   if (number == 0 || number >= state().next_id) return ncclInvalidArgument;
   auto& clique = state().cliques[number];
   if (!clique) clique = std::make_shared<Clique>(Clique{.size = size});
@@ -297,39 +302,23 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   comm->clique = clique;
   comm->rank = rank;
   comm->device = device;
+  comm->number = number;
   *handle = comm.get();
-  state().comms[comm.get()] = std::move(comm);
+  state().comms[comm.get()] = comm;
   state().made.push_back(config->maxCTAs);
   state().traffic_classes.push_back(config->trafficClass);
-  return ncclInProgress;
+  state().calls_go_on.notify_all();
+  state().calls_go_on.wait(lock,
+                           [&] { return !state().options.init_hangs && comm->clique->arrived >= size; });
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
-  std::shared_ptr<ncclComm> comm;
-  std::shared_ptr<Group> group;
-  {
-    const std::lock_guard lock(state().mutex);
-    comm = find(handle, "ncclCommGetAsyncError");
-    *error = ncclSuccess;
-    const auto failure = state().failures.find(comm->rank);
-    if (failure != state().failures.end() && comm->clique->size > 1) {
-      *error = failure->second.first;
-      return ncclSuccess;
-    }
-    if (state().options.init_hangs || comm->clique->arrived < comm->clique->size) *error = ncclInProgress;
-    if (*error != ncclSuccess || !comm->launching) return ncclSuccess;
-    *error = ncclInProgress;
-    if (!comm->launching->stream) return ncclSuccess;   // another thread is putting it there
-    if (!can_connect(*comm, *comm->launching) || comm->looks_left-- > 0) return ncclSuccess;
-    group = std::make_shared<Group>(*comm->launching);
-    comm->launching->stream = nullptr;
-  }
-  const cudaError_t enqueued = trainctl::emulated_gpu::enqueue(
-      group->stream, {"an NCCL group of " + std::to_string(group->ops.size()), [comm, group] { end(*comm, *group); },
-                      [comm, group] { return may_end(*comm, *group); }});
   const std::lock_guard lock(state().mutex);
-  comm->launching = nullptr;
-  *error = enqueued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  const auto comm = find(handle, "ncclCommGetAsyncError");
+  *error = ncclSuccess;
+  const auto failure = state().failures.find(comm->rank);
+  if (failure != state().failures.end() && comm->clique->size > 1) *error = failure->second.first;
   return ncclSuccess;
 }
 
@@ -342,6 +331,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
   state().aborts_go_on.wait_for(lock, std::chrono::milliseconds(state().options.abort_takes_ms), [] { return false; });
   state().aborts_go_on.wait(lock, [] { return !state().options.abort_hangs; });
   comm->aborted = true;
+  state().calls_go_on.notify_all();
   return ncclSuccess;
 }
 
@@ -353,15 +343,29 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (open_group.depth == 0) return ncclInvalidUsage;
   if (--open_group.depth > 0 || !open_group.group) return ncclSuccess;
-  const int device = trainctl::emulated_gpu::device_of(open_group.group->stream);
-  const std::lock_guard lock(state().mutex);
-  const auto comm = find(open_group.comm, "ncclGroupEnd");
-  if (device != comm->device) return ncclInvalidArgument;
-  trainctl::emulated_gpu::note_exchange(device);
-  comm->launching = std::move(open_group.group);
-  comm->looks_left = int(state().next_random() % 4);
-  open_group = {};
-  return ncclInProgress;
+  const std::shared_ptr<Group> group = std::exchange(open_group, {}).group;
+  const cudaStream_t stream = group->stream;
+  // Calls of the runtime, without the lock.
+  const int device = trainctl::emulated_gpu::device_of(stream);
+  const int stream_number = trainctl::emulated_gpu::number_of(stream);
+  std::shared_ptr<ncclComm> comm;
+  {
+    std::unique_lock lock(state().mutex);
+    comm = find(group->comm, "ncclGroupEnd");
+    if (device != comm->device) return ncclInvalidArgument;
+    trainctl::emulated_gpu::note_exchange(device);
+    size_t bytes = 0;
+    for (const auto& op : group->ops) bytes += op->bytes;
+    state().launches.push_back({device, comm->number, stream_number, bytes});
+    can_connect(*comm, *group);
+    state().calls_go_on.notify_all();
+    state().calls_go_on.wait(lock, [&] { return comm->aborted || can_connect(*comm, *group); });
+    if (comm->aborted) return ncclInternalError;
+  }
+  const cudaError_t enqueued = trainctl::emulated_gpu::enqueue(
+      stream, {"an NCCL group of " + std::to_string(group->ops.size()), [comm, group] { end(*comm, *group); },
+               [comm, group] { return may_end(*comm, *group); }});
+  return enqueued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 namespace {
@@ -410,6 +414,7 @@ void reset_nccl(const NcclOptions& options) {
   if (!state().comms.empty()) misused("a communicator is still alive");
   state().failures.clear();
   state().made.clear();
+  state().launches.clear();
   state().traffic_classes.clear();
   state().messages = state().late_connections = 0;
   g_passed_s = 0;
@@ -421,6 +426,10 @@ std::vector<int> nccl_communicators_made() {
 std::vector<int> nccl_traffic_classes() {
   const std::lock_guard lock(state().mutex);
   return state().traffic_classes;
+}
+std::vector<NcclLaunch> nccl_launches() {
+  const std::lock_guard lock(state().mutex);
+  return state().launches;
 }
 size_t nccl_late_connections() {
   const std::lock_guard lock(state().mutex);
@@ -438,6 +447,12 @@ void release_aborts() {
   const std::lock_guard lock(state().mutex);
   state().options.abort_hangs = false;
   state().aborts_go_on.notify_all();
+}
+void release_starts() {
+  const std::lock_guard lock(state().mutex);
+  state().options.init_hangs = false;
+  for (const auto& [handle, comm] : state().comms) comm->clique->arrived = comm->clique->size;
+  state().calls_go_on.notify_all();
 }
 void pass_nccl_time(double seconds) { g_passed_s += seconds; }
 int living_nccl_communicators() {

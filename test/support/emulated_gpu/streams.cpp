@@ -3,86 +3,15 @@
 // A stream is a queue. The position of a piece of work is how many were given to its stream up to it; an event's mark is a stream and a
 // position, and is reached when the stream has completed that many. One lock guards all queues; work itself runs without it, in the
 // thread that waits. While a stream's first work runs the stream is busy, so that nobody else runs it or what follows.
+#include "test/support/emulated_gpu/streams.h"
+
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
-#include <deque>
-#include <map>
-#include <memory>
-#include <optional>
-#include <set>
-#include <thread>
-
-#include "test/support/emulated_gpu/machine.h"
 
 namespace trainctl::emulated_gpu {
-namespace {
 
-using SteadyClock = std::chrono::steady_clock;
-struct Stream;
-
-struct Mark {
-  std::shared_ptr<Stream> stream;
-  uint64_t position = 0;
-  SteadyClock::time_point time;   // when it was reached
-  bool reached() const;
-};
-
-struct Item {
-  Work work;
-  std::shared_ptr<Mark> waits_for, records;
-  bool is_kernel = false;
-  Strike strike = Strike::none;
-  cudaError_t error = cudaSuccess;
-};
-
-struct Stream {
-  int device = 0, id = 0;
-  std::thread::id owner;
-  std::deque<Item> queue;
-  uint64_t issued = 0, completed = 0;
-  bool busy = false, hung = false;
-};
-bool Mark::reached() const { return stream->completed >= position; }
-
-struct Goal {
-  std::shared_ptr<Stream> stream;
-  uint64_t position = 0;
-  bool reached() const { return stream->completed >= position; }
-};
-
-}  // namespace
-}  // namespace trainctl::emulated_gpu
-
-struct CUstream_st {
-  std::shared_ptr<trainctl::emulated_gpu::Stream> stream;
-};
-struct CUevent_st {
-  int device = 0;
-  bool timed = true;
-  std::shared_ptr<trainctl::emulated_gpu::Mark> mark;   // null: never recorded
-};
-
-namespace trainctl::emulated_gpu {
-namespace {
-
-struct Streams {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<std::shared_ptr<Stream>> all;   // also destroyed ones that still hold work
-  std::map<cudaStream_t, std::unique_ptr<CUstream_st>> handles;
-  std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
-  int next_id = 1;
-  uint64_t random = 1;
-
-  uint64_t next_random() {
-    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-    return random;
-  }
-};
 Streams& streams() {
   static Streams all;
   return all;
@@ -98,16 +27,38 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
   return nullptr;
 }
 
+namespace {
+
 // ---- what may run -------------------------------------------------------------------------------------------------------------------
 
 enum class Why { nothing, busy, not_ready, hung };
 
+/// The stream whose first work has to be done before that of `stream`, because it was given before to the
+/// same queue of the device; null: `stream` is first there.
+Stream* first_in_queue(Stream& stream) {
+  const Streams& s = streams();
+  Stream* first = &stream;
+  if (s.queues == 0) return nullptr;
+  for (const auto& other : s.all)
+    if (other->device == stream.device && other->queue_number == stream.queue_number &&
+        !other->queue.empty() && other->queue.front().number < first->queue.front().number)
+      first = other.get();
+  return first == &stream ? nullptr : first;
+}
+
 /// The stream whose first work must run next for `stream` to go on; null, and why, when there is none to run.
 Stream* next_needed(Stream& stream, Why* why) {
   Stream* s = &stream;
-  for (;;) {
+  // With queues, streams may wait for each other in a circle.
+  for (size_t steps = 0;; ++steps) {
     *why = Why::nothing;
     if (s->queue.empty()) return nullptr;
+    *why = Why::not_ready;
+    if (streams().queues > 0 && steps > 2 * streams().all.size()) return nullptr;
+    if (Stream* const before = first_in_queue(*s)) {
+      s = before;
+      continue;
+    }
     *why = Why::busy;
     if (s->busy) return nullptr;
     Item& first = s->queue.front();
@@ -147,6 +98,7 @@ class Runner {
     stream.queue.pop_front();
     ++stream.completed;
     stream.busy = false;
+    streams().last_done = SteadyClock::now();
     streams().changed.notify_all();
     lock.unlock();
     lock.lock();
@@ -180,6 +132,23 @@ class Runner {
   kernel_failed(text);
 }
 
+/// Where nothing has been done for so long that streams hold each other up in their queues: notes which, and
+/// gives each stream a queue of its own, so that the test ends. The lock is held.
+void lift_queues() {
+  Streams& s = streams();
+  if (s.queues == 0 || SteadyClock::now() < s.last_done + std::chrono::milliseconds(options().queue_limit_ms))
+    return;
+  for (const auto& stream : s.all) {
+    if (stream->queue.empty()) continue;
+    const Stream* const before = first_in_queue(*stream);
+    if (!before) continue;
+    s.held.push_back("stream " + std::to_string(stream->id) + " of device " + std::to_string(stream->device) +
+                     " with " + stream->queue.front().work.name + " is held by stream " +
+                     std::to_string(before->id) + " with " + before->queue.front().work.name);
+  }
+  if (!s.held.empty()) s.queues = 0;
+}
+
 /// Does one piece of work towards the goal, in the order of the mode. False when nothing can be done now.
 bool step_towards(std::unique_lock<std::mutex>& lock, Runner& runner, const Goal& goal) {
   Streams& s = streams();
@@ -193,7 +162,8 @@ bool step_towards(std::unique_lock<std::mutex>& lock, Runner& runner, const Goal
   return true;
 }
 
-/// Waits in this thread until the goal is reached or its device has failed.
+}  // namespace
+
 cudaError_t wait_for(const Goal& goal) {
   Streams& s = streams();
   const auto limit = SteadyClock::now() + std::chrono::milliseconds(options().wait_limit_ms);
@@ -203,6 +173,7 @@ cudaError_t wait_for(const Goal& goal) {
     if (const cudaError_t error = sticky_error(goal.stream->device); error != cudaSuccess) return error;
     if (step_towards(lock, runner, goal)) continue;
     if (SteadyClock::now() > limit) waited_too_long(goal);
+    lift_queues();
     lock.unlock();
     runner.close_windows();
     lock.lock();
@@ -212,16 +183,18 @@ cudaError_t wait_for(const Goal& goal) {
   return sticky_error(goal.stream->device);
 }
 
-/// Whether the goal is reached, after at most one piece of work towards it.
 cudaError_t poll(const Goal& goal) {
   Runner runner;
   std::unique_lock lock(streams().mutex);
   if (!goal.reached()) step_towards(lock, runner, goal);
   const bool reached = goal.reached();
+  if (!reached) lift_queues();
   lock.unlock();
   const cudaError_t error = sticky_error(goal.stream->device);
   return error != cudaSuccess ? error : reached ? cudaSuccess : cudaErrorNotReady;
 }
+
+namespace {
 
 /// What the mode does at once after something was enqueued.
 void run_early() {
@@ -239,10 +212,13 @@ void run_early() {
   }
 }
 
+}  // namespace
+
 void push(const std::shared_ptr<Stream>& stream, Item item) {
   {
     const std::lock_guard lock(streams().mutex);
     ++stream->issued;
+    item.number = streams().next_work++;
     if (item.records) item.records->stream = stream, item.records->position = stream->issued;
     stream->queue.push_back(std::move(item));
   }
@@ -250,12 +226,20 @@ void push(const std::shared_ptr<Stream>& stream, Item item) {
   run_early();
 }
 
-cudaError_t create_stream(cudaStream_t* handle) {
+namespace {
+
+int next_queue(Streams& s, int device) { return s.queues > 0 ? s.queues_taken[device]++ % s.queues : 0; }
+
+}  // namespace
+
+cudaError_t create_stream(cudaStream_t* handle, int priority) {
   Streams& s = streams();
   const std::lock_guard lock(s.mutex);
   auto stream = std::make_shared<Stream>();
   stream->device = current_device();
   stream->id = s.next_id++;
+  stream->priority = priority;
+  stream->queue_number = next_queue(s, stream->device);
   stream->owner = std::this_thread::get_id();
   std::erase_if(s.all, [](const auto& old) { return old.use_count() == 1 && old->queue.empty(); });
   s.all.push_back(stream);
@@ -265,12 +249,11 @@ cudaError_t create_stream(cudaStream_t* handle) {
   return cudaSuccess;
 }
 
-/// The event of a handle; null when there is none. The lock is held.
 CUevent_st* find_event(cudaEvent_t event) {
   const auto found = streams().events.find(event);
   return found == streams().events.end() ? nullptr : found->second.get();
 }
-/// The mark of an event, or an error. A null mark: never recorded.
+
 cudaError_t mark_of(cudaEvent_t event, std::shared_ptr<Mark>* mark) {
   const std::lock_guard lock(streams().mutex);
   const CUevent_st* const found = find_event(event);
@@ -279,9 +262,7 @@ cudaError_t mark_of(cudaEvent_t event, std::shared_ptr<Mark>* mark) {
   return cudaSuccess;
 }
 
-}  // namespace
-
-void reset_streams() {
+void reset_streams(const Options& options) {
   Streams& s = streams();
   const std::lock_guard lock(s.mutex);
   for (const auto& stream : s.all)
@@ -291,7 +272,32 @@ void reset_streams() {
   for (const auto& stream : s.all) stream->queue.clear();
   s.all.clear();
   s.next_id = 1;
-  s.random = options().seed * 0x9e3779b97f4a7c15u | 1;
+  s.queues_taken.clear();
+  s.queues = options.queues;
+  s.last_done = SteadyClock::now();
+  s.held.clear();
+  s.random = options.seed * 0x9e3779b97f4a7c15u | 1;
+}
+
+void take_queue(int device) {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  (void)next_queue(s, device);
+}
+
+std::vector<std::string> held_streams() {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  return s.held;
+}
+
+std::vector<StreamFacts> stream_facts() {
+  Streams& s = streams();
+  const std::lock_guard lock(s.mutex);
+  std::vector<StreamFacts> facts;
+  for (const auto& stream : s.all)
+    facts.push_back({stream->id, stream->device, stream->priority, stream->queue_number, stream->issued});
+  return facts;
 }
 
 std::string stream_leaks() {
@@ -349,6 +355,10 @@ int device_of(cudaStream_t handle) {
   const std::shared_ptr<Stream> stream = find_stream(handle);
   return stream ? stream->device : -1;
 }
+int number_of(cudaStream_t handle) {
+  const std::shared_ptr<Stream> stream = find_stream(handle);
+  return stream ? stream->id : 0;
+}
 
 cudaError_t enqueue_kernel(cudaStream_t handle, Work work, Strike strike, cudaError_t error) {
   const std::shared_ptr<Stream> stream = find_stream(handle);
@@ -358,127 +368,3 @@ cudaError_t enqueue_kernel(cudaStream_t handle, Work work, Strike strike, cudaEr
 }
 
 }  // namespace trainctl::emulated_gpu
-
-using namespace trainctl::emulated_gpu;
-
-// ---- streams ------------------------------------------------------------------------------------------------------------------------
-
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return api(__func__, [&] { return create_stream(stream); });
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return api(__func__, [&] { return create_stream(stream); });
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  return api(__func__, [&] { return create_stream(stream); });
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return api(__func__, [&] {
-    const std::lock_guard lock(streams().mutex);
-    // Work that it still holds is done later, as in CUDA.
-    return streams().handles.erase(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
-  });
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
-  return api(__func__, [&] {
-    const std::shared_ptr<Stream> stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    Goal goal{stream, 0};
-    {
-      const std::lock_guard lock(streams().mutex);
-      goal.position = stream->issued;
-    }
-    return wait_for(goal);
-  });
-}
-cudaError_t cudaStreamQuery(cudaStream_t handle) {
-  return api(__func__, [&] {
-    const std::shared_ptr<Stream> stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    Goal goal{stream, 0};
-    {
-      const std::lock_guard lock(streams().mutex);
-      goal.position = stream->issued;
-    }
-    return poll(goal);
-  });
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
-  return api(__func__, [&] {
-    const std::shared_ptr<Stream> stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    std::shared_ptr<Mark> mark;
-    if (const cudaError_t error = mark_of(event, &mark); error != cudaSuccess || !mark) return error;
-    push(stream, {.work = {"a wait for stream " + std::to_string(mark->stream->id), {}, {}}, .waits_for = mark});
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
-  return api(__func__, [&] { return enqueue(handle, {"a host function", [function, data] { function(data); }, {}}); });
-}
-cudaError_t cudaDeviceSynchronize() {
-  return api(__func__, [] { return synchronize_device(current_device()); });
-}
-
-// ---- events -------------------------------------------------------------------------------------------------------------------------
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  return api(__func__, [&] {
-    auto made = std::make_unique<CUevent_st>();
-    made->device = current_device();
-    made->timed = !(flags & cudaEventDisableTiming);
-    *event = made.get();
-    const std::lock_guard lock(streams().mutex);
-    streams().events[*event] = std::move(made);
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return api(__func__, [&] { return cudaEventCreateWithFlags(event, cudaEventDefault); });
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return api(__func__, [&] {
-    const std::lock_guard lock(streams().mutex);
-    return streams().events.erase(event) ? cudaSuccess : cudaErrorInvalidResourceHandle;
-  });
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
-  return api(__func__, [&] {
-    const std::shared_ptr<Stream> stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    {
-      const std::lock_guard lock(streams().mutex);
-      const CUevent_st* const found = find_event(event);
-      if (!found || found->device != stream->device) return cudaErrorInvalidResourceHandle;
-    }
-    auto mark = std::make_shared<Mark>();
-    push(stream, {.work = {"an event", {}, {}}, .records = mark});
-    const std::lock_guard lock(streams().mutex);
-    if (CUevent_st* const found = find_event(event)) found->mark = mark;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return api(__func__, [&] {
-    std::shared_ptr<Mark> mark;
-    if (const cudaError_t error = mark_of(event, &mark); error != cudaSuccess || !mark) return error;
-    return wait_for({mark->stream, mark->position});
-  });
-}
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return api(__func__, [&] {
-    std::shared_ptr<Mark> mark;
-    if (const cudaError_t error = mark_of(event, &mark); error != cudaSuccess || !mark) return error;
-    return poll({mark->stream, mark->position});
-  });
-}
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
-  return api(__func__, [&] {
-    const std::lock_guard lock(streams().mutex);
-    const CUevent_st *const from = find_event(start), *const to = find_event(end);
-    if (!from || !to || !from->timed || !to->timed || !from->mark || !to->mark) return cudaErrorInvalidResourceHandle;
-    if (!from->mark->reached() || !to->mark->reached()) return cudaErrorNotReady;
-    *ms = std::chrono::duration<float, std::milli>(to->mark->time - from->mark->time).count();
-    return cudaSuccess;
-  });
-}

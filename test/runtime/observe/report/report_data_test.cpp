@@ -10,9 +10,9 @@
 
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
-#include "runtime/observe/report/line_follower.h"
 #include "runtime/observe/report/page.h"
 #include "runtime/observe/report/report_data.h"
+#include "runtime/run/record/line_follower.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -121,42 +121,6 @@ TEST_CASE("a long run is shown by some of its steps, with each spike, each by it
   const auto& steps = curves["columns"]["step"];
   const auto at = std::distance(steps.begin(), std::find(steps.begin(), steps.end(), 12345));
   CHECK(curves["columns"]["loss"][size_t(at)] == 99);
-}
-
-TEST_CASE("what the time of a run was spent on: sessions, lost steps, recovery") {
-  // Started at 1000; steps 1 to 10 until 1010; killed with its supervisor; resumed at 2000 from step 6.
-  Happenings happenings;
-  happenings.take(event(999, "supervisor"));
-  happenings.take(event(1000, "start", R"(,"epoch":1,"from_step":0)"));
-  happenings.take(event(2000, "supervisor"));
-  happenings.take(event(2002, "start", R"(,"epoch":2,"from_step":6)"));
-  happenings.take(event(2020, "end", R"(,"state":"finished","exit_code":0)"));
-  StepRows rows;
-  LostSteps lost;
-  for (int step = 1; step <= 6; ++step) rows.take(line(step, 2));
-  for (int step = 7; step <= 10; ++step) lost.take(line(step, 2));
-  for (int step = 7; step <= 12; ++step) rows.take(line(step, 2, 2, 1000 - 4));
-  CHECK(lost.steps() == 4);
-  CHECK(lost.seconds() == Approx(4));
-  const auto sessions = sessions_of(happenings, rows.rows(), NAN);
-  REQUIRE(sessions.size() == 2);
-  CHECK(sessions[0].begin_unix_s == 999);
-  CHECK(sessions[0].end_unix_s == 1006);  // the last step that is known
-  CHECK(sessions[1].end_unix_s == 2020);
-  const TimeUse use = time_use(rows.rows(), lost, sessions);
-  CHECK(use.training_s == Approx(12));
-  CHECK(use.supervised_s == Approx(7 + 20));
-  CHECK(use.other_s == Approx(27 - 12 - 4));
-  CHECK(use.goodput() == Approx(12.0 / 27));
-  // A run that goes on: its last session lasts until now.
-  Happenings going;
-  going.take(event(999, "supervisor"));
-  CHECK(sessions_of(going, rows.rows(), 3000).back().end_unix_s == 3000);
-  CHECK(std::isnan(time_use({}, {}, {}).goodput()));
-  // Over steps whose lines were lost no time is counted as training.
-  StepRows torn;
-  for (const int step : {1, 2, 9}) torn.take(line(step, 2));
-  CHECK(time_use(torn.rows(), {}, {}).training_s == Approx(3));
 }
 
 TEST_CASE("events lie at their steps; a flood of checkpoints leaves room for the rest") {

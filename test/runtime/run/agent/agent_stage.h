@@ -23,7 +23,8 @@ using wire::Kind;
 using wire::Message;
 
 inline const std::string kProgram = TRAINCTL_BINARY_DIR "/trainctl";
-inline constexpr wire::Welcome kLimits = {.silence_s = 30, .grace_s = 30, .beat_s = 0.05, .keep = true};
+/// Limits that no busy machine reaches.
+inline constexpr wire::Welcome kLimits = {.silence_s = 1200, .grace_s = 1200, .beat_s = 0.05, .keep = true};
 
 struct Stage {
   test::TemporaryFolder dir;
@@ -70,11 +71,25 @@ struct Stage {
   void welcome(const wire::Welcome& limits = kLimits) {
     peer->send(Message{.kind = Kind::welcome, .payload = limits.to_json()});
   }
-  wire::NodeHello attach(const wire::Welcome& limits = kLimits) {
+  /// A new agent waits two seconds for its welcome, and dials again.
+  wire::NodeHello attach(const std::function<void()>& before_welcome = {}) {
     start_agent();
-    const wire::NodeHello hello = accept();
+    while (true) {
+      const wire::NodeHello hello = accept();
+      if (before_welcome) before_welcome();
+      welcome();
+      // It beats at once when it was welcomed.
+      REQUIRE(until([&] { return peer->count(Kind::beat) > 0 || !peer->stream.open(); }));
+      if (peer->count(Kind::beat) > 0) return hello;
+    }
+  }
+  /// The agent, which is attached, gets other limits. They hold from then on: what must have happened before
+  /// they pass has happened.
+  void limit(wire::Welcome limits) {
+    peer.reset();
+    accept();
+    limits.keep = true;
     welcome(limits);
-    return hello;
   }
   bool until(const std::function<bool()>& condition) {
     return eventually([&] {

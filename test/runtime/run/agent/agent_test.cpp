@@ -82,14 +82,13 @@ TEST_CASE("the end kills what runs, children that left their parents too") {
 
 TEST_CASE("a foreign process on the supervisor's address can neither start nor end anything") {
   Stage stage;
-  stage.start_agent();
-  stage.accept();
   const std::string trace = stage.dir.path() + "/trace";
-  stage.peer->send(stage.start(1, "touch " + trace));
-  stage.peer->send(Message{.kind = Kind::look});
-  stage.peer->send(Message{.kind = Kind::kill, .epoch = 1});
-  stage.peer->send(Message{.kind = Kind::end});
-  stage.welcome();
+  stage.attach([&] {
+    stage.peer->send(stage.start(1, "touch " + trace));
+    stage.peer->send(Message{.kind = Kind::look});
+    stage.peer->send(Message{.kind = Kind::kill, .epoch = 1});
+    stage.peer->send(Message{.kind = Kind::end});
+  });
   CHECK(stage.look().epoch == 0);
   CHECK_FALSE(real_file_system().exists(trace));
   CHECK(stage.peer->count(Kind::exited) == 0);
@@ -337,12 +336,10 @@ TEST_CASE("without a supervisor everything ends after the grace") {
     INFO(how);
     Stage stage;
     if (how == swallowed) stage.listen("127.0.0.1:0");
-    stage.attach({.silence_s = 0.5, .grace_s = 2, .beat_s = 0.1, .keep = true});
+    stage.attach();
     stage.peer->send(stage.start(1, "echo up; trap '' TERM; sleep 600"));
-    REQUIRE(stage.until([&] {
-      stage.peer->send(Message{.kind = Kind::beat});  // the grace begins when the process runs
-      return stage.output() == "up\n";
-    }));
+    REQUIRE(stage.until([&] { return stage.output() == "up\n"; }));
+    stage.limit({.silence_s = 0.5, .grace_s = 2, .beat_s = 0.1});
     std::vector<int> calls;
     if (how == swallowed) {
       // A listener that takes no call any more: what connects to it hangs, as behind a firewall.
@@ -399,7 +396,7 @@ TEST_CASE("an agent ends what one before it left on the node, and that one") {
     // Killed, or stopped for good.
     auto before = std::exchange(stage.agent, nullptr);
     REQUIRE(::kill(before->pid(), killed ? SIGKILL : SIGSTOP) == 0);
-    if (killed) REQUIRE(eventually([&] { return before->reap().has_value(); }));
+    REQUIRE(eventually([&] { return killed ? before->reap().has_value() : process_stopped(before->pid()); }));
     stage.peer.reset();
     stage.attach();
     CHECK(stage.look().epoch == 0);

@@ -59,7 +59,7 @@ TEST_CASE("output stays in the pipe while it is held", "[epoch_processes]") {
   CHECK(fds[0].fd == -1);
   fds.clear();
   stage.processes.add_to(fds, false);
-  REQUIRE(::poll(&fds[0], 1, 20000) == 1);
+  REQUIRE(::poll(&fds[0], 1, 1200000) == 1);
   stage.processes.watch(true);
   CHECK(stage.happened.empty());
   stage.processes.watch(false);

@@ -20,7 +20,7 @@ struct Peer {
   /// Dials the supervisor of that run.
   explicit Peer(const std::string& run)
       : file(SupervisorFile::from_json(real_file_system().read_text(supervisor_file(run)))),
-        stream(connect_to(file.address, 5)) {
+        stream(connect_to(file.address, 600)) {
     stream.greeted();
   }
   wire::NodeHello hello_of(const std::string& name) const {
@@ -54,9 +54,9 @@ struct Peer {
   std::vector<wire::Message> got;
 };
 
-/// Waits in real time until it holds.
+/// Waits in real time until it holds, for as long as no machine needs.
 inline bool eventually(const std::function<bool()>& condition) {
-  const double limit_s = real_clock().monotonic_s() + 180;
+  const double limit_s = real_clock().monotonic_s() + 1200;
   while (!condition()) {
     if (real_clock().monotonic_s() > limit_s) return false;
     real_clock().sleep_s(0.001);

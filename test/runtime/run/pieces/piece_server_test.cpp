@@ -20,7 +20,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr double kLimitS = 10;
+constexpr double kLimitS = 600;  ///< of what ends at once
 
 /// A folder on the memory file system with the pieces of rank 2 of 4 after the steps 7 and 8.
 struct NodeWithPieces {

@@ -55,6 +55,23 @@ TEST_CASE("ranks that are alike have no outliers, whatever their number") {
   }
 }
 
+TEST_CASE("waits for slower ranks of a stage are no more than what a rank waited outside of the pipeline") {
+  // Of a stage each: 1 s longer than the others, who waited 3, 0.5 and 2 s, of the latter 1.75 s in the pipeline.
+  std::vector<RankTimes> times(8);
+  for (size_t r = 0; r < 8; ++r) {
+    const double waited[] = {0, 3, 0.5, 2};
+    times[r].communication_s = waited[r % 4];
+    times[r].pipeline_s = r % 4 == 3 ? 1.75 : 0;
+    times[r].step_s = (r < 4 ? 4 : 40) + (r % 4 == 0) + waited[r % 4];
+  }
+  const StepLine line = with_ranks({.step = 1}, {.tokens = 1, .stages = 2}, times, {});
+  CHECK(line.phases->stragglers_s == Approx((0 + 1 + 0.5 + 0.25) / 4));
+  CHECK(line.phases->pipeline_s == Approx(1.75 / 4));
+  times[7] = RankTimes::none();
+  CHECK(with_ranks({.step = 1}, {.tokens = 1, .stages = 2}, times, {}).phases->stragglers_s ==
+        Approx((2 * (1 + 0.5) + 0.25) / 7));
+}
+
 TEST_CASE("a slow, a hot, a large and a throttled rank are named with their node") {
   auto times = alike(16);
   slow_down(times[5], 1.6);

@@ -12,6 +12,7 @@
 #include "runtime/base/record.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/record/events.h"
+#include "runtime/run/record/loss_record.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/record/run_status.h"
 #include "runtime/run/wire/node_wire.h"
@@ -308,17 +309,22 @@ std::map<std::string, std::vector<std::string>> golden() {
 
 TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<RunIdentity>({"v", "numerics", "lineage", "parent_checkpoint"});
-  check_round_trip<AttemptFile>(
-      {"v", "overrides", "saves", "nodes", "mark", "pmix", "session_folder", "shared_memory_folder", "memory",
-       "beginnings", "from_store", "resume_manifest"});
+  check_round_trip<AttemptFile>({"v", "overrides", "saves", "nodes", "mark", "pmix", "session_folder",
+                                 "shared_memory_folder", "memory", "beginnings", "from_store",
+                                 "resume_manifest", "remedies", "disputes"});
+  check_round_trip<ReplicaDispute>({});
+  check_round_trip<DisputedReplica>({"node"});
+  check_round_trip<Remedies>({"skipped", "rates"});
+  check_round_trip<LossIncident>({"lead_sample"});
   check_round_trip<AttemptFile::Node>({});
   check_round_trip<RunStatus>({"v", "lineage", "save_intervals", "nodes", "staged_step", "partner_step",
                                "partner_nodes", "verified_step", "uploaded_step", "finite_step", "store",
-                               "tasks", "tasks_step"});
+                               "tasks", "tasks_step", "loss_trouble", "rollbacks", "skipped_samples"});
   check_round_trip<ExpertSummary>({"idle_steps", "idle_layer", "idle_expert", "dropped"});
   check_round_trip<TaskScore>({"accuracy", "accuracy_of_sums"});
   check_round_trip<Phases>({"forward_s", "backward_s", "communication_s", "experts_s", "context_s",
-                            "optimizer_s", "data_s", "reporting_s", "evaluation_s", "checkpoint_s"});
+                            "pipeline_s", "stragglers_s", "optimizer_s", "data_s", "reporting_s",
+                            "evaluation_s", "checkpoint_s"});
   check_round_trip<StepLine>({"v",
                               "t",
                               "attempt",
@@ -326,17 +332,23 @@ TEST_CASE("every record comes back as it was written", "[records]") {
                               "loss",
                               "grad_norm",
                               "lr",
+                              "loss_scale",
                               "tokens",
+                              "sample",
                               "expert_load",
                               "idle_experts",
                               "mtp_losses",
                               "dropped_slots",
                               "dropped_share",
+                              "state_digest",
+                              "replayed",
                               "experts",
                               "val_loss",
                               "tasks",
                               "skipped",
+                              "overflow",
                               "skipped_steps",
+                              "overflows",
                               "staged_step",
                               "partner_step",
                               "partner_nodes",
@@ -372,9 +384,10 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<QuarantineEntry>({"cluster"});
   check_round_trip<LineageEntry>({"numerics", "batch_lr_rule"});
   check_round_trip<data::Sidecar>({"trainctl_tokens", "loss_tokens", "chat_template"});
-  check_round_trip<StartEvent>({"tier", "ranks", "from_step", "checkpoint", "numerics", "superseded_steps"});
+  check_round_trip<StartEvent>(
+      {"tier", "ranks", "from_step", "checkpoint", "numerics", "superseded_steps", "waited_s"});
   check_round_trip<RestartEvent>({"from_step", "lost_steps", "nodes", "data"});
-  check_round_trip<EndEvent>({"step", "reason"});
+  check_round_trip<EndEvent>({"step", "reason", "waited_s"});
   check_round_trip<CheckpointEvent>({"seconds", "bytes", "cpu_seconds", "root_hash"});
 }
 

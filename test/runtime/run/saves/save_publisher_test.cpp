@@ -67,7 +67,7 @@ struct Stage {
 
 SaveOutcome outcome_of(SavePublisher& publisher) {
   pollfd fd{.fd = publisher.fd(), .events = POLLIN, .revents = 0};
-  REQUIRE(::poll(&fd, 1, 60'000) == 1);
+  REQUIRE(::poll(&fd, 1, 1'200'000) == 1);
   return publisher.take().value();
 }
 

@@ -278,6 +278,13 @@ TEST_CASE("the Prometheus page follows the text format and names what the run ha
   }
   CHECK(!samples.contains(R"(trainctl_checkpoint_step,place="verified"})"));   // none yet
   CHECK(!families.contains("trainctl_validation_loss"));
+  CHECK(!families.contains("trainctl_overflows_total"));
+  StepLine half = line;
+  half.loss_scale = 1024, half.skipped_steps = 1, half.overflows = 4;
+  status.last_step = half;
+  CHECK_THAT(prometheus_text(status),
+             Catch::Contains(R"(trainctl_overflows_total{run="a\"b\\c"} 4)") &&
+                 Catch::Contains(R"(trainctl_skipped_steps_total{run="a\"b\\c"} 1)"));
   status.last_step = {};
   CHECK_THAT(prometheus_text(status), !Catch::Contains("trainctl_loss"));   // no step yet
   line.loss = std::numeric_limits<double>::infinity();

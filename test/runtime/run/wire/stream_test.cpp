@@ -60,7 +60,7 @@ TEST_CASE("an address that cannot be is refused with a sentence") {
        {std::string(), std::string("nonsense"), std::string("127.0.0.1:port"), std::string("no such host:1"),
         std::string("127.0.0.1:1"), path, "unix:/" + std::string(200, 'x')}) {
     INFO(address);
-    CHECK_FALSE(error_of([&] { ::close(connect_to(address, 1)); }).empty());
+    CHECK_FALSE(error_of([&] { ::close(connect_to(address, 600)); }).empty());
   }
   CHECK(error_of([&] {
           ::close(listen_on("unix:" + dir.path() + "/none/socket"));
@@ -69,14 +69,14 @@ TEST_CASE("an address that cannot be is refused with a sentence") {
   CHECK(address_of(listener) == path);
   CHECK(error_of([&] { ::close(listen_on(path)); }).find("Address already in use") != std::string::npos);
   CHECK(accept_from(listener) == -1);
-  const int fd = connect_to(address_of(listener), 1);
+  const int fd = connect_to(address_of(listener), 600);
   const int other = accept_from(listener);
   CHECK(other >= 0);
   CHECK(local_end_of(fd).address.empty());
   for (const int open : {listener, fd, other}) ::close(open);
   const int tcp = listen_on("127.0.0.1:0");
   CHECK(address_of(tcp).starts_with("127.0.0.1:"));
-  const int local = connect_to(address_of(tcp), 1);
+  const int local = connect_to(address_of(tcp), 600);
   CHECK(local_end_of(local).address == "127.0.0.1");
   CHECK(local_end_of(local).network == "127.0.0.0/8");
   CHECK(local_end_of(local).interface == "lo");

@@ -152,5 +152,5 @@ TEST_CASE("scratch folders go with their owner, and those of a killed owner with
   ::waitpid(child, nullptr, 0);
   SessionFolders::sweep();
   // Other programs sweep, too, and one may be at these.
-  CHECK(test::eventually(60, [&] { return !std::filesystem::exists(a) && !std::filesystem::exists(b); }));
+  CHECK(test::eventually(600, [&] { return !std::filesystem::exists(a) && !std::filesystem::exists(b); }));
 }

@@ -79,7 +79,7 @@ struct Rig {
   }
   void await_answer() {
     pollfd fd{.fd = saves->fd(), .events = POLLIN, .revents = 0};
-    REQUIRE(::poll(&fd, 1, 60'000) == 1);
+    REQUIRE(::poll(&fd, 1, 1'200'000) == 1);
     saves->turn();
   }
   /// The end of an attempt, on a disk that answers.
@@ -87,7 +87,7 @@ struct Rig {
     saves->finish();
     while (saves->is_busy()) {
       pollfd fd{.fd = saves->fd(), .events = POLLIN, .revents = 0};
-      REQUIRE(::poll(&fd, 1, 60'000) == 1);
+      REQUIRE(::poll(&fd, 1, 1'200'000) == 1);
       saves->turn();
     }
     saves->give_up();

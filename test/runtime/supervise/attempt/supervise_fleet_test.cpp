@@ -107,6 +107,7 @@ struct FleetStage {
   std::string console_text;
   TerminalConsole console{{.write = [this](const std::string& text) { console_text += text; }}};
   std::unique_ptr<Fleet> fleet;
+  double times_patience_s = 600;
 
   explicit FleetStage(std::vector<std::string> nodes) {
     for (const char* folder : {"logs", "failures", "ckpt"})
@@ -114,7 +115,7 @@ struct FleetStage {
     fleet = std::make_unique<Fleet>(Fleet::Options{.run_directory = dir.path(),
                                                    .nodes = std::move(nodes),
                                                    .listen = "unix:" + dir.path() + "/supervisor",
-                                                   .silence_s = 20},
+                                                   .silence_s = 600},
                                     real_clock());
   }
   /// Over all nodes of the fleet, once their agents are connected.
@@ -123,14 +124,24 @@ struct FleetStage {
     const RunDirectory directory{dir.path()};
     RunLog log(real_file_system(), real_clock(), directory, console);
     StopSignals signals;
-    AttemptOptions options{.line = {{"program"}, {}}, .pmix = pmix};
+    AttemptPlan plan;
     for (int node = 0; node < fleet->size(); ++node)
-      options.nodes.push_back({.node = node, .first = kRanksOfNode * node, .count = kRanksOfNode});
-    options.limits = {.ranks = kRanksOfNode * fleet->size(), .heartbeat_s = 20, .start_timeout_s = 20};
-    options.saves = {.ranks = options.limits.ranks, .directory = dir.path() + "/ckpt"};
-    options.file.epoch = kEpoch;
-    const Verdict verdict =
-        run_attempt(std::move(options), *fleet, directory, real_file_system(), real_clock(), log, signals).verdict;
+      plan.nodes.push_back({.node = node,
+                            .first = kRanksOfNode * node,
+                            .count = kRanksOfNode,
+                            .name = fleet->name(node),
+                            .host = fleet->hello(node)->host});
+    plan.limits = {.ranks = kRanksOfNode * fleet->size(),
+                   .heartbeat_s = 120,
+                   .start_timeout_s = 600,
+                   .kill_limit_s = 600,
+                   .finish_limit_s = 600};
+    plan.times_patience_s = times_patience_s;
+    plan.saves = {.ranks = plan.limits.ranks, .directory = dir.path() + "/ckpt"};
+    plan.file = {.epoch = kEpoch, .mark = random_token()};
+    const Verdict verdict = run_attempt(with_start(std::move(plan), pmix, {{"program"}, {}}), {}, *fleet,
+                                        directory, real_file_system(), real_clock(), log, signals)
+                                .verdict;
     log.finish();
     return verdict;
   }

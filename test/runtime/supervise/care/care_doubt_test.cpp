@@ -42,3 +42,24 @@ TEST_CASE("a verified checkpoint that a load finds damaged counts no more before
   }
   CHECK(world.folder()->list() == Steps{50, 40});  // the damaged one is no second good one, and goes
 }
+
+TEST_CASE("the newest checkpoint up to the step to go back to is kept, here and in the store") {
+  World world;
+  world.fs->make_directory("/run");
+  Care care;
+  Caretaker caretaker(*world.fs, *world.clock, options_of(world, care));
+  caretaker.keep_upto(25);
+  caretaker.begin(4, INT64_MAX);
+  const auto save = [&](int64_t step) {
+    world.save(step);
+    caretaker.published();
+    for (auto next_s = caretaker.work(); next_s; next_s = caretaker.work())
+      world.clock->sleep_s(std::max(0.0, *next_s - world.clock->monotonic_s()));
+  };
+  for (const int64_t step : {10, 20, 30, 40, 50}) save(step);
+  CHECK(world.folder()->list() == Steps{50, 40, 20});
+  CHECK(world.place().store->list() == Steps{50, 40, 20});
+  caretaker.keep_upto(50);
+  save(60);
+  CHECK(world.folder()->list() == Steps{60, 50});
+}

@@ -51,10 +51,11 @@ TEST_CASE("copying that rests leaves the line to training for three quarters of 
 }
 
 TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead store does not hold it") {
+  constexpr double kPatienceS = 1200;  // with a thread that a busy machine stops
   World world = world_with_two_new();
   CareOptions options{.directory = kFolder, .marks_path = kMarks, .store = "/copies/a"};
   {
-    CareThread thread(*world.fs, real_clock(), options);
+    CareThread thread(*world.fs, real_clock(), options, kPatienceS);
     thread.begin(4, INT64_MAX);
     CHECK(thread.finish(600, [] { return false; }).is_none());
     CHECK(thread.progress() == CareProgress{40, 40, 40});
@@ -64,7 +65,7 @@ TEST_CASE("the thread: everything is done at the end, a pause stops it, a dead s
   world.save(50);
   options.open_store = [](uint64_t) -> ckpt::OpenPlace { throw Error(ErrorCode::kIo, "the line is cut"); };
   options.read_bytes_per_s = 1;  // it sleeps in its first read
-  CareThread thread(*world.fs, real_clock(), options);
+  CareThread thread(*world.fs, real_clock(), options, kPatienceS);
   thread.begin(4, INT64_MAX);
   thread.pause();
   const size_t effects = world.fs->effects().size();

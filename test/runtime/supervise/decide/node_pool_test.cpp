@@ -99,15 +99,19 @@ TEST_CASE("losses that follow each other at once have one cause", "[node_pool]")
   }
 }
 
-TEST_CASE("two starts that failed on a node are enough", "[node_pool]") {
-  NodePool::Options options = pool_options({"a", "b"});
-  options.quarantine.failures = 3;
-  for (const bool start_failed : {false, true}) {
-    NodePool pool(options, 0);
-    for (const char* name : {"a", "b"}) pool.ready(name, 2, 0);
-    CHECK_FALSE(pool.failed("a", "no folder", 10, start_failed));
-    CHECK(pool.failed("a", "no folder", 20, start_failed) == start_failed);
-  }
+TEST_CASE("what says more of a node puts it out sooner: three failures, two starts, one broken device",
+          "[node_pool]") {
+  for (const int most : {3, 1, 0})
+    for (const auto& [fault, enough] : {std::pair{NodeFault::possible, 3}, std::pair{NodeFault::start, 2},
+                                        std::pair{NodeFault::device, 1}}) {
+      NodePool::Options options = pool_options({"a", "b"});
+      options.quarantine.failures = most;
+      NodePool pool(options, 0);
+      for (const char* name : {"a", "b"}) pool.ready(name, 2, 0);
+      int failures = 1;
+      while (failures < 5 && !pool.failed("a", "it failed", 10 * failures, fault)) ++failures;
+      CHECK(failures == (most == 0 ? 5 : std::min(most, enough)));  // 0: failures never do
+    }
 }
 
 TEST_CASE("a node that left a supervisor which stood still has not failed", "[node_pool]") {

@@ -47,6 +47,35 @@ TEST_CASE("failures count within the window alone, and zero never suffices") {
   CHECK(!enough_failures(times, 100, {.failures = 0}));
 }
 
+TEST_CASE("a running supervisor takes a node back after its time, or when a person has lifted it") {
+  QuarantineList list;
+  const QuarantineRules once = {.failures = 1, .cool_down_s = 1000};
+  NodesOut out;
+  for (const char* name : {"a", "b", "c"}) {
+    list.add(name, -1, evidence(NodeEvidence::failure, 10), once, 10);
+    out.add(name, list.out_until_s(name, 10));
+  }
+  CHECK(list.out_until_s("a", 10) == 1010);
+  CHECK(list.out_until_s("x", 10) == 0);
+  CHECK(out.take_back(list, 20).empty());
+  list.lift("b", "eva", 30);
+  CHECK(out.take_back(list, 30) == std::vector<std::string>{"b"});
+  CHECK(out.take_back(list, 40).empty());
+  // Another run has found it broken, too: it stays for longer than was known.
+  list.lift("c", "eva", 50);
+  list.add("c", 1, evidence(NodeEvidence::failed_probe, 50), once, 50);
+  CHECK(out.take_back(list, 1010) == std::vector<std::string>{"a"});
+  CHECK_FALSE(out.none());
+  // A list that cannot be read: the times that are known count.
+  CHECK(out.take_back(std::nullopt, 1049).empty());
+  CHECK(out.take_back(std::nullopt, 1050) == std::vector<std::string>{"c"});
+  CHECK(out.none());
+  // A node that could not be put on the list: that the list lacks it says nothing.
+  out.add("d", 2000, false);
+  CHECK(out.take_back(list, 1999).empty());
+  CHECK(out.take_back(list, 2000) == std::vector<std::string>{"d"});
+}
+
 TEST_CASE("all histories of six events put a node out exactly by the rules") {
   enum Event { failure, probe, slow, lift, moment, long_time, kEvents };
   int histories = 1, outs = 0;
@@ -181,6 +210,8 @@ TEST_CASE("the path of the list is that of the spec, of the environment, or belo
   for (const char* name : names) before.push_back(saved(name));
   for (const char* name : names) ::unsetenv(name);
   CHECK(quarantine_path("").empty());
+  CHECK_THROWS_WITH(quarantine_of_user(real_file_system(), real_clock(), "", "c"),
+                    Catch::Contains("--list FILE"));
   ::setenv("HOME", "/home/a", 1);
   CHECK(quarantine_path("") == "/home/a/.config/trainctl/quarantine.json");
   ::setenv("XDG_CONFIG_HOME", "/config", 1);

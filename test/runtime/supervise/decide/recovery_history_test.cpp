@@ -126,13 +126,16 @@ class History {
     const int before = recovery_.restarts();
     recovery_.attempt_ended(e, now_s_);
     const bool charged = e.how == AttemptEnd::failed && e.code == ErrorCode::kWorker && !lost_;
-    must(recovery_.restarts() - before == int(charged && !recovery_.over()),
-         "a rank's failure alone costs a restart");
-    must(recovery_.restarts() <= 3, "no more restarts than allowed");
-    if (recovery_.over()) must(charged || idle() >= 3, "a node's loss ends the run only in a crash loop");
     const bool progress = high_ > high_before_ ||
                           (!checkpoints_.empty() && checkpoints_.rbegin()->first > last_.step.value_or(0));
-    idle_ = progress ? 0 : idle_ + 1;
+    row_ = (progress ? 0 : row_) + int(charged);
+    must(recovery_.restarts() - before == int(charged && !recovery_.over()),
+         "a rank's failure alone costs a restart");
+    must(row_ <= 3 || recovery_.over(), "no more restarts without progress than allowed");
+    if (recovery_.over()) must(charged || idle() >= 3, "a node's loss ends the run only in a crash loop");
+    // What cannot be loaded is no failure, and a regroup none either.
+    const bool counted = e.how == AttemptEnd::failed && e.code != ErrorCode::kCheckpoint;
+    idle_ = progress ? 0 : idle_ + int(counted);
     must(idle_ <= 9, "at most nine attempts without progress");
   }
   int idle() const { return idle_ + 1; }
@@ -208,7 +211,7 @@ class History {
   std::map<int64_t, bool> checkpoints_;
   int64_t step_ = 0, high_ = 0, high_before_ = 0, newest_usable_ = -1;
   bool was_saved_ = false, lost_ = false;
-  int idle_ = 0;
+  int idle_ = 0, row_ = 0;  ///< attempts and restarts since the last progress
   std::optional<size_t> over_;
 };
 

@@ -1,72 +1,17 @@
 // Goal: each rule of recovery: which nodes, which width, which checkpoint comes next, what costs a restart,
 // and what ends a run. Method: one short history a rule, on two to four nodes. All short histories are in
 // recovery_history_test.
-#include <fmt/format.h>
 #include <catch2/catch.hpp>
 
-#include "runtime/supervise/decide/recovery.h"
+#include "test/runtime/supervise/decide/recovery_run.h"
 
 using namespace trainctl;
-
-namespace {
-
-using Names = std::vector<std::string>;
-using TooFew = Recovery::TooFew;
-using Regroup = Recovery::Regroup;
-
-/// Tensor groups of two on nodes of two slots: as many replicas as nodes.
-Recovery::Options recovery_options(int most_width, const Names& nodes) {
-  Recovery::Options o = {.tensor = 2, .nodes = nodes, .max_restarts = 100};
-  for (int data = most_width; data >= 1; --data) o.widths.push_back({.data = data, .ranks = 2 * data});
-  return o;
-}
-
-AttemptEnd failure(ErrorCode code, int rank = 0, const std::string& node = "a") {
-  return {.how = AttemptEnd::failed, .code = code, .cause = "it broke", .rank = rank, .node = node};
-}
-
-/// A run whose nodes are all ready and whose first attempt runs.
-struct Run {
-  Recovery recovery;
-  StartAttempt start;
-  double now_s = 0;
-
-  explicit Run(const Recovery::Options& o) : recovery(o, 0) {
-    for (const std::string& name : o.nodes) recovery.node_ready(name, 2, 0);
-    go();
-  }
-  Decision next() { return recovery.next(now_s); }
-  /// The next decision must be to start; starts.
-  void go() {
-    const Decision d = next();
-    REQUIRE(std::holds_alternative<StartAttempt>(d));
-    start = std::get<StartAttempt>(d);
-    recovery.attempt_started(start, now_s);
-  }
-  void fail(ErrorCode code, int rank = 0, const std::string& node = "a") {
-    recovery.attempt_ended(failure(code, rank, node), now_s);
-  }
-  /// The checkpoint that is asked for is there, at this step.
-  void found(int64_t step) {
-    REQUIRE(std::holds_alternative<FindCheckpoint>(next()));
-    recovery.checkpoint_found(step);
-  }
-  void lose(const std::string& name) {
-    recovery.node_lost(name, "silent", now_s);
-    recovery.attempt_ended(failure(ErrorCode::kHang, 0, name), now_s);
-  }
-  StopRun stopped() {
-    const Decision d = next();
-    REQUIRE(std::holds_alternative<StopRun>(d));
-    return std::get<StopRun>(d);
-  }
-};
-
-}  // namespace
+using namespace trainctl::test;
 
 TEST_CASE("a rank that dies costs a restart, and the next epoch has the same nodes") {
   auto o = recovery_options(2, {"a", "b", "c"});
   o.max_restarts = 2;
+  o.quarantine.failures = 0;
   Run run(o);
   CHECK(run.start.nodes == Names{"a", "b"});
   for (int i = 1; i <= 2; ++i) {
@@ -77,10 +22,14 @@ TEST_CASE("a rank that dies costs a restart, and the next epoch has the same nod
     run.go();
     CHECK(run.start.nodes == Names{"a", "b"});
     CHECK(run.start.step == 10 * i);
-    CHECK(run.start.why == fmt::format("it broke; restart {} of 2", i));
+    CHECK(run.start.why == "it broke; restart 1 of 2");  // progress begins the count anew
+    CHECK(run.recovery.restarts() == i);
   }
-  run.recovery.progressed(30);
-  run.fail(ErrorCode::kWorker);
+  run.fail(ErrorCode::kWorker, 1);
+  run.found(20);
+  run.go();
+  CHECK(run.start.why == "it broke; restart 2 of 2");
+  run.fail(ErrorCode::kWorker, 2);
   CHECK(run.stopped().exit_code == 10);
   CHECK(run.stopped().why == "it broke");
 }
@@ -341,50 +290,6 @@ TEST_CASE("finished, stopped and aborted attempts end the run; a stop while none
   CHECK(run.stopped().exit_code == 10);
 }
 
-TEST_CASE("three attempts that fail alike without progress are a crash loop, also after a lost node") {
-  for (const bool step : {false, true}) {
-    auto o = recovery_options(1, {"a"});
-    o.from_step = 10;
-    Run run(o);
-    run.recovery.progressed(14);  // progress: does not count
-    run.fail(ErrorCode::kWorker);
-    for (int i = 0; i < 3; ++i) {
-      run.found(10);
-      run.go();
-      if (step) run.recovery.progressed(14);
-      run.fail(ErrorCode::kWorker);
-    }
-    CHECK(run.stopped().exit_code == 10);
-    CHECK(run.stopped().why == "it broke; 3 attempts in a row made no progress and failed alike");
-  }
-  Run run(recovery_options(1, {"a"}));
-  for (int i = 0; i < 3; ++i) {
-    run.lose("a");
-    run.recovery.node_ready("a", 2, 0);
-    if (i == 2) break;
-    run.recovery.no_checkpoint(0);
-    run.go();
-  }
-  CHECK(run.stopped().exit_code == 9);
-}
-
-TEST_CASE("failures at different steps are no crash loop before nine in a row") {
-  auto o = recovery_options(1, {"a"});
-  o.from_step = 10;
-  o.quarantine.failures = 0;
-  Run run(o);
-  run.recovery.progressed(30);
-  run.fail(ErrorCode::kWorker);
-  for (int i = 0; i < 9; ++i) {
-    run.found(10);
-    run.go();
-    run.recovery.progressed(11 + i);
-    run.fail(ErrorCode::kWorker);
-    REQUIRE(run.recovery.over() == (i == 8));
-  }
-  CHECK(run.stopped().why == "it broke; 9 attempts in a row made no progress");
-}
-
 TEST_CASE("a node on which failures repeat is put out, and listed once the run went on without it") {
   auto o = recovery_options(1, {"a", "b"});
   o.from_step = 1;
@@ -408,6 +313,77 @@ TEST_CASE("a node on which failures repeat is put out, and listed once the run w
     run.found(1);
     run.go();
     CHECK(run.start.nodes == Names{"b"});
+  }
+}
+
+TEST_CASE("evidence against a node counts as a failure there, and the run goes on without it") {
+  Run run(recovery_options(1, {"a", "b"}));
+  run.recovery.progressed(5);
+  for (int i = 1; i <= 3; ++i) {
+    CHECK(run.recovery.regroup(100) == Regroup::none);
+    run.recovery.suspect("a", "it held other bits", i);
+  }
+  CHECK(run.recovery.pool()[0].quarantined);
+  CHECK(run.recovery.regroup(100) == Regroup::without_quarantined);
+}
+
+TEST_CASE("a rank that computes wrongly: its node is out, and the run begins from what was verified") {
+  for (const bool has_state : {false, true}) {
+    Run run(recovery_options(2, {"a", "b", "c"}));
+    run.recovery.progressed(25);
+    run.recovery.saved(20);
+    run.recovery.go_back(16, true, "a rank computed wrongly");
+    run.fail(ErrorCode::kDevice, 3, "b");
+    const Decision decision = run.next();
+    REQUIRE(std::holds_alternative<FindCheckpoint>(decision));
+    CHECK(std::get<FindCheckpoint>(decision).at_most == 16);
+    has_state ? run.recovery.checkpoint_found(10) : run.recovery.no_checkpoint(0);
+    run.go();
+    CHECK(run.start.nodes == Names{"a", "c"});
+    CHECK(run.start.step == (has_state ? std::optional<int64_t>(10) : std::nullopt));
+  }
+}
+
+TEST_CASE("of two reasons to go back the earlier state counts, and a later one where none is so early") {
+  for (const bool is_loss_first : {false, true}) {
+    Run run(recovery_options(2, {"a", "b", "c"}));
+    run.recovery.progressed(45);
+    run.recovery.saved(44);
+    if (is_loss_first) run.recovery.go_back(40, false, "the loss rose");
+    run.recovery.go_back(16, false, "a rank computed wrongly");
+    run.recovery.or_back_to(41);
+    if (!is_loss_first) run.recovery.go_back(40, false, "the loss rose");
+    run.fail(ErrorCode::kDevice, 3, "b");
+    for (const int64_t limit : {16, 40, 41}) {
+      CHECK(std::get<FindCheckpoint>(run.next()).at_most == limit);
+      CHECK(!run.recovery.take_not_gone_back());
+      run.recovery.no_checkpoint(0);
+      CHECK(run.recovery.take_not_gone_back() == limit);
+    }
+    CHECK(!std::get<FindCheckpoint>(run.next()).at_most);
+    run.recovery.checkpoint_found(44);
+    run.go();
+    run.recovery.progressed(46);
+    run.fail(ErrorCode::kWorker);
+    CHECK(!std::get<FindCheckpoint>(run.next()).at_most);
+  }
+}
+
+TEST_CASE("a failure of which no device is known to be the cause counts against no node") {
+  for (const bool is_undecided : {false, true}) {
+    auto o = recovery_options(2, {"a", "b", "c"});
+    o.quarantine.failures = 3;
+    Run run(o);
+    for (int i = 1; i <= 4; ++i) {
+      run.recovery.progressed(10 * i);
+      AttemptEnd end = failure(ErrorCode::kHardware, 0, "a");
+      end.is_undecided = is_undecided;
+      run.recovery.attempt_ended(end, run.now_s);
+      run.recovery.no_checkpoint(0);
+      run.go();
+    }
+    CHECK((run.start.nodes == Names{"a", "b"}) == is_undecided);
+    CHECK(run.recovery.restarts() == 4);
   }
 }
 
@@ -448,21 +424,6 @@ TEST_CASE("a node that this run put out is used again where the run fits in no o
       CHECK(run.recovery.take_quarantined().empty());
     }
   }
-}
-
-TEST_CASE("a crash loop that follows its rank to another node is the program's") {
-  auto o = recovery_options(1, {"a", "b", "c"});
-  o.from_step = 1;
-  Run run(o);
-  int attempts = 1;
-  for (; attempts < 10; ++attempts) {
-    run.fail(ErrorCode::kWorker, 1, run.start.nodes[0]);
-    if (run.recovery.over()) break;
-    run.found(1);
-    run.go();
-  }
-  CHECK(attempts == 4);
-  CHECK(run.recovery.take_quarantined().empty());
 }
 
 TEST_CASE("a quarantined node in use is left at a checkpoint, if the others carry the width") {

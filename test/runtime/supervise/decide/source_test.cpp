@@ -52,6 +52,27 @@ TEST_CASE("the newest step wins, and memory at an equal step", "[source]") {
   CHECK(choose_source(question_of({}, 7)).source->tier == Tier::directory);
 }
 
+TEST_CASE("the store is asked where the directory has nothing, by a resume also for what is newer",
+          "[source]") {
+  CHECK(store_newer_than(std::nullopt, false) == -1);
+  CHECK(store_newer_than(std::nullopt, true) == -1);
+  CHECK_FALSE(store_newer_than(40, false));
+  CHECK(store_newer_than(40, true) == 40);
+}
+
+TEST_CASE("a state has its words and its tier", "[source]") {
+  const auto words = [](const BeginFrom& state) { return std::pair(state.text(), state.tier()); };
+  using Words = std::pair<std::string, std::string>;
+  CHECK(words({}) == Words{"step 0: there is no checkpoint", ""});
+  CHECK(words({.step = 40, .folder = "/r/ckpt/step-40"}) == Words{"checkpoint step 40", "directory"});
+  CHECK(words({.step = 40, .folder = "/r/ckpt/step-40", .from_store = true}) ==
+        Words{"checkpoint step 40", "store"});
+  CHECK(words({.step = 7, .folder = "/p/ckpt/step-7", .of_parent = true}) ==
+        Words{"/p/ckpt/step-7", "directory"});
+  CHECK(words({.step = 41, .memory = Source{.tier = Tier::memory, .nodes = {"a", "a"}}}) ==
+        Words{"step 41, from the memory of 1 node", "memory"});
+}
+
 TEST_CASE("second copies of pieces are named, for what is damaged in the first", "[source]") {
   using Others = std::vector<std::pair<int, std::string>>;
   auto question = question_of({node_with("a", 41, 1, {0, 1}, 2), node_with("b", 41, 1, {0}, 2),

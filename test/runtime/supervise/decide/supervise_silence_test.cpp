@@ -17,15 +17,15 @@ namespace {
 
 using Phase = Supervision::Phase;
 
-constexpr int kRanks = 3;
+constexpr int kSilenceRanks = 3;
 
-Supervision::Options options() {
-  return {.ranks = kRanks, .target_step = 100, .heartbeat_s = 1, .step_timeout_s = 30, .start_timeout_s = 10};
+Supervision::Options silence_options() {
+  return {.ranks = kSilenceRanks, .target_step = 100, .heartbeat_s = 1, .step_timeout_s = 30, .start_timeout_s = 10};
 }
 
-Supervision running(const Supervision::Options& given = options()) {
+Supervision running_ranks(const Supervision::Options& given = silence_options()) {
   Supervision s(given, 0);
-  for (int rank = 0; rank < kRanks; ++rank) s.hello(rank, 100 + rank, "host", 0);
+  for (int rank = 0; rank < kSilenceRanks; ++rank) s.hello(rank, 100 + rank, "host", 0);
   REQUIRE(s.phase() == Phase::running);
   return s;
 }
@@ -56,7 +56,7 @@ void wind_to_end(Supervision& s, double now_s) {
 }  // namespace
 
 TEST_CASE("a silent rank is noticed after five heartbeats, and no sooner") {
-  Supervision s = running();
+  Supervision s = running_ranks();
   double now_s = 0;
   while (s.phase() == Phase::running) {
     now_s += 0.1;
@@ -73,23 +73,23 @@ TEST_CASE("a silent rank is noticed after five heartbeats, and no sooner") {
 }
 
 TEST_CASE("when the supervisor itself slept, its ranks' silence proves nothing") {
-  Supervision s = running();
+  Supervision s = running_ranks();
   s.tick(1);
   s.tick(3600);
   CHECK(s.phase() == Phase::running);
   for (double now_s = 3600; now_s < 3604; now_s += 0.5) {
     // Their nodes slept, too, and count the silence from before.
-    for (int rank = 0; rank < kRanks; ++rank) s.heard(rank, now_s, now_s - 1);
+    for (int rank = 0; rank < kSilenceRanks; ++rank) s.heard(rank, now_s, now_s - 1);
     s.tick(now_s);
   }
   CHECK(s.phase() == Phase::running);
 }
 
 TEST_CASE("a rank on which no node reports is not silent: a node or the supervisor did not run") {
-  Supervision::Options o = options();
+  Supervision::Options o = silence_options();
   o.heartbeat_s = 0.1;
   for (const bool gave_up : {false, true}) {
-    Supervision s = running(o);
+    Supervision s = running_ranks(o);
     for (double now_s = 0.1; now_s < 1.8; now_s += 0.1) {
       s.tick(now_s);
       REQUIRE(s.phase() == Phase::running);
@@ -110,7 +110,7 @@ TEST_CASE("a rank on which no node reports is not silent: a node or the supervis
                                      : "rank 1 (pid 101) sent no heartbeat for 1.7 s") == 0);
   }
   // All live: the one that gave up is named, not one whose report is late.
-  Supervision s = running(o);
+  Supervision s = running_ranks(o);
   s.heard(2, 0.9);
   s.lost(1, waited(1), 0.9);
   for (const int rank : {0, 2}) s.heard(rank, 0.91, 0.02);
@@ -121,7 +121,7 @@ TEST_CASE("a rank on which no node reports is not silent: a node or the supervis
 
 TEST_CASE("of several silent ranks the stopped one is named, otherwise the one that is silent for longest") {
   for (const bool is_stopped : {false, true}) {
-    Supervision s = running();
+    Supervision s = running_ranks();
     for (double now_s = 0; now_s < 10; now_s += 0.5) s.tick(now_s);
     for (const auto& [rank, silent_s] : {std::pair{0, 5.5}, {1, 5.2}, {2, 6.0}}) s.heard(rank, 10, silent_s);
     s.stopped(1, is_stopped);
@@ -134,8 +134,8 @@ TEST_CASE("of several silent ranks the stopped one is named, otherwise the one t
 
 TEST_CASE("a rank that has not started keeps the others waiting, whatever they compute") {
   for (const std::vector<int>& absent : {std::vector{2}, {0, 2}}) {
-    Supervision s(options(), 0);
-    for (int rank = 0; rank < kRanks; ++rank)
+    Supervision s(silence_options(), 0);
+    for (int rank = 0; rank < kSilenceRanks; ++rank)
       if (std::find(absent.begin(), absent.end(), rank) == absent.end()) s.hello(rank, 100 + rank, "host", 0);
     s.lost(1, waited(1), 1);
     wind_to_end(s, 1);

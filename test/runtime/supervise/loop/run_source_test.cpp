@@ -37,7 +37,7 @@ struct Search {
   }
 
   test::SupervisedStage stage;
-  RunSource source{stage.plan, stage.directory, real_file_system(), stage.run->log};
+  RunSource source{*stage.run};
   Recovery recovery{{.widths = {{.data = 2, .ranks = 2}}, .nodes = {"a", "b"}}, 0};
 };
 

@@ -47,6 +47,18 @@ TEST_CASE("agents that left a supervisor which stood still come back, and nothin
   }
 }
 
+TEST_CASE("a supervisor that stood still turns no agent away whose hello it has not read") {
+  Stage stage;
+  auto late = stage.peer();
+  stage.fleet->serve();  // the connection is there, its hello is not
+  stage.clock.now_s += 25;
+  stage.fleet->serve();
+  CHECK(late->stream.open());
+  late->send(late->hello_of("a"));
+  CHECK(stage.until([&] { return late->count(Kind::welcome) == 1; }, *late));
+  CHECK(stage.fleet->last_refusal().empty());
+}
+
 TEST_CASE("who does not come back after a pause of the supervisor is lost by it, and no later loss is") {
   Stage stage;
   auto a = stage.agent("a"), b = stage.agent("b");

@@ -43,7 +43,7 @@ TEST_CASE("what all ranks need: the worst rank of each stage, times the ranks of
   plan.stages[0].program = kMib;
   plan.stages[1].stage.activations = 100 * kMib;
   plan.stages[1].workspace = 5 * kMib;
-  const MemoryNeed need = memory_need(job, plan);
+  const MemoryNeed need = memory_need(job.parallelism, job.checkpoint.memory, plan);
   CHECK(need.total == 4 * 166 * kMib);
   uint64_t sum = 0;
   for (const auto& [name, bytes] : need.terms) sum += bytes;
@@ -126,7 +126,8 @@ TEST_CASE("second copies count, and the sentence says what fits without them") {
 TEST_CASE("the terms of a real plan add up to its total") {
   const ParsedJob job = job_of(64, 128);
   REQUIRE(job.ok());
-  const MemoryNeed need = memory_need(job.job, make_plan(job.job, DeviceKind::cpu));
+  const MemoryNeed need =
+      memory_need(job.job.parallelism, job.job.checkpoint.memory, make_plan(job.job, DeviceKind::cpu));
   uint64_t sum = 0;
   for (const auto& [name, bytes] : need.terms) sum += bytes;
   CHECK(sum == need.total);

@@ -16,17 +16,17 @@ TEST_CASE("this machine holds the second copies of the ranks of one other node")
     return nodes;
   };
   const ClusterNode here{"localhost", 4, ""}, other{"192.0.2.7", 4, ""};
-  CHECK(second_ranks_here(job, on({here, other})) == 4);
-  CHECK(second_ranks_here(job, on({{"localhost", 6, ""}, {"192.0.2.7", 2, ""}})) == 2);
-  CHECK(second_ranks_here(job, on({{"192.0.2.7", 6, ""}, {"localhost", 2, ""}})) == 6);
+  CHECK(second_ranks_here(job, job.checkpoint, on({here, other})) == 4);
+  CHECK(second_ranks_here(job, job.checkpoint, on({{"localhost", 6, ""}, {"192.0.2.7", 2, ""}})) == 2);
+  CHECK(second_ranks_here(job, job.checkpoint, on({{"192.0.2.7", 6, ""}, {"localhost", 2, ""}})) == 6);
   // Nodes that get no rank, or a supervisor that is on none of the nodes.
-  CHECK(second_ranks_here(job, on({{"192.0.2.7", 4, ""}, {"192.0.2.8", 4, ""}, here})) == 0);
-  CHECK(second_ranks_here(job, on({other, {"192.0.2.8", 4, ""}})) == 0);
-  CHECK(second_ranks_here(job, on({{"localhost", 8, ""}})) == 0);
+  CHECK(second_ranks_here(job, job.checkpoint, on({{"192.0.2.7", 4, ""}, {"192.0.2.8", 4, ""}, here})) == 0);
+  CHECK(second_ranks_here(job, job.checkpoint, on({other, {"192.0.2.8", 4, ""}})) == 0);
+  CHECK(second_ranks_here(job, job.checkpoint, on({{"localhost", 8, ""}})) == 0);
   // A narrower width is placed later.
-  CHECK(second_ranks_here(job, on({{"localhost", 2, ""}, {"192.0.2.7", 2, ""}})) == 0);
+  CHECK(second_ranks_here(job, job.checkpoint, on({{"localhost", 2, ""}, {"192.0.2.7", 2, ""}})) == 0);
   job.checkpoint.partner = PartnerCopies::off;
-  CHECK(second_ranks_here(job, on({here, other})) == 0);
+  CHECK(second_ranks_here(job, job.checkpoint, on({here, other})) == 0);
   job.checkpoint = {.memory = MemoryCopies::off};
-  CHECK(second_ranks_here(job, on({here, other})) == 0);
+  CHECK(second_ranks_here(job, job.checkpoint, on({here, other})) == 0);
 }

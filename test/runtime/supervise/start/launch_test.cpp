@@ -419,6 +419,9 @@ TEST_CASE("the same bits are only promised between equal numerics") {
   CHECK(describe_change(before, now, false).find("the same bits") == std::string::npos);
   CHECK(describe_numerics("cpu v4", "cpu v4") == "cpu v4, as in the checkpoint");
   CHECK(describe_numerics("cpu v4", "cuda sm_90") == "from here on the bits differ: cpu v4 → cuda sm_90");
+  // A run of a program whose kernels had other bits.
+  CHECK(describe_numerics("cpu v4 oneDNN 2.6.3", "cpu v4 kernels 2 oneDNN 2.6.3") ==
+        "from here on the bits differ: cpu v4 oneDNN 2.6.3 → cpu v4 kernels 2 oneDNN 2.6.3");
   CHECK(describe_numerics("", "cpu v4").ends_with("from here on the bits may differ"));
 }
 

@@ -1,0 +1,32 @@
+// `parallelism: "auto"`: the mesh of a job, chosen before anything else is decided about it.
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "cmd/commands.h"
+#include "runtime/plan/choice_costs.h"
+#include "runtime/plan/mesh_choice.h"
+
+namespace trainctl::cmd {
+
+/// What the choice needs of the command.
+struct MeshChoosing {
+  std::function<DeviceModel(const JobSpec&)> device_of;
+  std::function<int(const JobSpec&, const DeviceModel&)> ranks_on_node;
+  std::optional<MeshChoice> settled = {};  ///< of a run that exists: it is kept, without a search
+};
+
+/// The job itself where its mesh is given. Otherwise `arguments` gets the chosen settings, and the result is the
+/// job with them; stderr says which. nullopt: the job then has mistakes, which are printed. Error(kPlan): no mesh
+/// fits; Error(kUsage): the number of ranks, or the device, is not known.
+std::optional<ParsedJob> with_chosen_mesh(ParsedJob parsed, JobArguments& arguments,
+                                          const MeshChoosing& choosing, const Context& context);
+
+/// For how many ranks `cores` are enough: each has one, or as many as parallelism.threads_per_rank gives it. At
+/// least 1.
+int ranks_on_cores(const ParsedJob& parsed, int cores);
+
+/// For commands that need the mesh and cannot choose it: Error(kUsage) where it is not given.
+void require_mesh(MeshFrom mesh, const std::string& command);
+
+}  // namespace trainctl::cmd

@@ -1,0 +1,57 @@
+// The rows of published tables as jobs of ours, and the software that they were measured with.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/json.h"
+
+namespace trainctl::bench {
+
+/// The software of a measurement, by what was published of its kernels.
+enum class Stack {
+  own,           ///< as the program's own kernels
+  flash2,        ///< FlashAttention-2; a compiler or a library fuses elementwise ops
+  eager_flash2,  ///< PyTorch without a compiler, of Llama
+  eager_flash1,  ///< of MPT, with attention of 2023
+  unfused,       ///< attention that stores its scores: Megatron-LM of 2021 and 2022
+  unfused_again  ///< and makes them again in the backward pass ("selective")
+};
+
+/// The product library of a measurement on a Hopper GPU.
+enum class Products {
+  today,
+  cuda11,  ///< cuBLAS 11.11, of PyTorch 2.0
+  cuda12   ///< cuBLAS 12.0 and 12.1, of PyTorch 2.1
+};
+
+/// A measured row as a job of ours.
+struct Row {
+  std::string table, label;
+  std::string group;   ///< "dense H100"
+  std::string device;  ///< of plan --device
+  std::string model;   ///< JSON
+  int64_t seq_len = 0;
+  std::vector<std::string> settings;
+  double tokens_per_s = 0;  ///< of a GPU, measured
+  Stack stack = Stack::own;
+  Products products = Products::today;
+  bool whole_again = false;   ///< recomputation repeats a layer's last product, too; ours does not
+  bool hides_tensor = false;  ///< most of the exchanges of tensor ranks run beside products
+};
+
+Json load(const std::string& path);
+/// "", or `fallback`, where the row does not have it.
+std::string text(const Json& row, const char* key);
+double number(const Json& row, const char* key, double fallback = 0);
+
+/// FOLDER has the published tables as JSON, a file each, with "rows".
+std::vector<Row> published_rows(const std::string& folder);
+/// The bubble rates of the zero-bubble paper (its table 5), of the schedules that are ours: those models on
+/// A100, with the shapes of its table 4.
+std::vector<std::pair<Row, double>> published_bubbles(const std::string& folder);
+/// Prints which rows contradict physics or themselves.
+void print_claims(const std::string& folder);
+
+}  // namespace trainctl::bench

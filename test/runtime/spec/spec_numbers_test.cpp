@@ -1,0 +1,76 @@
+// Goal: f16 and its loss scale are refused where they cannot be computed, each with one sentence; a job that
+// does not have them keeps its text. Method: a table of overrides of a valid job, with the exact diagnostics.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "runtime/spec/pages/pages.h"
+#include "runtime/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+constexpr const char* kNumbersJob = R"({
+  "version": 1,
+  "model": {"preset": "llama-tiny"},
+  "data": {"train": [{"path": "a.idx"}]},
+  "device": "cpu",
+  "schedule": {"total_steps": 100, "lr": 3e-3}
+})";
+
+ParsedJob parsed_with(const std::vector<std::string>& overrides) {
+  return parse_job({.text = kNumbersJob, .file = "job.json", .overrides = overrides});
+}
+
+struct NumbersCase {
+  std::vector<std::string> overrides, expected;
+};
+
+}  // namespace
+
+TEST_CASE("f16 and its loss scale are checked with everything that they depend on", "[spec]") {
+  const std::string half = "precision.compute=f16",
+                    initial = "precision.loss_scale.initial=", least = "precision.loss_scale.minimum=";
+  for (const NumbersCase& one : std::vector<NumbersCase>{
+           {{half}, {}},
+           {{"precision.compute=fp4"}, {"E0203 `precision.compute` cannot be \"fp4\""}},
+           {{"precision.compute=fp16", initial + "1024", least + "1024",
+             "precision.loss_scale.growth_interval=0"},
+            {}},
+           {{half, "device=auto"}, {"E0323 f16 is computed by ranks on CPUs alone"}},
+           {{half, "device=gpu"}, {"E0323 f16 is computed by ranks on CPUs alone"}},
+           {{half, "precision.fp8.recipe=tensor"},
+            {"E0324 FP8 values times their scales leave the range of f16"}},
+           {{half, initial + "1000"}, {"E0325 precision.loss_scale.initial = 1000 is no power of two"}},
+           {{half, least + "3"}, {"E0325 precision.loss_scale.minimum = 3 is no power of two"}},
+           {{half, least + "131072"}, {"E0325 the loss scale begins at 65536, below its floor of 131072"}},
+           {{half, initial + "0"}, {"E0202 `precision.loss_scale.initial` = 0 is out of range"}},
+           {{half, initial + "8589934592"},
+            {"E0202 `precision.loss_scale.initial` = 8589934592 is out of range"}},
+           {{initial + "1024"}, {"W0245 `precision.loss_scale.initial` has no effect here"}},
+           {{"precision.compute=bf16", "precision.loss_scale.growth_interval=9"},
+            {"W0245 `precision.loss_scale.growth_interval` has no effect here"}}}) {
+    INFO(fmt::format("{}", fmt::join(one.overrides, "  ")));
+    std::vector<std::string> found;
+    for (const Diagnostic& d : parsed_with(one.overrides).diagnostics) {
+      found.push_back(d.code + " " + d.message);
+      CHECK(!d.help.empty());
+      CHECK(!explain(d.code, nullptr).empty());
+    }
+    CHECK(found == one.expected);
+  }
+}
+
+TEST_CASE("a resolved job has a loss scale only where it was given", "[spec]") {
+  const std::string plain = parsed_with({}).resolved_json;
+  CHECK(plain.find("loss_scale") == std::string::npos);
+  const ParsedJob half = parsed_with({"precision.compute=fp16", "precision.loss_scale.initial=1024"});
+  CHECK(half.job.compute == DType::f16);
+  CHECK(half.job.loss_scale.initial == 1024);
+  CHECK(half.resolved_json.find("growth_interval") == std::string::npos);
+  const ParsedJob again = parse_job({.text = half.resolved_json, .file = "job.json"});
+  CHECK(again.diagnostics.empty());
+  CHECK(again.job.loss_scale.initial == 1024);
+  CHECK(again.resolved_json == half.resolved_json);
+}

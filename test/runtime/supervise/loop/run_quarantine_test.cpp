@@ -1,0 +1,96 @@
+// Goal: a run leaves out the nodes on the list, and takes them back while it runs: after their time, or
+// when a
+//       person lifts them; a list that cannot be read costs nothing but the look.
+// Method: a list in a temporary folder, a hand-wound clock, a supervisor's parts without nodes or ranks.
+#include "runtime/supervise/loop/run_quarantine.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "runtime/supervise/loop/supervisor.h"
+#include "runtime/supervise/slurm/cluster_name.h"
+#include "test/runtime/supervise/loop/supervised_stage.h"
+
+using namespace trainctl;
+
+namespace {
+
+struct QuarantineStage : test::SupervisedStage {
+  QuarantineStage() {
+    ::setenv("TRAINCTL_QUARANTINE", path.c_str(), 1);
+    recovery.emplace(recovery_options(plan), clock.monotonic_s());
+    for (const char* name : {"a", "b"}) recovery->node_ready(name, 1, clock.monotonic_s());
+  }
+  ~QuarantineStage() { ::unsetenv("TRAINCTL_QUARANTINE"); }
+  void change(const std::function<void(QuarantineList&)>& how) {
+    QuarantineFile(real_file_system(), clock, path, this_cluster()).update(how);
+  }
+  /// The list has put the node out for a day, by another run.
+  void put_out(const std::string& node) {
+    change([&](QuarantineList& list) {
+      list.add(node, -1, {.run = "other", .cause = "it crashed", .unix_s = clock.unix_s()}, {.failures = 1},
+               clock.unix_s());
+    });
+  }
+  bool is_out(const std::string& name) const {
+    for (const PoolNode& node : recovery->pool())
+      if (node.name == name) return node.quarantined;
+    return false;
+  }
+  /// Looks until the node is back, or ten looks have found it out.
+  bool comes_back(RunQuarantine& quarantine, const std::string& node) {
+    for (int look = 0; look < 10 && is_out(node); ++look) {
+      clock.sleep_s(6);
+      quarantine.turn();  // begins to read
+      test::eventually([&] { return quarantine.turn(), quarantine.is_idle(); });
+    }
+    return !is_out(node);
+  }
+
+  const std::string path = folder / "quarantine.json";
+  std::optional<Recovery> recovery;
+};
+
+}  // namespace
+
+TEST_CASE("a node that a person lifts is used again while the run goes on", "[run_quarantine]") {
+  QuarantineStage stage;
+  stage.put_out("a");
+  stage.put_out("b");
+  RunQuarantine quarantine(*stage.run, *stage.recovery);
+  quarantine.begin();
+  CHECK(stage.is_out("a"));
+  CHECK(stage.printed("a is left out: in quarantine for another ") == 1);
+  CHECK_FALSE(stage.comes_back(quarantine, "a"));
+  stage.change([&](QuarantineList& list) { list.lift("a", "eva", stage.clock.unix_s()); });
+  CHECK(stage.comes_back(quarantine, "a"));
+  CHECK(stage.is_out("b"));
+  stage.run->log.await_files();
+  REQUIRE(stage.events("quarantine_over").size() == 1);
+  CHECK(stage.events("quarantine_over")[0].at("node") == "a");
+  CHECK(stage.printed("a is out of quarantine: it may be used again") == 1);
+}
+
+TEST_CASE("a node is used again after its time, also if the list cannot be read", "[run_quarantine]") {
+  const bool is_damaged = GENERATE(false, true);
+  QuarantineStage stage;
+  stage.put_out("b");
+  RunQuarantine quarantine(*stage.run, *stage.recovery);
+  quarantine.begin();
+  if (is_damaged) real_file_system().replace_text(stage.path, "half a li");
+  stage.clock.sleep_s(86000);
+  CHECK_FALSE(stage.comes_back(quarantine, "b"));
+  stage.clock.sleep_s(400);
+  CHECK(stage.comes_back(quarantine, "b"));
+}
+
+TEST_CASE("a run without nodes in quarantine does not look at the list", "[run_quarantine]") {
+  QuarantineStage stage;
+  RunQuarantine quarantine(*stage.run, *stage.recovery);
+  quarantine.begin();
+  stage.put_out("a");  // by another run, meanwhile: it is this one's all the same
+  stage.clock.sleep_s(100);
+  quarantine.turn();
+  CHECK(quarantine.is_idle());
+  CHECK_FALSE(stage.is_out("a"));
+}
