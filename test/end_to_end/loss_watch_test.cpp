@@ -133,7 +133,7 @@ TEST_CASE("a spike is an event, a line of the status, a mark of the report, and 
   CHECK(losses_of(watched.run("w")) == losses_of(watched.run("off")));
 }
 
-TEST_CASE("the samples of a spike are never trained and all others once, on every mesh", "[loss]") {
+TEST_CASE("the samples of a spike are never trained and all others once, on every mesh", "[rollback]") {
   const Watched watched({40, 41});
   int n = 0;
   for (const Words& mesh : std::vector<Words>{{},
@@ -184,7 +184,7 @@ TEST_CASE("steps behind a rollback are computed again with what was decided", "[
   CHECK_THAT(o.out, Contains("identical, bit for bit: steps 36 to 40"));
 }
 
-TEST_CASE("kill -9 in the middle of going back, and a second spike meanwhile, change no bit", "[loss]") {
+TEST_CASE("kill -9 in the middle of going back, and a second spike meanwhile, change no bit", "[rollback]") {
   const Watched watched({40, 43});
   for (const bool everything : {false, true})
     for (int delay_ms : {0, 60, 300}) {
