@@ -26,9 +26,10 @@ namespace {
 
 int pidfd_open(pid_t pid) { return int(::syscall(SYS_pidfd_open, pid, 0)); }
 
-std::string read_proc(pid_t pid, const char* name) {
+/// nullopt: it cannot be opened.
+std::optional<std::string> try_read_proc(pid_t pid, const char* name) {
   const int fd = ::open(fmt::format("/proc/{}/{}", pid, name).c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return "";
+  if (fd < 0) return std::nullopt;
   std::string text;
   char buffer[8192];
   for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, size_t(n));
@@ -36,11 +37,38 @@ std::string read_proc(pid_t pid, const char* name) {
   return text;
 }
 
+std::string read_proc(pid_t pid, const char* name) { return try_read_proc(pid, name).value_or(""); }
+
+/// Whether it is a process that will have an environment again: no zombie, none that exits, no thread of the
+/// kernel.
+bool lives_on(pid_t pid) {
+  constexpr unsigned kExiting = 0x4, kOfKernel = 0x200000;  // PF_EXITING, PF_KTHREAD
+  const std::string stat = read_proc(pid, "stat");
+  const size_t at = stat.rfind(')');
+  char state = 'Z';
+  unsigned flags = 0;
+  return at != std::string::npos &&
+         std::sscanf(stat.c_str() + at + 1, " %c %*d %*d %*d %*d %*d %u", &state, &flags) == 2 &&
+         state != 'Z' && state != 'X' && !(flags & (kExiting | kOfKernel));
+}
+
 bool has_mark(pid_t pid, const std::string& mark) {
-  // /proc/N/environ: NUL-terminated NAME=value; empty for a zombie.
-  std::string text(1, '\0');
-  text += read_proc(pid, "environ");
-  return text.find(mark) != std::string::npos;
+  // For a moment a process that execve replaces has neither words nor an environment. Who looks for what is to
+  // be killed must not miss it.
+  constexpr int kMostTries = 50, kEmptyTries = 3;
+  constexpr useconds_t kMomentUs = 1000;
+  for (int tries = 0, empty = 0; tries < kMostTries && empty < kEmptyTries; ++tries) {
+    // NUL-terminated NAME=value.
+    const std::optional<std::string> text = try_read_proc(pid, "environ");
+    if (!text) return false;
+    if (!text->empty()) return (std::string(1, '\0') + *text).find(mark) != std::string::npos;
+    if (!lives_on(pid)) return false;
+    if (read_proc(pid, "cmdline").empty())
+      ::usleep(kMomentUs);
+    else
+      ++empty;
+  }
+  return false;
 }
 
 std::string mark_of(const std::string& name, const std::string& value) {

@@ -299,7 +299,6 @@ TEST_CASE("only marked processes are signalled, stopped ones too") {
   const std::string mark = "launch-test-" + std::to_string(::getpid());
   ChildProcess marked({"/bin/sleep", "600"}, {{"TRAINCTL_TEST_MARK", mark}}),
       other({"/bin/sleep", "600"}, {{"TRAINCTL_TEST_MARK", mark + "x"}});
-  // posix_spawn returns once the child has been replaced, so its environment is there to be read.
   CHECK(processes_marked("TRAINCTL_TEST_MARK", mark) == std::vector<pid_t>{marked.pid()});
   CHECK_FALSE(process_stopped(marked.pid()));
   ::kill(marked.pid(), SIGSTOP);
@@ -316,6 +315,14 @@ TEST_CASE("only marked processes are signalled, stopped ones too") {
   CHECK_FALSE(process_start_ticks(marked.pid()));
   CHECK(find_program("sh") != "");
   CHECK(find_program("no-such-program-at-all") == "");
+}
+
+TEST_CASE("a marked process that is just being replaced is found, too") {
+  const std::string mark = "launch-test-" + std::to_string(::getpid());
+  // A shell that replaces itself again and again.
+  const std::string again = "exec /bin/sh -c \"$0\" \"$0\"";
+  ChildProcess child({"/bin/sh", "-c", again, again}, {{"TRAINCTL_TEST_MARK", mark}});
+  for (int look = 0; look < 3000; ++look) REQUIRE(process_marked(child.pid(), "TRAINCTL_TEST_MARK", mark));
 }
 
 // ---- the command line, and what changes on a resume
