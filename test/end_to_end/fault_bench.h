@@ -73,10 +73,10 @@ struct FaultBench {
     held.ranks = await_stopped_rank(*held.child, held.run, 4, 0);
     return held;
   }
-  /// Asks the run to stop by these signals; it goes on when its supervisor has heard it.
+  /// Asks the run to stop by these signals; it goes on when its ranks have heard it.
   void stop(const Held& held, const std::vector<int>& signals) const {
     for (const int number : signals) held.child->signal(number);
-    REQUIRE(eventually(60, [&] { return !events_of(held.run, "stop_requested").empty(); }));
+    await_stop_heard(*held.child, held.run, 4, 0);
     held.go_on();
   }
 

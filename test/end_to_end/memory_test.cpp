@@ -29,12 +29,13 @@ constexpr int64_t kStep = 9;
 
 struct MemoryBench {
   TemporaryFolder dir;
-  std::string whole;  // the undisturbed run, with a checkpoint of each step
+  std::string whole;  // the undisturbed run, with a checkpoint of kStep
 
   MemoryBench() {
     write_file(dir.path() + "/job.json", tiny_spec("tiny"));
+    // So few saves that none is given up where publishing is slower than training.
     const Outcome o = run_trainctl(dir.path(), {"launch", "job.json", "-s", "name=whole", "-s",
-                                                "checkpoint.every_steps=1", "-s", "checkpoint.keep_last=30"});
+                                                "checkpoint.every_steps=3", "-s", "checkpoint.keep_last=30"});
     INFO(o.err);
     REQUIRE(o.status == 0);
     whole = run_of(dir.path(), "whole");
@@ -258,7 +259,7 @@ TEST_CASE("what ranks kept is resumed on another mesh, and that run is killed an
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
   CHECK(child->wait(60).status == 10);
   const std::vector<std::string> mesh = {"-s", "parallelism.data=1", "-s", "parallelism.pipeline=2"};
-  std::vector<std::string> words = {trainctl_path(), "resume", run, "-s", "schedule.total_steps=2000"};
+  std::vector<std::string> words = {trainctl_path(), "resume", run, "-s", "schedule.total_steps=100000"};
   words.insert(words.end(), mesh.begin(), mesh.end());
   Child second(words, bench.dir.path());
   REQUIRE(eventually(60, [&] { return line_count(run + "/metrics.jsonl") >= 14; }));
@@ -291,8 +292,8 @@ TEST_CASE("what ranks kept stays on another mesh until there is something newer"
   const std::string run = run_of(bench.dir.path(), "kept");
   REQUIRE(::kill(rank_pids(run, 4)[1], SIGKILL) == 0);
   CHECK(child->wait(60).status == 10);
-  Child second({trainctl_path(), "resume", run, "-s", "parallelism.data=1", "-s", "parallelism.pipeline=2", "-s",
-                "checkpoint.memory_every_steps=1000", "-s", "schedule.total_steps=2000"},
+  Child second({trainctl_path(), "resume", run, "-s", "parallelism.data=1", "-s", "parallelism.pipeline=2",
+                "-s", "checkpoint.memory_every_steps=100000", "-s", "schedule.total_steps=100000"},
                bench.dir.path());
   REQUIRE(eventually(60, [&] { return line_count(run + "/metrics.jsonl") >= 20; }));
   REQUIRE(::kill(rank_pids(run, 2)[1], SIGKILL) == 0);
@@ -310,8 +311,9 @@ TEST_CASE("after an orderly stop nothing is left in memory", "[memory]") {
   MemoryBench bench;
   auto child = bench.start("stop", kNoCheckpoint);
   const std::string run = run_of(bench.dir.path(), "stop");
-  REQUIRE(::kill(rank_pids(run, 4)[1], SIGCONT) == 0);
   child->signal(SIGTERM);
+  await_stop_heard(*child, run, 4, 1);
+  REQUIRE(::kill(rank_pids(run, 4)[1], SIGCONT) == 0);
   const Outcome o = child->wait(60);
   INFO(o.err);
   CHECK(o.status == 75);

@@ -135,6 +135,19 @@ std::vector<pid_t> await_stopped_rank(Child& child, const std::string& run, int 
   return pids;
 }
 
+void await_stop_heard(Child& child, const std::string& run, int ranks, int stopped) {
+  const auto has_heard = [&](int rank) {
+    const std::string log = read_file(run + "/logs/rank-" + std::to_string(rank) + ".log");
+    return rank == stopped || log.find(": asked to save and stop\n") != std::string::npos;
+  };
+  REQUIRE(eventually(60, [&] {
+    int heard = 0;
+    for (int rank = 0; rank < ranks; ++rank) heard += has_heard(rank);
+    return heard == ranks || !child.running();
+  }));
+  REQUIRE(child.running());
+}
+
 bool rank_alive(pid_t pid) {
   const std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
   const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");

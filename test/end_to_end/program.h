@@ -46,5 +46,8 @@ std::string stop_variable(const std::vector<StopInStep>& of_epochs);
 /// Waits until rank `rank` of `ranks` has stopped itself in that epoch. Returns the processes of all ranks.
 std::vector<pid_t> await_stopped_rank(Child& child, const std::string& run, int ranks, int rank,
                                       int epoch = 1);
+/// Waits until each of `ranks` ranks but `stopped` has heard that the run is to save and stop. Ranks leave
+/// together, after the step in which one of them has heard it: with `stopped` going on again, after this one.
+void await_stop_heard(Child& child, const std::string& run, int ranks, int stopped);
 
 }  // namespace trainctl::test

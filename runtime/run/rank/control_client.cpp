@@ -185,7 +185,9 @@ class SocketControl final : public Control {
   void take(const protocol::Down& message) {
     if (message.kind == protocol::Down::stop) {
       stop_until_s_ = std::min(stop_until_s_.load(), real_clock().monotonic_s() + message.left_s);
-      stop_level_ = std::max(stop_level_.load(), message.level);
+      if (message.level <= stop_level_.load()) return;  // it may come again
+      stop_level_ = message.level;
+      fmt::print(stderr, "rank {}: asked to save and stop\n", rank_);
       return;
     }
     const std::lock_guard lock(answer_mutex_);
