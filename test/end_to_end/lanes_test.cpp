@@ -38,18 +38,15 @@ struct Runs {
     REQUIRE(o.status == 0);
     return run_of(dir.path(), name);
   }
-  /// Starts a run at eight ranks and kills one of them after a few steps.
+  /// Starts a run at eight ranks and kills them when one has stopped itself after a few steps.
   std::string cut_off(const std::string& name) const {
     std::vector<std::string> words = {trainctl_path(), "launch", "job.json",          "-s",
                                       "name=" + name,  "-s",     "parallelism.data=8"};
     words.insert(words.end(), mesh.begin(), mesh.end());
-    Child child(words, dir.path(), {});
-    std::string run;
-    REQUIRE(eventually(60, [&] {
-      run = run_of(dir.path(), name);
-      return !run.empty() && line_count(run + "/metrics.jsonl") >= 6;
-    }));
-    for (const pid_t pid : rank_pids(run, 8)) ::kill(pid, SIGKILL);
+    Child child(words, dir.path(), {stop_variable({{.rank = 3, .step = 7}})});
+    REQUIRE(eventually(60, [&] { return !run_of(dir.path(), name).empty() || !child.running(); }));
+    const std::string run = run_of(dir.path(), name);
+    for (const pid_t pid : await_stopped_rank(child, run, 8, 3)) ::kill(pid, SIGKILL);
     CHECK(child.wait(60).status != 0);
     return run;
   }

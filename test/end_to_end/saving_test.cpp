@@ -78,8 +78,10 @@ TEST_CASE("without flock a run still has one supervisor, and a dead one gives wa
   Refusing fs(refuse_all(ENOSYS));
   std::vector<std::string> words = launch_saving();
   words.insert(words.begin(), trainctl_path());
-  Child child(words, fs.dir.path(), fs.environment);
-  REQUIRE(eventually(60, [&] { return !child.running() || line_count(fs.run_folder() + "/metrics.jsonl") >= 2; }));
+  std::vector<std::string> environment = fs.environment;
+  environment.push_back(stop_variable({{.rank = 0, .step = 3}}));
+  Child child(words, fs.dir.path(), environment);
+  const pid_t rank = await_stopped_rank(child, fs.run_folder(), 2, 0)[0];
   const pid_t pid = child.pid();
   child.signal(SIGSTOP);
   const Outcome second = fs.run({"resume", "r"});
@@ -104,6 +106,7 @@ TEST_CASE("without flock a run still has one supervisor, and a dead one gives wa
   std::filesystem::remove(link);
   std::filesystem::create_symlink(dead, link);
 
+  REQUIRE(::kill(rank, SIGCONT) == 0);  // the agent of the dead supervisor waits for another one
   const Outcome resumed = fs.run({"resume", "r"});
   INFO(resumed.err);
   CHECK(resumed.status == 0);
@@ -132,7 +135,7 @@ TEST_CASE("a disk too small for the checkpoints is found before anything starts"
 
 namespace {
 
-/// A run whose disk is full from its start on, in its attempts at the last save.
+/// A run whose disk is full from step 5 on, in its attempts at the last save.
 struct FullDisk {
   Refusing fs{""};
   std::optional<Child> child;
@@ -142,9 +145,12 @@ struct FullDisk {
     std::vector<std::string> words =
         launch_saving({"-s", "checkpoint.every_steps=0", "-s", "checkpoint.dir=" + dir + "/ckpt"});
     words.insert(words.begin(), trainctl_path());
-    child.emplace(words, fs.dir.path(), fs.environment);
-    REQUIRE(eventually(60, [&] { return !child->running() || std::filesystem::exists(fs.run_folder() + "/run.json"); }));
+    std::vector<std::string> environment = fs.environment;
+    environment.push_back(stop_variable({{.rank = 1, .step = 5}}));
+    child.emplace(words, fs.dir.path(), environment);
+    const pid_t rank = await_stopped_rank(*child, fs.run_folder(), 2, 1)[1];
     write_file(dir + "/full", "");
+    REQUIRE(::kill(rank, SIGCONT) == 0);
     REQUIRE(eventually(60, [&] { return read_file(fs.run_folder() + "/events.jsonl").find("save_retry") != std::string::npos; }));
   }
 };

@@ -119,7 +119,7 @@ TEST_CASE("a second interrupt and SIGQUIT end a run whose checkpoint is still be
 TEST_CASE("a lost rank is healed though a checkpoint is still being published; it is not published later",
           "[stopping]") {
   HangingRun run({"-s", "schedule.total_steps=100000", "-s", "fault_tolerance.max_restarts=1", "-s",
-                  "checkpoint.keep_last=500"});
+                  "checkpoint.keep_last=100000"});  // of saves of many steps
   run.await_hang();
   REQUIRE(::kill(rank_pids(run.run(), 4).at(1), SIGKILL) == 0);
   REQUIRE(

@@ -27,7 +27,8 @@ namespace {
 
 /// A run of many short steps, in the background.
 struct Running {
-  explicit Running(const TemporaryFolder& d, const std::vector<std::string>& more = {})
+  explicit Running(const TemporaryFolder& d, const std::vector<std::string>& more = {},
+                   const std::vector<std::string>& environment = {})
       : dir(d), path(d / "runs/traced") {
     write_file(dir / "job.json", tiny_spec("traced"));
     std::vector<std::string> words = {trainctl_path(),
@@ -40,7 +41,7 @@ struct Running {
                                       "-s",
                                       "checkpoint.every_steps=0"};
     words.insert(words.end(), more.begin(), more.end());
-    child = std::make_unique<Child>(words, dir.path());
+    child = std::make_unique<Child>(words, dir.path(), environment);
     REQUIRE(eventually(60, [&] { return !child->running() || line_count(path + "/metrics.jsonl") >= 5; }));
     REQUIRE(child->running());
   }
@@ -48,6 +49,10 @@ struct Running {
     child->signal(SIGQUIT);
     eventually(120, [&] { return !child->running(); });
   }
+  /// Rank 0 stops, and all wait for it, so that no trace is complete before the test has acted.
+  void hold() const { signal_rank_0(SIGSTOP); }
+  void go_on() const { signal_rank_0(SIGCONT); }
+  void signal_rank_0(int number) const { REQUIRE(::kill(rank_pids(path, 1).at(0), number) == 0); }
   Outcome trace(std::vector<std::string> words, double seconds = 60) const {
     words.insert(words.begin(), {"trace", "traced"});
     return run_trainctl(dir.path(), words, seconds);
@@ -278,6 +283,7 @@ TEST_CASE("what cannot be traced is refused with a sentence", "[trace]") {
     CHECK_THAT(refusal({"--out", "runs"}), Contains("is a folder"));
     CHECK_THAT(refusal({"--steps", "0"}), Contains("--steps"));
     CHECK(run.is_clean());
+    run.hold();
     const auto first = run.trace_in_background({"--steps", "1000", "--out", "t.json"});
     CHECK_THAT(refusal({"--steps", "1"}), Contains("is being traced by another command"));
     // Ctrl-C: nothing is left, and the run goes on.
@@ -288,6 +294,7 @@ TEST_CASE("what cannot be traced is refused with a sentence", "[trace]") {
     CHECK(run.is_clean());
     CHECK_FALSE(std::filesystem::exists(dir / "t.json"));
     // The ranks still record for the one that gave up: the next takes its place.
+    run.go_on();
     const Outcome next = run.trace({"--steps", "2", "--json"});
     INFO(next.err);
     CHECK(next.status == 0);
@@ -295,9 +302,11 @@ TEST_CASE("what cannot be traced is refused with a sentence", "[trace]") {
               Json::parse(next.out).at("first_step").get<int64_t>() ==
           1);
     // Not within its time.
+    run.hold();
     const Outcome late = run.trace({"--steps", "1000", "--timeout", "1"});
     CHECK(late.status == 9);
     CHECK_THAT(late.err, Contains("wait longer with --timeout SECONDS"));
+    run.go_on();
   }
   const Outcome ended = run_trainctl(dir.path(), {"trace", "traced"});
   CHECK(ended.status == 2);
@@ -309,8 +318,11 @@ TEST_CASE("a run that ends while it is traced gives what was recorded", "[trace]
   const TemporaryFolder dir;
   {
     // More steps than are left, and more spans than a rank has room for.
-    Running run(dir, {"--max-steps", "400"});
-    const Outcome o = run.trace({"--steps", "1000", "--out", "t.json", "--json"}, 120);
+    Running run(dir, {"--max-steps", "400"}, {stop_variable({{.rank = 0, .step = 10}})});
+    await_stopped_rank(*run.child, run.path, 4, 0);
+    const auto command = run.trace_in_background({"--steps", "1000", "--out", "t.json", "--json"});
+    run.go_on();
+    const Outcome o = command->wait(120);
     INFO(o.err);
     REQUIRE(o.status == 0);
     CHECK_THAT(o.err, Contains("ends with step 400: at most") && Contains("the run ended with step 400: "));
@@ -328,7 +340,8 @@ TEST_CASE("a run that ends while it is traced gives what was recorded", "[trace]
   }
   {
     std::filesystem::remove_all(dir / "runs");
-    Running run(dir);
+    // With steps so long that a thousand of them take longer than the stop.
+    Running run(dir, {"-s", "batch.global_sequences=128"});
     const auto command = run.trace_in_background({"--steps", "1000", "--out", "stopped.json"});
     REQUIRE(run_trainctl(dir.path(), {"stop", "traced"}, 60).status == 0);
     const Outcome o = command->wait(120);
@@ -345,6 +358,7 @@ TEST_CASE("a run that ends while it is traced gives what was recorded", "[trace]
 TEST_CASE("a rank that dies while it is traced, and the attempt behind it", "[trace]") {
   const TemporaryFolder dir;
   Running run(dir, {"-s", "fault_tolerance.max_restarts=2", "-s", "checkpoint.memory=on"});
+  run.hold();
   const auto command = run.trace_in_background({"--steps", "1000", "--out", "t.json"});
   const std::vector<pid_t> pids = rank_pids(run.path, 4);
   REQUIRE(pids.size() == 4);
@@ -367,6 +381,7 @@ TEST_CASE("a rank that dies while it is traced, and the attempt behind it", "[tr
 TEST_CASE("a supervisor that dies while it is traced", "[trace]") {
   const TemporaryFolder dir;
   Running run(dir, {"-s", "fault_tolerance.grace_seconds=2"});
+  run.hold();
   const auto command = run.trace_in_background({"--steps", "1000"});
   run.child->signal(SIGKILL);
   const Outcome o = command->wait(120);
