@@ -27,7 +27,8 @@ namespace {
 std::string fetched(const std::string& url, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"curl", "-s", "-w", "\n%{http_code}", "-o", "-", url};
   words.insert(words.end(), more.begin(), more.end());
-  return Child(words, "/").wait(120).out;
+  const TemporaryFolder folder;  // for what it says
+  return Child(words, folder.path()).wait(120).out;
 }
 
 /// What the time of a run was spent on adds up to that of the test's own clock, but for what lies before its

@@ -11,11 +11,13 @@
 namespace trainctl::test {
 namespace {
 
-/// Sixty steps of four hundred.
+/// Sixty steps of four hundred. With so few saves none is given up where publishing is slower than training.
 std::vector<std::string> launch_words(const std::string& id, const std::vector<std::string>& more) {
-  std::vector<std::string> words = {
-      "launch",      "job.json", "-s", "observability.run_id=" + id, "-s", "schedule.total_steps=400",
-      "--max-steps", "60"};
+  std::vector<std::string> words = {"launch",      "job.json",
+                                    "-s",          "observability.run_id=" + id,
+                                    "-s",          "schedule.total_steps=400",
+                                    "-s",          "checkpoint.every_steps=10",
+                                    "--max-steps", "60"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -25,11 +27,11 @@ std::vector<std::string> launch_words(const std::string& id, const std::vector<s
 std::string run_with_failure(const TemporaryFolder& dir, const std::string& id) {
   std::vector<std::string> words = launch_words(id, {"-s", "fault_tolerance.max_restarts=2"});
   words.insert(words.begin(), trainctl_path());
-  // Two steps behind a checkpoint, which are lost.
-  Child child(words, dir.path(), {stop_variable({{.rank = 2, .step = 7}})});
+  // Seven steps behind a checkpoint, which are lost.
+  Child child(words, dir.path(), {stop_variable({{.rank = 2, .step = 18}})});
   const std::string run = dir.path() + "/runs/" + id;
   const std::vector<pid_t> pids = await_stopped_rank(child, run, 4, 2);
-  REQUIRE(eventually(60, [&] { return std::filesystem::exists(run + "/ckpt/step-00000004"); }));
+  REQUIRE(eventually(60, [&] { return std::filesystem::exists(run + "/ckpt/step-00000010"); }));
   REQUIRE(::kill(pids[2], SIGKILL) == 0);
   const Outcome o = child.wait(120);
   INFO(o.err);

@@ -9,7 +9,7 @@
 
 namespace trainctl::test {
 
-/// Launches job.json of `dir` as run `id` for sixty steps of four hundred; a rank is killed behind step 5,
+/// Launches job.json of `dir` as run `id` for sixty steps of four hundred; a rank is killed in step 18,
 /// and the run restarts from its newest checkpoint. Returns the run's folder.
 std::string run_with_failure(const TemporaryFolder& dir, const std::string& id);
 

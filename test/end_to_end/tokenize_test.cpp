@@ -114,7 +114,7 @@ TEST_CASE("a tokenize that is interrupted says how it goes on", "[tokenize]") {
   }));
   child.signal(SIGINT);
   const Outcome end = child.wait(60);
-  if (end.status == 0) return;  // it was done before
+  if (is_tokenized(folder / "t")) return;  // it was done before
   CHECK(end.status == 128 + SIGINT);
   CHECK_THAT(end.err, Catch::Contains(
                           "stopped; what is done is kept in t.partial: the same command goes on from there"));
