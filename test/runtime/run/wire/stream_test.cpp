@@ -35,6 +35,9 @@ struct Pair {
   explicit Pair(size_t most_bytes = 512u << 20) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+    constexpr int kBufferBytes = 200'000;  // of the socket, whatever the system gives
+    for (const int end : ends)
+      REQUIRE(::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof kBufferBytes) == 0);
     a = std::make_unique<Stream>(ends[0], most_bytes);
     b = std::make_unique<Stream>(ends[1]);
     a->greeted();

@@ -186,8 +186,7 @@ TEST_CASE("at its end a run keeps in memory what a resume reads from there", "[r
     const auto agent = stage.agent("a");
     REQUIRE(stage.until([&] { return stage.state_of("a") == PoolNode::ready; }));
     stage.fleet->end();
-    agent->read();
-    REQUIRE(agent->last(wire::Kind::end));
+    REQUIRE(test::eventually([&] { return agent->read(), agent->last(wire::Kind::end) != nullptr; }));
     CHECK(agent->last(wire::Kind::end)->number == (keeps ? 1 : 0));
     CHECK(status.staged_step == (keeps ? 7 : -1));
     CHECK(status.partner_step == (keeps ? 7 : -1));
@@ -205,7 +204,10 @@ TEST_CASE("on one machine an agent that cannot be started is an error", "[run_fl
 
 TEST_CASE("a supervisor finds the ranks or the agents of the one before, or nothing", "[run_fleet]") {
   const auto attach = [](std::optional<uint64_t> epoch, RunFleet::Left expected, int64_t kills) {
-    SupervisedStage stage(plan_to_attach(), true);
+    SupervisePlan plan = plan_to_attach();
+    // So long agents are waited for: all of it where no ranks are left.
+    plan.job.job.fault_tolerance.node_silence_seconds = expected == RunFleet::Left::ranks ? 300 : 5;
+    SupervisedStage stage(plan, true);
     Recovery recovery(recovery_options(stage.plan), real_clock().monotonic_s());
     RunFleet fleet(*stage.run, recovery);
     LeftAgents agents(stage.directory, epoch);

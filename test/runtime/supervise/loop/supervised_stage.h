@@ -34,8 +34,9 @@ struct SupervisedStage {
     real_file_system().make_directories(directory.checkpoints(plan.job.job.checkpoint));
     run.emplace(plan, directory, real_file_system(), real ? real_clock() : clock, console);
   }
-  /// The recorded events of that kind, in order.
-  std::vector<Json> events(const std::string& kind) const {
+  /// The recorded events of that kind, in order. A thread of its own writes them.
+  std::vector<Json> events(const std::string& kind) {
+    run->log.await_files();
     std::vector<Json> list;
     for (const std::string& line : lines_of(real_file_system(), directory.events()))
       if (Json event = Json::parse(line); event.at("kind") == kind) list.push_back(event);
