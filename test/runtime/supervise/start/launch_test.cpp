@@ -322,7 +322,7 @@ TEST_CASE("a marked process that is just being replaced is found, too") {
   // A shell that replaces itself again and again.
   const std::string again = "exec /bin/sh -c \"$0\" \"$0\"";
   ChildProcess child({"/bin/sh", "-c", again, again}, {{"TRAINCTL_TEST_MARK", mark}});
-  for (int look = 0; look < 3000; ++look) REQUIRE(process_marked(child.pid(), "TRAINCTL_TEST_MARK", mark));
+  for (int look = 0; look < 20000; ++look) REQUIRE(process_marked(child.pid(), "TRAINCTL_TEST_MARK", mark));
 }
 
 // ---- the command line, and what changes on a resume
