@@ -8,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
+#include "parallel/wait_observer.h"
 #include "runtime/base/error.h"
 
 namespace trainctl::test {
@@ -45,5 +46,29 @@ inline void on_rank_threads(int size, double deadline_s, const std::function<voi
     }
   if (lost_peer) std::rethrow_exception(lost_peer);
 }
+
+/// Gives a wait of its thread a deadline once all that can come has come: when only those are missing that
+/// never come. Of transports that look at the deadline while they wait: not of rank threads themselves.
+class DeadlineOfTheAbsent final : public parallel::WaitObserver {
+ public:
+  DeadlineOfTheAbsent(parallel::Communicator& comm, double seconds,
+                      std::function<bool(int world_rank)> is_absent)
+      : comm_(comm), seconds_(seconds), is_absent_(std::move(is_absent)) {}
+  void blocked(const std::string&, const char*) noexcept override {}
+  void begin_missing() noexcept override { is_another_missing_ = false; }
+  void missing(int world_rank) noexcept override {
+    is_another_missing_ = is_another_missing_ || !is_absent_(world_rank);
+  }
+  void end_missing() noexcept override {
+    if (!is_another_missing_) comm_.set_deadline(seconds_);
+  }
+  void resumed() noexcept override {}
+
+ private:
+  parallel::Communicator& comm_;
+  const double seconds_;
+  const std::function<bool(int)> is_absent_;
+  bool is_another_missing_ = false;
+};
 
 }  // namespace trainctl::test

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 
 #include "parallel/staging_pool.h"
-#include "parallel/wait_observer.h"
 #include "test/parallel/mpi/transport_checks.h"
 #include "test/parallel/rank_threads.h"
 
@@ -83,25 +82,6 @@ TEST_CASE("exchanges move while nobody waits or polls") {
   });
 }
 
-/// Ends a wait of its rank by the deadline once all that can come has come: when rank 2 alone is missing.
-class DeadlineOfTheLast final : public parallel::WaitObserver {
- public:
-  explicit DeadlineOfTheLast(Communicator& comm) : comm_(comm) {}
-  void blocked(const std::string&, const char*) noexcept override {}
-  void begin_missing() noexcept override { is_another_missing_ = false; }
-  void missing(int world_rank) noexcept override {
-    is_another_missing_ = is_another_missing_ || world_rank != 2;
-  }
-  void end_missing() noexcept override {
-    if (!is_another_missing_) comm_.set_deadline(0.05);
-  }
-  void resumed() noexcept override {}
-
- private:
-  Communicator& comm_;
-  bool is_another_missing_ = false;
-};
-
 TEST_CASE("a peer that does not come to a staged exchange is named with the operation") {
   std::string messages[2];
   on_staged_ranks(3, kLongS, kPieceBytes, [&](Communicator& comm) {
@@ -112,7 +92,7 @@ TEST_CASE("a peer that does not come to a staged exchange is named with the oper
     // Rank 1 sends what rank 0 receives; rank 2 does neither.
     std::vector<Transfer> transfers{{comm.rank() == 0 ? Transfer::receive : Transfer::send, 1 - comm.rank(), data.data(), 5000, 0},
                                     {Transfer::receive, 2, received.data(), 5000, 0}};
-    DeadlineOfTheLast deadline(comm);
+    DeadlineOfTheAbsent deadline(comm, 0.05, [](int rank) { return rank == 2; });
     const parallel::ObserveWaits observe(deadline);
     try {
       Ticket ticket = comm.rank() == 0 ? comm.exchange(transfers, stream.get()) : comm.exchange(transfers);
