@@ -11,7 +11,7 @@
 
 namespace trainctl::test {
 
-inline ThreadRunOptions on_nccl(const std::string& dir, int64_t steps, double deadline_s = 60) {
+inline ThreadRunOptions on_nccl(const std::string& dir, int64_t steps, double deadline_s = 600) {
   ThreadRunOptions options;
   options.dir = dir;
   options.max_steps = steps;
