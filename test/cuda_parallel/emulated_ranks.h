@@ -46,14 +46,14 @@ struct DeviceWait final : parallel::WaitObserver {
   void device_resumed() noexcept override { is_over = true; }
 };
 inline void wait_until(const std::atomic<bool>& flag) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(10);
   for (parallel::BackOff back_off; !flag; back_off.pause())
     require(std::chrono::steady_clock::now() < limit, "waited in vain");
 }
 
 /// Until no communicator is alive; what aborts them are threads of their own.
 inline void wait_for_aborts() {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(10);
   for (parallel::BackOff back_off; emulated_gpu::living_nccl_communicators() > 0; back_off.pause())
     require(std::chrono::steady_clock::now() < limit, "{} communicators were not aborted",
             emulated_gpu::living_nccl_communicators());

@@ -169,22 +169,22 @@ class Hosts {
 
  private:
   void until(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
     while (!condition()) {
       std::vector<pollfd> fds;
       for (const auto& socket : sockets_) fds.push_back({socket->fd(), POLLIN, 0});
       ::poll(fds.data(), fds.size(), 1000);
       for (size_t host = 0; host < fds.size(); ++host) {
         if (!fds[host].revents) continue;
-        auto message = sockets_[host]->receive(60);
+        auto message = sockets_[host]->receive(600);
         if (!message) FAIL("host " << host << " is gone: " << processes_[host]->read_output() << log_);
         for (; message; message = sockets_[host]->next()) take(host, *message);
       }
       if (std::chrono::steady_clock::now() > deadline) {
         std::string outputs;
         for (const auto& process : processes_) outputs += process->read_output();
-        FAIL("not within 3 min; ready " << ready_.size() << ", exited " << statuses_.size() << ", log "
-                                        << log_ << outputs);
+        FAIL("not within 10 min; ready " << ready_.size() << ", exited " << statuses_.size() << ", log "
+                                         << log_ << outputs);
       }
     }
   }
