@@ -121,6 +121,25 @@ std::vector<std::string> lines_of(FileSystem& fs, const std::string& path) {
   return lines;
 }
 
+std::optional<std::string> last_line_that(FileSystem& fs, const std::string& path,
+                                          const std::function<bool(const std::string&)>& is_it) {
+  if (!fs.exists(path)) return std::nullopt;
+  const std::unique_ptr<File> file = fs.open_read(path);
+  std::string text;       // what was read, up to the newest line that was not looked at
+  bool is_whole = false;  // its last line ends; what is behind the last newline is torn
+  for (uint64_t at = file->size(); at > 0;) {
+    std::string block(std::min(at, kReadBytes), 0);
+    at -= block.size();
+    file->read_at(at, std::as_writable_bytes(std::span(block)));
+    text.insert(0, block);
+    for (size_t end; (end = text.rfind('\n')) != std::string::npos; text.resize(end)) {
+      if (std::string line = text.substr(end + 1); is_whole && is_it(line)) return line;
+      is_whole = true;
+    }
+  }
+  return is_whole && is_it(text) ? std::optional(text) : std::nullopt;
+}
+
 int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64_t step,
                           const std::string& side_path) {
   std::string kept, moved;

@@ -14,7 +14,7 @@ namespace {
 /// The newest step up to `step` behind which all replicas agreed.
 std::optional<int64_t> newest_agreed(const std::vector<std::string>& steps, int64_t step) {
   for (auto line = steps.rbegin(); line != steps.rend(); ++line)
-    if (const StepLine of = step_view(*line); of.replayed && of.step <= step) return of.step;
+    if (const auto agreed = agreed_step(*line); agreed && *agreed <= step) return agreed;
   return std::nullopt;
 }
 
@@ -110,10 +110,14 @@ std::string not_verified_text(const BackToVerified& back) {
       back.at_most, back.doubt);
 }
 
-int64_t way_back(const std::vector<std::string>& events, const std::vector<std::string>& steps) {
+std::optional<int64_t> agreed_step(const std::string& line) {
+  const StepLine of = step_view(line);
+  return of.replayed ? std::optional(of.step) : std::nullopt;
+}
+
+int64_t way_back(const std::vector<std::string>& events, std::optional<int64_t> agreed) {
   const DoubtHistory history = history_of(events);
-  return larger(newest_agreed(steps, INT64_MAX), history.newest_chosen(INT64_MAX))
-      .value_or(history.attempt_began);
+  return larger(agreed, history.newest_chosen(INT64_MAX)).value_or(history.attempt_began);
 }
 
 bool is_undecided(const std::vector<std::string>& events) { return history_of(events).is_undecided; }

@@ -29,8 +29,13 @@ std::optional<BackToVerified> back_to_verified(const std::vector<std::string>& e
 /// What is said where no state so early is left: one sentence.
 std::string not_verified_text(const BackToVerified& back);
 
-/// To which step the attempt that began last would go back at a doubt behind its newest step.
-int64_t way_back(const std::vector<std::string>& events, const std::vector<std::string>& steps);
+/// The step of a line of metrics.jsonl behind which all replicas agreed; nullopt: they did not, or none was
+/// compared.
+std::optional<int64_t> agreed_step(const std::string& line);
+
+/// To which step the attempt that began last would go back at a doubt behind its newest step. agreed: that of
+/// the last line which has one.
+int64_t way_back(const std::vector<std::string>& events, std::optional<int64_t> agreed);
 
 /// Whether ranks of the attempt that began last differed, and which of them is wrong is not decided: its
 /// failure says nothing of the node whose rank failed first.

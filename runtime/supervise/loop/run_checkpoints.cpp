@@ -68,7 +68,9 @@ RunCheckpoints::RunCheckpoints(const SupervisePlan& plan, const RunDirectory& ru
 /// Before the thread goes on: it may remove at once what is older.
 void RunCheckpoints::keep_way_back(std::vector<std::string> events) {
   if (plan_.job.job.observability.replay_every_steps == 0) return;
-  thread_.keep_upto(way_back(events, lines_of(fs_, run_.metrics())));
+  const auto line = last_line_that(fs_, run_.metrics(),
+                                   [](const std::string& one) { return agreed_step(one).has_value(); });
+  thread_.keep_upto(way_back(events, line ? agreed_step(*line) : std::nullopt));
 }
 
 void RunCheckpoints::begin(uint64_t epoch, int64_t step) {
