@@ -163,7 +163,8 @@ void declare_alert_limits(DeclareSection& alerts) {
 
 void declare_alerts(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection alerts(table, sections, "observability.alerts",
-                        "Who hears of what happens in a run: once for each cause, also over restarts.",
+                        "Who hears of what happens in a run: once for each cause, also over restarts; of a "
+                        "limit again once it was kept for an hour.",
                         Change::free);
   alerts
       .string("webhook",

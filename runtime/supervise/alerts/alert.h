@@ -11,7 +11,8 @@ namespace trainctl {
 
 struct Alert {
   AlertCause cause = AlertCause::failure;
-  std::string key;   ///< of two alerts with one key only the first is sent, also after a restart
+  /// While its cause lasts, an alert with this key is sent once, also after a restart.
+  std::string key;
   std::string text;  ///< one sentence
   std::string run_id, directory, host;
   int64_t step = 0;  ///< the newest; 0: none is known

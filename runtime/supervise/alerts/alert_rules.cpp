@@ -25,6 +25,10 @@ std::string kind_of_failure(const std::string& cause) {
   return plain;
 }
 
+std::string key_of(AlertCause cause, const std::string& key) {
+  return fmt::format("{} {}", word_of(cause), key);
+}
+
 }  // namespace
 
 std::string Alert::sentence() const {
@@ -38,7 +42,7 @@ AlertRules::AlertRules(const AlertsSpec& spec, Run run, std::set<std::string> se
 std::optional<Alert> AlertRules::make(AlertCause cause, const std::string& key, std::string text,
                                       double now_s) {
   if (!spec_.exist() || !spec_.has(cause)) return std::nullopt;
-  const std::string whole = fmt::format("{} {}", word_of(cause), key);
+  const std::string whole = key_of(cause, key);
   if (!sent_.insert(whole).second) return std::nullopt;
   return Alert{.cause = cause,
                .key = whole,
@@ -49,6 +53,20 @@ std::optional<Alert> AlertRules::make(AlertCause cause, const std::string& key, 
                .step = step_,
                .unix_s = now_s,
                .look = "trainctl diagnose " + run_.name};
+}
+
+/// Call it whenever it is known whether the limit is passed.
+std::optional<Alert> AlertRules::limit(AlertCause cause, const std::string& key, bool is_passed,
+                                       std::string text, double now_s) {
+  const std::string whole = key_of(cause, key);
+  // Of one that an earlier supervisor sent it is not known since when it is kept.
+  double& passed_s = passed_s_.try_emplace(whole, now_s).first->second;
+  if (is_passed) {
+    passed_s = now_s;
+    return make(cause, key, std::move(text), now_s);
+  }
+  if (now_s - passed_s >= kKeptS) sent_.erase(whole);
+  return std::nullopt;
 }
 
 std::optional<Alert> AlertRules::event(EventKind kind, const std::string& json, double now_s) {
@@ -122,20 +140,19 @@ std::vector<Alert> AlertRules::step(const StepLine& line, double now_s) {
     counted_.emplace_back(now_s, line.step_s);
     forget_old_steps(now_s);
   }
-  if (spec_.loss_above > 0 && line.loss > spec_.loss_above)
-    add(make(AlertCause::loss, "above",
-             fmt::format("the loss is {:.4g}, above {:g}", line.loss, spec_.loss_above), now_s));
+  if (spec_.loss_above > 0 && !std::isnan(line.loss))
+    add(limit(AlertCause::loss, "above", line.loss > spec_.loss_above,
+              fmt::format("the loss is {:.4g}, above {:g}", line.loss, spec_.loss_above), now_s));
   if (spec_.tokens_per_s_below <= 0 || !std::isfinite(line.unix_s)) return alerts;
   recent_.emplace_back(line.unix_s, line.tokens);
   if (recent_.size() <= kRateSteps) return alerts;
   const double seconds = line.unix_s - recent_.front().first;
   const double rate = double(line.tokens - recent_.front().second) / std::max(1e-9, seconds);
   recent_.pop_front();
-  if (rate < spec_.tokens_per_s_below)
-    add(make(AlertCause::rate, "below",
-             fmt::format("over {} steps the run trained {:.4g} tokens/s, less than {:g}", kRateSteps, rate,
-                         spec_.tokens_per_s_below),
-             now_s));
+  add(limit(AlertCause::rate, "below", rate < spec_.tokens_per_s_below,
+            fmt::format("over {} steps the run trained {:.4g} tokens/s, less than {:g}", kRateSteps, rate,
+                        spec_.tokens_per_s_below),
+            now_s));
   return alerts;
 }
 
@@ -152,11 +169,10 @@ std::optional<Alert> AlertRules::too_little_goodput(double now_s) {
   double seconds = 0;
   for (const auto& [ended_s, took_s] : counted_) seconds += took_s;
   const double percent = 100 * std::min(1.0, seconds / (now_s - began_s));
-  if (percent >= spec_.goodput_below_percent) return std::nullopt;
-  return make(AlertCause::goodput, "below",
-              fmt::format("{:.1f} % of the last {} went into steps that count, less than {:g} %", percent,
-                          short_duration(now_s - began_s), spec_.goodput_below_percent),
-              now_s);
+  return limit(AlertCause::goodput, "below", percent < spec_.goodput_below_percent,
+               fmt::format("{:.1f} % of the last {} went into steps that count, less than {:g} %", percent,
+                           short_duration(now_s - began_s), spec_.goodput_below_percent),
+               now_s);
 }
 
 std::vector<Alert> AlertRules::tick(bool trains, double now_s) {
@@ -174,9 +190,8 @@ std::vector<Alert> AlertRules::tick(bool trains, double now_s) {
 }
 
 std::optional<Alert> AlertRules::disk(double free, const std::string& path, double now_s) {
-  if (free * 100 >= spec_.disk_free_percent) return std::nullopt;
-  return make(AlertCause::disk, path, fmt::format("{:.1f} % of the disk of {} is free", free * 100, path),
-              now_s);
+  return limit(AlertCause::disk, path, free * 100 < spec_.disk_free_percent,
+               fmt::format("{:.1f} % of the disk of {} is free", free * 100, path), now_s);
 }
 
 std::set<std::string> sent_keys(const std::vector<std::string>& events) {

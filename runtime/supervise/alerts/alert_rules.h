@@ -1,7 +1,9 @@
 // AlertRules decides of what people hear: from events, steps, the time and the disk of a run to alerts. Each
-// cause once: the keys of those that were sent before a restart are given. Pure; one thread.
+// cause once: the keys of those that were sent before a restart are given. A limit that is passed alerts once
+// while it lasts, and again once it was kept for an hour. Pure; one thread.
 #pragma once
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -34,15 +36,20 @@ class AlertRules {
   /// Steps over which the rate is taken. Goodput is taken over this time, and over as many steps at least.
   static constexpr size_t kRateSteps = 20, kGoodputSteps = 10;
   static constexpr double kGoodputS = 3600;
+  /// A limit that was not passed for so long is kept again. A value near its limit passes it now and then.
+  static constexpr double kKeptS = 3600;
 
  private:
   void forget_old_steps(double now_s);
   std::optional<Alert> too_little_goodput(double now_s);
   std::optional<Alert> make(AlertCause cause, const std::string& key, std::string text, double now_s);
+  std::optional<Alert> limit(AlertCause cause, const std::string& key, bool is_passed, std::string text,
+                             double now_s);
 
   const AlertsSpec spec_;
   const Run run_;
   std::set<std::string> sent_;
+  std::map<std::string, double> passed_s_;  ///< by key: when a limit was passed last
   int64_t step_ = 0;
   bool failed_ = false;                            ///< the last attempt
   std::optional<double> moved_s_;                  ///< when a step last ended, or an attempt began

@@ -1,5 +1,5 @@
-// Goal: each cause of an alert is found, once, also by a supervisor that comes after another, and only
-// where it is asked for. Method: the rules alone, with events, steps and times by hand; the keys that one
+// Goal: each cause of an alert is found, once while it lasts, also by a supervisor that comes after another,
+// and only where it is asked for. Method: the rules alone, with events, steps and times by hand; the keys that one
 // gives are what the next gets.
 #include <catch2/catch.hpp>
 
@@ -192,6 +192,81 @@ TEST_CASE("little goodput alerts once an hour is known, and steps that are train
   CHECK(alerts_of(60, 59, false, 50).empty());
   CHECK(alerts_of(60, 59, true, 50).size() == 1);
   CHECK(alerts_of(5400, 5300, false, 90).empty());  // of long steps more than an hour is taken
+}
+
+TEST_CASE("goodput below its limit alerts once while it lasts, and again once it was kept for an hour",
+          "[alerts]") {
+  AlertsSpec spec = spec_of();
+  spec.silence_seconds = 1e6;
+  spec.goodput_below_percent = 50;
+  int64_t step = 0;
+  double now_s = 0;
+  /// A step a minute, of which it took so many seconds: the minutes, from 1, of `minutes` that alert.
+  const auto alerts_of = [&](AlertRules& rules, int minutes, const std::vector<double>& seconds) {
+    std::vector<int> alerts;
+    for (int i = 1; i <= minutes; ++i) {
+      StepLine line = step_line(++step);
+      line.step_s = seconds[size_t(i) % seconds.size()];
+      rules.step(line, now_s += 60);
+      for (const Alert& alert : rules.tick(true, now_s)) {
+        CHECK(alert.key == "goodput below");
+        alerts.push_back(i);
+      }
+    }
+    return alerts;
+  };
+  AlertRules rules = rules_of(spec);
+  CHECK(alerts_of(rules, 300, {20}).size() == 1);
+  CHECK(alerts_of(rules, 31, {59}).empty());
+  CHECK(alerts_of(rules, 200, {1}).empty());  // it was kept for less than an hour
+  CHECK(alerts_of(rules, 200, {59}).empty());
+  const std::vector<int> again = alerts_of(rules, 200, {1});
+  REQUIRE(again.size() == 1);
+  CHECK(again[0] > 1);
+  // A goodput that passes its limit with each second step, or nearly so, is one cause.
+  CHECK(alerts_of(rules, 200, {59}).empty());
+  CHECK(alerts_of(rules, 600, {2, 58.5, 40, 19}).size() == 1);
+  // To the next supervisor it is not news, and then it is.
+  AlertRules next = rules_of(spec, {"goodput below"});
+  CHECK(alerts_of(next, 200, {20}).empty());
+  CHECK(alerts_of(next, 200, {59}).empty());
+  CHECK(alerts_of(next, 200, {20}).size() == 1);
+}
+
+TEST_CASE("loss, rate and disk beyond a limit alert again once it was kept for an hour", "[alerts]") {
+  AlertsSpec spec = spec_of();
+  spec.loss_above = 5;
+  AlertRules rules = rules_of(spec);
+  CHECK(rules.step(step_line(1, 6, 1), 1).size() == 1);
+  CHECK(rules.step(step_line(2, 4, 2), 3600).empty());
+  CHECK(rules.step(step_line(3, 6, 3), 3600.5).empty());
+  CHECK(rules.step(step_line(4, NAN, 4), 9000).empty());
+  CHECK(rules.step(step_line(5, 6, 5), 9001).empty());
+  CHECK(rules.step(step_line(6, 4, 6), 12602).empty());
+  CHECK(rules.step(step_line(7, 6, 7), 12603).size() == 1);
+  CHECK(rules.disk(0.04, "/runs", 1));
+  CHECK(!rules.disk(0.06, "/runs", 3600));
+  CHECK(!rules.disk(0.04, "/runs", 3601));
+  CHECK(!rules.disk(0.06, "/runs", 7201));
+  CHECK(rules.disk(0.04, "/runs", 7202));
+  spec.loss_above = 0;
+  spec.tokens_per_s_below = 500;  // a step has 1000 tokens
+  AlertRules slow = rules_of(spec);
+  int64_t step = 0;
+  double now_s = 0;
+  const auto rate_alerts = [&](int steps, double seconds) {
+    size_t alerts = 0;
+    for (int i = 0; i < steps; ++i) {
+      now_s += seconds;
+      alerts += slow.step(step_line(++step, 2, now_s), now_s).size();
+    }
+    return alerts;
+  };
+  CHECK(rate_alerts(100, 3) == 1);
+  CHECK(rate_alerts(3000, 1) == 0);
+  CHECK(rate_alerts(100, 3) == 0);  // less than an hour between
+  CHECK(rate_alerts(3700, 1) == 0);
+  CHECK(rate_alerts(100, 3) == 1);
 }
 
 TEST_CASE("a checkpoint that is damaged or suspect alerts once", "[alerts]") {
