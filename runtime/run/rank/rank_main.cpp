@@ -21,15 +21,16 @@
 #include "parallel/communicator.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/base/units.h"
-#include "runtime/run/wire/environment.h"
 #include "runtime/machine/binding.h"
 #include "runtime/machine/bundle.h"
-#include "runtime/run/rank/control_client.h"
+#include "runtime/machine/rank_device.h"
 #include "runtime/run/pieces/held_pieces.h"
+#include "runtime/run/rank/control_client.h"
+#include "runtime/run/rank/flipping_device.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/record/run_directory.h"
+#include "runtime/run/wire/environment.h"
 #include "runtime/train/control/rank_activity.h"
-#include "runtime/machine/rank_device.h"
 #include "runtime/train/trainer.h"
 
 namespace trainctl {
@@ -225,7 +226,9 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   host->set_deadline(job.job.fault_tolerance.start_skew_seconds);   // until all are ready for the first step
   RankActivity activity(*control, RunPhase::starting);
   const DeviceKind device = device_kind(job.job);
-  const auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
+  auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
+  const auto flip = FlipAt::parse(variable(kFlipAtVariable), attempt.epoch);
+  if (flip && flip->rank == rank) backend = make_flipping_device(std::move(backend), *flip);
   activity.enter(RunPhase::joining);
   const auto world = make_device_world(job.job, device, std::move(host), *backend);
   RankOptions options = options_of(directory, *identity, attempt, job, text, rank, fs);

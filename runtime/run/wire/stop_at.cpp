@@ -8,33 +8,41 @@
 
 namespace trainctl {
 
-std::optional<StopAt> StopAt::parse(const std::string& text, uint64_t epoch) {
-  std::string_view rest = text;
-  for (; epoch > 1 && !rest.empty(); --epoch) {
-    const size_t end = std::min(rest.find(';'), rest.size());
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+std::optional<HookText> HookText::of(std::string_view text, uint64_t epoch) {
+  for (; epoch > 1 && !text.empty(); --epoch) {
+    const size_t end = std::min(text.find(';'), text.size());
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
-  rest = rest.substr(0, rest.find(';'));
-  if (rest.empty()) return std::nullopt;
-  const auto next = [&rest] {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    const std::string_view part = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  text = text.substr(0, text.find(';'));
+  if (text.empty()) return std::nullopt;
+  const auto next = [&text] {
+    const size_t end = std::min(text.find(':'), text.size());
+    const std::string_view part = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
     return part;
   };
-  const auto is_number = [](std::string_view part, auto& value) {
+  const auto number = [](std::string_view part) -> std::optional<int64_t> {
+    int64_t value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    return error == std::errc() && end == part.data() + part.size();
+    return error == std::errc() && end == part.data() + part.size() ? std::optional(value) : std::nullopt;
   };
-  StopAt when;
-  const bool has_rank = is_number(next(), when.rank);
-  const auto phase = run_phase_of(next());
+  HookText parts;
+  parts.rank = number(next());
+  parts.phase = next();
   const std::string_view step = next();
-  if (!has_rank || !phase || (!step.empty() && !is_number(step, when.step)))
+  parts.step = step.empty() ? -1 : number(step);
+  parts.rest = text;
+  return parts;
+}
+
+std::optional<StopAt> StopAt::parse(const std::string& text, uint64_t epoch) {
+  const auto parts = HookText::of(text, epoch);
+  if (!parts) return std::nullopt;
+  const auto phase = run_phase_of(parts->phase);
+  if (!parts->rank || !phase || !parts->step)
     throw Error(ErrorCode::kUsage, fmt::format("{}={} is not RANK:PHASE[:STEP[:WAIT]]", kStopAtVariable, text));
-  when.phase = *phase;
-  when.wait = rest;
-  return when;
+  return StopAt{
+      .rank = int(*parts->rank), .phase = *phase, .step = *parts->step, .wait = std::string(parts->rest)};
 }
 
 bool StopAt::matches(const Activity& a) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/activity.h"
 
@@ -28,6 +29,13 @@ struct StopAt {
   /// What `text` says of that epoch; nullopt: nothing. Error(kUsage) if that does not have the form above.
   static std::optional<StopAt> parse(const std::string& text, uint64_t epoch);
   bool matches(const Activity& activity) const;
+};
+
+/// The parts of what the variable of such a hook says of an epoch: RANK:PHASE[:STEP[:REST]].
+struct HookText {
+  std::optional<int64_t> rank, step;  ///< nullopt: no number; step -1: none is given
+  std::string_view phase, rest;       ///< of the text
+  static std::optional<HookText> of(std::string_view text, uint64_t epoch);  ///< nullopt: it says nothing
 };
 
 }  // namespace trainctl

@@ -1,0 +1,208 @@
+// Goal: a rank that computes wrongly, or whose memory loses a bit, is found and named while the run goes on; the
+// run goes back to a state of which nothing is doubted, and ends with the bits of an undisturbed one. What was
+// wrong only in a check changes nothing.
+// Method: whole runs of replicas; a rank flips a bit at a known step (TRAINCTL_FLIP_AT). Nodes are agents of
+// this machine that a script starts in place of a remote shell: one of them has a broken device.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "runtime/base/error.h"
+#include "test/end_to_end/fault_bench.h"
+#include "test/support/fake_nodes.h"
+
+using namespace trainctl::test;
+using Catch::Matchers::Contains;
+using trainctl::Json;
+
+namespace {
+
+/// Three replicas, a checkpoint every 2 steps, of which one is kept, and a check every 4.
+std::vector<std::string> replica_words(const std::string& name, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"launch", "job.json"};
+  for (const char* field : {"parallelism.data=3", "parallelism.pipeline=1", "checkpoint.every_steps=2",
+                            "checkpoint.keep_last=1", "observability.replay_every_steps=4"})
+    words.insert(words.end(), {"-s", field});
+  for (const std::string& field : more) words.insert(words.end(), {"-s", field});
+  words.insert(words.end(), {"-s", "name=" + name});
+  return words;
+}
+
+std::string flip_variable(const std::string& text) { return "TRAINCTL_FLIP_AT=" + text; }
+
+/// From which step each attempt began.
+std::vector<int64_t> begun_from(const std::string& run) {
+  std::vector<int64_t> steps;
+  for (const Json& start : events_of(run, "start")) steps.push_back(start["from_step"].get<int64_t>());
+  return steps;
+}
+
+/// The steps behind which all replicas agreed, and how many there were.
+using Agreed = std::vector<std::pair<int64_t, int>>;
+Agreed agreed_steps(const std::string& run) {
+  Agreed agreed;
+  std::istringstream lines(read_file(run + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);)
+    if (const Json step = Json::parse(line); step.contains("replayed"))
+      agreed.emplace_back(step["step"].get<int64_t>(), step["replayed"].get<int>());
+  return agreed;
+}
+
+void check_like_whole(const FaultBench& bench, const std::string& run) {
+  CHECK(losses_of(run) == losses_of(bench.whole));
+  const Outcome diff = run_trainctl(bench.dir.path(), {"inspect-ckpt", run, "--diff", bench.whole});
+  INFO(diff.out << diff.err);
+  CHECK(diff.status == 0);
+}
+
+/// The same for the first epochs of a run.
+std::string in_each_epoch(const std::string& text) {
+  std::string all = text;
+  for (int epoch = 2; epoch <= 5; ++epoch) all += ";" + text;
+  return flip_variable(all);
+}
+
+/// What gives an agent a /dev/shm of its own, as a machine has; "" if that is impossible here.
+std::string own_memory(const FaultBench& bench) {
+  for (const char* how : {"unshare --mount", "unshare --map-root-user --mount"}) {
+    const std::string words = fmt::format("{} sh -c 'mount -t tmpfs none /dev/shm'", how);
+    if (Child({"sh", "-c", words}, bench.dir.path()).wait(120).status == 0) return how;
+  }
+  return "";
+}
+
+/// In place of a remote shell: starts the agents of all nodes here, that of `broken` with this variable.
+std::string write_shell(const FaultBench& bench, const std::string& broken, const std::string& variable) {
+  const std::string path = bench.dir / "shell", own = own_memory(bench);
+  skip_program_if(own.empty() ? "no agent gets a /dev/shm of its own: unshare and mount fail" : "");
+  write_file(path, fmt::format("#!/bin/sh\n[ \"$1\" = {} ] && export '{}'\nshift\n"
+                               "exec {} sh -c \"mount -t tmpfs none /dev/shm && $*\"\n",
+                               broken, variable, own));
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+/// Its products are wrong from step 5 on: the check behind step 4 agrees, that behind step 8 does not.
+const std::string kWrongFrom5 = in_each_epoch("1::5:products");
+
+void check_found_behind_8(const std::string& run, const std::string& answer) {
+  const std::vector<Json> differ = events_of(run, "replay_differs");
+  REQUIRE(differ.size() == 1);
+  CHECK(differ[0]["step"] == 8);
+  CHECK(differ[0]["answer"] == answer);
+  CHECK(differ[0]["ranks"] == Json{1});
+}
+
+}  // namespace
+
+TEST_CASE("a rank that computes wrongly is named, its node put out, and what it trained is trained again",
+          "[wrong_node]") {
+  const FaultBench bench;
+  // Each is this machine.
+  const std::vector<std::string> nodes = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
+  const std::string shell = write_shell(bench, nodes[1], kWrongFrom5);
+  struct Row {
+    int replicas;
+    const char* found;
+  };
+  for (const Row& row : {Row{3, "rank 1 computed wrongly each time, by the results of 3 replicas"},
+                         // Products with known bits decide.
+                         Row{2, "rank 1 differed from 1 replica, and computes products wrongly"}}) {
+    CAPTURE(row.replicas);
+    const std::string name = fmt::format("of{}", row.replicas), list = bench.dir / (name + ".json");
+    std::string hosts;
+    for (int i = 0; i < row.replicas; ++i)
+      hosts += fmt::format("{}\"{}:1\"", i == 0 ? "" : ",", nodes[size_t(i)]);
+    const Outcome o = run_trainctl(
+        bench.dir.path(),
+        replica_words(name, {fmt::format("parallelism.data={}", row.replicas),
+                             fmt::format("launcher.hosts=[{}]", hosts), "launcher.shell=" + shell}),
+        300, {"TRAINCTL_QUARANTINE=" + list});
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    const std::string run = run_of(bench.dir.path(), name);
+    check_found_behind_8(run, "put_out");
+    CHECK_THAT(o.err, Contains(row.found) &&
+                          Contains("going back to a state of step 4 or before: all replicas agreed then"));
+    // The checkpoint of step 6 has what it made of the state; that of step 4 was kept besides.
+    CHECK(begun_from(run) == std::vector<int64_t>{0, 4});
+    CHECK(events_of(run, "state_not_verified").empty());
+    REQUIRE(events_of(run, "failure").size() == 1);
+    CHECK(events_of(run, "failure")[0]["rank"] == 1);
+    REQUIRE(events_of(run, "quarantine").size() == 1);
+    CHECK(events_of(run, "quarantine")[0]["node"] == nodes[1]);
+    CHECK_THAT(run_trainctl(bench.dir.path(), {"nodes", "--list", list}).out, Contains(nodes[1]));
+    // Without a spare the others carry the run, one replica fewer.
+    const int n = row.replicas;
+    CHECK(agreed_steps(run) == Agreed{{4, n}, {8, n - 1}, {12, n - 1}, {16, n - 1}, {20, n - 1}});
+    check_like_whole(bench, run);
+    bench.require_nothing_left(run);
+  }
+}
+
+TEST_CASE("with no other node the run fails by the wrong rank, and a resume goes on from before its work",
+          "[wrong]") {
+  const FaultBench bench;
+  const Outcome o = run_trainctl(bench.dir.path(), replica_words("alone"), 300, {kWrongFrom5});
+  INFO(o.err);
+  CHECK(o.status == trainctl::exit_status(trainctl::ErrorCode::kDevice));
+  CHECK_THAT(o.err, Contains("rank 1 computed wrongly each time"));
+  const std::string run = run_of(bench.dir.path(), "alone");
+  check_found_behind_8(run, "put_out");
+  const Outcome resumed = run_trainctl(bench.dir.path(), {"resume", run});
+  INFO(resumed.err);
+  REQUIRE(resumed.status == 0);
+  CHECK(begun_from(run) == std::vector<int64_t>{0, 4});
+  CHECK(agreed_steps(run) == Agreed{{4, 3}, {8, 3}, {12, 3}, {16, 3}, {20, 3}});
+  check_like_whole(bench, run);
+}
+
+TEST_CASE("what was wrong once, in a check, is an event and an alert and changes nothing", "[wrong]") {
+  const FaultBench bench;
+  const std::string alert =
+      R"(observability.alerts.command=["/bin/sh","-c","echo \"$1\" >> alerts.txt","sh"])";
+  const Outcome o = run_trainctl(bench.dir.path(),
+                                 replica_words("once", {alert, R"(observability.alerts.on=["corruption"])"}),
+                                 300, {flip_variable("1:evaluating:8:product")});
+  INFO(o.err);
+  REQUIRE(o.status == 0);
+  const std::string run = run_of(bench.dir.path(), "once");
+  const std::vector<Json> differ = events_of(run, "replay_differs");
+  REQUIRE(differ.size() == 1);
+  CHECK(differ[0]["step"] == 8);
+  CHECK(differ[0]["answer"] == "go_on");
+  CHECK(differ[0]["ranks"] == Json{1});
+  CHECK(begun_from(run) == std::vector<int64_t>{0});
+  CHECK(events_of(run, "failure").empty());
+  CHECK(agreed_steps(run) == Agreed{{4, 3}, {12, 3}, {16, 3}, {20, 3}});
+  const std::string alerts = read_file(bench.dir / "alerts.txt");
+  CHECK(std::count(alerts.begin(), alerts.end(), '\n') == 1);
+  CHECK_THAT(alerts, Contains("rank 1 computed wrongly once, and rightly the other time"));
+  check_like_whole(bench, run);
+}
+
+TEST_CASE("a bit of a rank's moments that flips is found with the next update, and its rank is named",
+          "[wrong]") {
+  const FaultBench bench;
+  for (const int zero : {0, 1}) {
+    const std::string name = fmt::format("moment{}", zero);
+    const Outcome o = run_trainctl(
+        bench.dir.path(),
+        replica_words(name, {fmt::format("parallelism.zero_stage={}", zero), "fault_tolerance.max_restarts=1",
+                             "observability.state_digest_every_steps=1"}),
+        300, {flip_variable("1:forward:8:moment")});
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    const std::string run = run_of(bench.dir.path(), name);
+    const std::vector<Json> failures = events_of(run, "failure");
+    REQUIRE(failures.size() == 1);
+    CHECK(failures[0]["rank"] == 1);
+    CHECK_THAT(failures[0]["cause"].get<std::string>(),
+               Contains("bits of the state of rank 1 changed between step 7 and the next one"));
+    // No update has used it. The save of step 6 may not have ended before the failure.
+    const std::vector<int64_t> begun = begun_from(run);
+    CHECK((begun == std::vector<int64_t>{0, 6} || begun == std::vector<int64_t>{0, 4}));
+    check_like_whole(bench, run);
+  }
+}
