@@ -37,6 +37,14 @@ std::unique_ptr<kernels::Backend> open_as_ranks(const BurnInPlace& place) {
   return kernels::make_cpu_backend(1);
 }
 
+/// Whether a place failed by itself. One that could not be opened says nothing: another process may have it
+/// for itself.
+bool is_failure_of(const PlaceResult& place, ErrorCode code) {
+  const bool is_open = !place.numerics.empty();
+  return place.place.kind == BurnInPlace::gpu &&
+         (code == ErrorCode::kDevice || (code == ErrorCode::kHardware && is_open));
+}
+
 /// The work of one place on a thread of its own. What it refers to is shared with the thread, which may be
 /// left behind.
 class PlaceThread {
@@ -47,6 +55,9 @@ class PlaceThread {
       try {
         if (place.kind == BurnInPlace::core) (void)bind_thread(place.index);
         work(result);
+      } catch (const Error& error) {
+        result.problem = error.what();
+        result.has_failed = is_failure_of(result, error.code());
       } catch (const std::exception& error) {
         result.problem = error.what();
       }
@@ -107,30 +118,6 @@ std::optional<kernels::GpuFacts> facts_at_work(const BurnInPlace& place,
   return std::nullopt;  // asked again at the end
 }
 
-/// All places at once: products, then memory.
-std::vector<PlaceResult> compute_everywhere(const std::vector<BurnInPlace>& places,
-                                            const BurnInOptions& options, bool& left_behind) {
-  const auto cores =
-      std::count_if(places.begin(), places.end(), [](const auto& p) { return p.kind == p.core; });
-  const auto products = std::make_shared<const std::vector<BurnInProduct>>(burn_in_products());
-  const double began_s = real_clock().monotonic_s(), end_s = began_s + options.limit_s;
-  std::vector<PlaceThread> threads;
-  for (const BurnInPlace& place : places) {
-    const uint64_t bytes = options.memory_bytes / (place.kind == BurnInPlace::core ? uint64_t(cores) : 1);
-    threads.emplace_back(place, [=, open = options.open, seconds = options.product_s,
-                                 gpu_facts = options.gpu_facts](PlaceResult& result) {
-      const auto backend = open ? open(result.place) : open_as_ranks(result.place);
-      result.numerics = backend->numerics();
-      result.products = compute_products(*backend, *products, began_s + seconds);
-      result.facts = facts_at_work(result.place, gpu_facts);
-      result.memory = test_memory(*backend, bytes, end_s);
-    });
-  }
-  std::vector<PlaceResult> results;
-  for (PlaceThread& thread : threads) results.push_back(thread.result(end_s + options.answer_s, left_behind));
-  return results;
-}
-
 /// One place after another, so that they do not wait for each other's memory; slow ones again at the end, as
 /// another program may have slowed them.
 void copy_in_turn(std::vector<PlaceResult>& results, const BurnInOptions& options, bool& left_behind) {
@@ -138,11 +125,14 @@ void copy_in_turn(std::vector<PlaceResult>& results, const BurnInOptions& option
   const auto copy = [&](PlaceResult& result) {
     if (!result.problem.empty() || real_clock().monotonic_s() >= end_s) return;
     PlaceThread thread(result.place, [open = options.open](PlaceResult& copied) {
-      copied.copy_bytes_per_s = time_copies(*(open ? open(copied.place) : open_as_ranks(copied.place)));
+      const auto backend = open ? open(copied.place) : open_as_ranks(copied.place);
+      copied.numerics = backend->numerics();
+      copied.copy_bytes_per_s = time_copies(*backend);
     });
     const PlaceResult copied = thread.result(end_s + options.answer_s, left_behind);
     result.copy_bytes_per_s = std::max(result.copy_bytes_per_s, copied.copy_bytes_per_s);
     result.problem = copied.problem;
+    result.has_failed = copied.has_failed;
   };
   for (PlaceResult& result : results) copy(result);
   for (const size_t slow : to_copy_again(results)) copy(results[slow]);
@@ -161,7 +151,10 @@ std::vector<kernels::GpuFacts> read_health(std::vector<PlaceResult>& places, con
   std::vector<kernels::GpuFacts> gpus;
   for (auto& [place, thread] : threads) {
     const PlaceResult found = thread.result(end_s, left_behind);
-    if (place->problem.empty()) place->problem = found.problem;
+    if (place->problem.empty()) {
+      place->problem = found.problem;
+      place->has_failed = found.has_failed;
+    }
     if (!found.facts) continue;
     gpus.push_back(*found.facts);
     if (!place->facts) continue;
@@ -183,6 +176,31 @@ std::vector<BurnInPlace> burn_in_places() {
   const int gpus = kernels::cuda_status().devices;
   for (int gpu = 0; gpu < gpus; ++gpu) places.push_back({.kind = BurnInPlace::gpu, .index = gpu});
   return places;
+}
+
+std::vector<PlaceResult> work_on(const std::vector<BurnInPlace>& places, const BurnInOptions& options,
+                                 bool& left_behind) {
+  const auto cores =
+      std::count_if(places.begin(), places.end(), [](const auto& p) { return p.kind == p.core; });
+  const auto products = std::make_shared<const std::vector<BurnInProduct>>(burn_in_products());
+  const double began_s = real_clock().monotonic_s(), end_s = began_s + options.limit_s;
+  std::vector<PlaceThread> threads;
+  for (const BurnInPlace& place : places) {
+    const uint64_t bytes = options.memory_bytes / (place.kind == BurnInPlace::core ? uint64_t(cores) : 1);
+    threads.emplace_back(place,
+                         [=, open = options.open, seconds = options.product_s, gpu_facts = options.gpu_facts,
+                          is_timed = options.times_products](PlaceResult& result) {
+                           const auto backend = open ? open(result.place) : open_as_ranks(result.place);
+                           result.numerics = backend->numerics();
+                           result.products = compute_products(*backend, *products, began_s + seconds);
+                           if (is_timed) result.product_s = time_products(*backend);
+                           result.facts = facts_at_work(result.place, gpu_facts);
+                           result.memory = test_memory(*backend, bytes, end_s);
+                         });
+  }
+  std::vector<PlaceResult> results;
+  for (PlaceThread& thread : threads) results.push_back(thread.result(end_s + options.answer_s, left_behind));
+  return results;
 }
 
 std::vector<size_t> to_copy_again(const std::vector<PlaceResult>& results) {
@@ -267,7 +285,7 @@ BurnInResult burn_in(const std::vector<BurnInPlace>& places, const BurnInOptions
   const ClockResult before = clocks_now();
   options.say(fmt::format("products and memory on {} at once, {:.0f} s of products",
                           count_of(int64_t(places.size()), "place"), options.product_s));
-  result.places = compute_everywhere(places, options, result.left_behind);
+  result.places = work_on(places, options, result.left_behind);
   options.say("copies, one place after another");
   copy_in_turn(result.places, options, result.left_behind);
   options.say("the disk below " + options.folder);

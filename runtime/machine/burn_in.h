@@ -63,10 +63,13 @@ struct PlaceResult {
   BurnInPlace place;
   std::string numerics;  ///< of the place's backend
   std::string problem;   ///< why the place did not finish; "": it did
+  /// A GPU that was opened and failed in its work: not for want of memory, which another program may hold.
+  bool has_failed = false;
   std::vector<ProductBits> products;
   MemoryResult memory;
   double copy_bytes_per_s =
       0;  ///< the best of some copies within its memory, read and written; 0: not measured
+  double product_s = 0;                    ///< time_products(); 0: not measured
   std::optional<kernels::GpuFacts> facts;  ///< of a GPU, right behind its products; nullopt: not read
 };
 
@@ -100,6 +103,7 @@ struct BurnInOptions {
   double product_s = 4;                         ///< of products, on each place
   uint64_t memory_bytes = uint64_t{256} << 20;  ///< of the host, over all cores; and of each GPU
   uint64_t disk_bytes = uint64_t{64} << 20;
+  bool times_products = false;  ///< PlaceResult::product_s
   double limit_s = 60;       ///< of a part; what has not begun by then is left out
   double answer_s = 20;      ///< behind the limit; a place that has not answered by then is left behind
   std::string folder = ".";  ///< of the file
@@ -128,8 +132,15 @@ std::vector<BurnInProduct> burn_in_products(bool whole_alone = false);
 /// Computes each at least twice, and all again until `end_s` of real_clock().
 std::vector<ProductBits> compute_products(kernels::Backend& backend,
                                           const std::vector<BurnInProduct>& products, double end_s);
+/// The shortest of some times of one product of a size that keeps the device busy. On the host by the time of
+/// the thread, so that other programs do not count.
+double time_products(kernels::Backend& backend);
 /// Writes patterns to all of `bytes` and reads each back, as long as `end_s` is not over.
 MemoryResult test_memory(kernels::Backend& backend, uint64_t bytes, double end_s);
+/// All places at once, each on a thread of its own: products, then memory. Does not throw for what it finds.
+/// `left_behind` becomes true if a thread still works.
+std::vector<PlaceResult> work_on(const std::vector<BurnInPlace>& places, const BurnInOptions& options,
+                                 bool& left_behind);
 /// The places, of those with three or more of their kind, that copied at less than half of the median. Pure.
 std::vector<size_t> to_copy_again(const std::vector<PlaceResult>& results);
 /// As doctor: there is a driver, but no GPU. "": no problem. Pure.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/philox.h"
 #include "runtime/machine/burn_in.h"
@@ -30,6 +31,27 @@ std::vector<std::byte> burn_in_operand(DType dtype, int64_t count, bool whole, u
   return bytes;
 }
 
+/// What `take` allocates. Error(kPlan) where memory alone is missing: a device that is dead fails in any call.
+template <class Take>
+auto allocated(Backend& backend, Take take) {
+  try {
+    return take();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kHardware) throw;
+    bool is_alive = true;
+    try {
+      backend.create_stream()->synchronize();
+    } catch (const Error&) {
+      is_alive = false;
+    }
+    if (!is_alive) throw;
+    throw Error(ErrorCode::kPlan, error.what());
+  }
+}
+std::unique_ptr<Buffer> allocated(Backend& backend, size_t bytes) {
+  return allocated(backend, [&] { return backend.allocate(bytes); });
+}
+
 /// One product on a device, with its operands there.
 class PlacedProduct {
  public:
@@ -37,19 +59,22 @@ class PlacedProduct {
       : backend_(backend),
         stream_(stream),
         p_(product),
-        x_(backend.allocate(p_.x.size())),
-        w_(backend.allocate(p_.w.size())),
-        y_(backend.allocate(size_t(p_.m * p_.n) * size_of(p_.dtype))),
-        packed_(backend.make_packed(p_.n, p_.k, p_.dtype)) {
+        x_(allocated(backend, p_.x.size())),
+        w_(allocated(backend, p_.w.size())),
+        y_(allocated(backend, size_t(p_.m * p_.n) * size_of(p_.dtype))),
+        packed_(allocated(backend, [&] { return backend.make_packed(p_.n, p_.k, p_.dtype); })) {
     backend.copy_to_device(stream, x_->data(), p_.x.data(), p_.x.size());
     backend.copy_to_device(stream, w_->data(), p_.w.data(), p_.w.size());
     backend.run(stream, kernels::Pack{.w = matrix(*w_, p_.n, p_.k), .packed = packed_.get()});
     stream.synchronize();
   }
-  std::vector<std::byte> compute() {
+  void run() {
     backend_.run(stream_,
                  kernels::LinearForward{
                      .x = matrix(*x_, p_.m, p_.k), .w = packed_.get(), .y = matrix(*y_, p_.m, p_.n)});
+  }
+  std::vector<std::byte> compute() {
+    run();
     std::vector<std::byte> result(y_->bytes());
     backend_.copy_to_host(stream_, result.data(), y_->data(), result.size());
     stream_.synchronize();
@@ -92,6 +117,21 @@ void fill_pattern(size_t pattern, uint64_t begin, std::span<uint64_t> words) {
     words[i] = pattern < 6 ? uint64_t{1} << (begin + i) % 64 : (begin + i) * 8;
   if (pattern % 2 == 1)
     for (uint64_t& word : words) word = ~word;
+}
+
+/// The shortest time of so many runs of `work`; 0: it cannot be measured.
+template <class Work>
+double shortest_s(const Backend& backend, kernels::Stream& stream, int runs, Work work) {
+  const auto now_s = [&] { return backend.is_host() ? burn_in_thread_s() : real_clock().monotonic_s(); };
+  double best_s = 0;
+  for (int run = 0; run < runs; ++run) {
+    const double began_s = now_s();
+    work();
+    stream.synchronize();
+    const double took_s = now_s() - began_s;
+    best_s = run == 0 ? took_s : std::min(best_s, took_s);
+  }
+  return best_s;
 }
 
 }  // namespace
@@ -150,11 +190,26 @@ void count_bits(ProductBits& bits, uint64_t hash) {
   ++bits.times[is_kept ? hash : kOtherBits];
 }
 
+double time_products(Backend& backend) {
+  constexpr int kRuns = 40;
+  // About a millisecond.
+  const int64_t size = backend.is_host() ? 384 : 4096;
+  const DType dtype = backend.is_host() ? DType::f32 : DType::bf16;
+  const std::vector<std::byte> operand = burn_in_operand(dtype, size * size, true, 1);
+  const BurnInProduct product{.dtype = dtype, .m = size, .n = size, .k = size, .x = operand, .w = operand};
+  const auto stream = backend.create_stream();
+  PlacedProduct placed(backend, *stream, product);
+  placed.run();  // what is made at the first time
+  stream->synchronize();
+  return shortest_s(backend, *stream, kRuns, [&] { placed.run(); });
+}
+
 MemoryResult test_memory(Backend& backend, uint64_t bytes, double end_s) {
   MemoryResult result{.bytes = bytes / 8 * 8};
   const auto stream = backend.create_stream();
   const uint64_t most = std::clamp<uint64_t>(result.bytes, 8, kMemoryPiece);  // each core has a piece
-  const auto memory = backend.allocate(result.bytes), piece = backend.allocate_host(most);
+  const auto memory = allocated(backend, result.bytes),
+             piece = allocated(backend, [&] { return backend.allocate_host(most); });
   std::vector<uint64_t> expected(most / 8);
   const auto in_time = [&] { return real_clock().monotonic_s() < end_s; };
   const auto each_piece = [&](auto&& act) {
@@ -189,18 +244,11 @@ double time_copies(Backend& backend) {
   constexpr int kCopies = 6;
   const size_t bytes = backend.is_host() ? size_t{32} << 20 : size_t{256} << 20;
   const auto stream = backend.create_stream();
-  const auto from = backend.allocate(bytes), to = backend.allocate(bytes);
+  const auto from = allocated(backend, bytes), to = allocated(backend, bytes);
   // Memory that was never written is one page of zeros.
   backend.copy_on_device(*stream, from->data(), to->data(), bytes);
-  const auto now_s = [&] { return backend.is_host() ? burn_in_thread_s() : real_clock().monotonic_s(); };
-  double best_s = 0;
-  for (int copy = 0; copy < kCopies; ++copy) {
-    const double began_s = now_s();
-    backend.copy_on_device(*stream, to->data(), from->data(), bytes);
-    stream->synchronize();
-    const double took_s = now_s() - began_s;
-    best_s = copy == 0 ? took_s : std::min(best_s, took_s);
-  }
+  const double best_s = shortest_s(backend, *stream, kCopies,
+                                   [&] { backend.copy_on_device(*stream, to->data(), from->data(), bytes); });
   return best_s > 0 ? 2 * double(bytes) / best_s : 0;
 }
 

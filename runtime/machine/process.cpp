@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 
 extern char** environ;
@@ -56,7 +57,7 @@ bool has_mark(pid_t pid, const std::string& mark) {
   // For a moment a process that execve replaces has neither words nor an environment. Who looks for what is to
   // be killed must not miss it.
   constexpr int kMostTries = 50, kEmptyTries = 3;
-  constexpr useconds_t kMomentUs = 1000;
+  constexpr double kMomentS = 0.001;
   for (int tries = 0, empty = 0; tries < kMostTries && empty < kEmptyTries; ++tries) {
     // NUL-terminated NAME=value.
     const std::optional<std::string> text = try_read_proc(pid, "environ");
@@ -64,7 +65,7 @@ bool has_mark(pid_t pid, const std::string& mark) {
     if (!text->empty()) return (std::string(1, '\0') + *text).find(mark) != std::string::npos;
     if (!lives_on(pid)) return false;
     if (read_proc(pid, "cmdline").empty())
-      ::usleep(kMomentUs);
+      real_clock().sleep_s(kMomentS);
     else
       ++empty;
   }

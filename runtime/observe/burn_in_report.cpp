@@ -12,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
+#include "runtime/machine/burn_in_verdict.h"
 
 namespace trainctl {
 namespace {
@@ -57,10 +58,8 @@ std::string kind_of(const Places& places) {
   return count_of(int64_t(places.size()), places.front()->place.kind == BurnInPlace::core ? "core" : "GPU");
 }
 
-bool has_answered(const PlaceResult& place) { return !place.problem.starts_with("did not answer"); }
-
-/// Whether each place did all of its work. Only a GPU that did not answer is to blame for that: what else
-/// keeps a place from its end, others may have caused.
+/// Whether each place did all of its work. Only a GPU that failed or did not answer is to blame for that: what
+/// else keeps a place from its end, others may have caused.
 BurnInCheck work_check(const std::string& of, const Places& places, int node_cores) {
   BurnInCheck check{.check = {.name = of + " work"},
                     .measures = "whether each place did all of its work in time",
@@ -70,8 +69,10 @@ BurnInCheck work_check(const std::string& of, const Places& places, int node_cor
   size_t finished = 0;
   for (const PlaceResult* place : places) {
     finished += place->problem.empty();
-    if (!place->problem.empty()) findings.add(place->place, "did not finish: " + place->problem);
-    if (!is_core && !has_answered(*place)) check.places.push_back(place->place);
+    const std::string failure = failure_of(*place);
+    if (!place->problem.empty())
+      findings.add(place->place, failure.empty() ? "did not finish: " + place->problem : failure);
+    if (!failure.empty()) check.places.push_back(place->place);
   }
   check.check.found = fmt::format("{} finished", kind_of(places));
   if (is_core && node_cores > int(places.size())) {
@@ -120,25 +121,6 @@ std::optional<uint64_t> right_bits(const Places& places, size_t product) {
   return std::nullopt;
 }
 
-/// The first product with other bits than those of its row in `right`; "": none has.
-std::string wrong_product(const PlaceResult& place, const std::vector<std::optional<uint64_t>>& right) {
-  for (size_t i = 0; i < place.products.size(); ++i) {
-    const ProductBits& bits = place.products[i];
-    int all = 0, good = 0;
-    for (const auto& [hash, times] : bits.times) {
-      all += times;
-      if (right[i] && hash == *right[i]) good += times;
-    }
-    if (!right[i])
-      return fmt::format("{} has other bits than elsewhere, and no bits are those of most", bits.product);
-    if (good == all) continue;
-    return fmt::format("{} of {} results of {} have other bits than {}{}", all - good, all, bits.product,
-                       bits.expected ? "the reference" : "most places",
-                       bits.first_wrong.empty() ? "" : ", " + bits.first_wrong);
-  }
-  return "";
-}
-
 BurnInCheck products_check(const std::string& of, const Places& places) {
   std::map<std::string, Places> by_numerics;
   for (const PlaceResult* place : places) by_numerics[place->numerics].push_back(place);
@@ -165,13 +147,6 @@ BurnInCheck products_check(const std::string& of, const Places& places) {
       "it computes wrongly; take the node out of use (--quarantine) and have it repaired");
 }
 
-std::string bits_of(uint64_t difference) {
-  std::vector<int> bits;
-  for (int bit = 0; bit < 64; ++bit)
-    if (difference >> bit & 1) bits.push_back(bit);
-  return bits.size() > 8 ? fmt::format("{} bits", bits.size()) : fmt::format("bit {}", fmt::join(bits, ", "));
-}
-
 BurnInCheck memory_check_of(const std::string& of, const Places& places) {
   Findings findings;
   double bytes = 0;
@@ -180,14 +155,7 @@ BurnInCheck memory_check_of(const std::string& of, const Places& places) {
     const MemoryResult& m = place->memory;
     bytes += double(m.bytes);
     patterns = std::min(patterns, m.patterns);
-    if (!m.first_wrong) continue;
-    findings.add(
-        place->place,
-        fmt::format("{}, the first at byte {:#x} of {} in the pattern `{}`: {:#018x} instead of "
-                    "{:#018x} ({})",
-                    count_of(int64_t(m.wrong_words), "wrong word"), m.first_wrong->byte,
-                    memory_text(double(m.bytes)), m.first_wrong->pattern, m.first_wrong->found,
-                    m.first_wrong->expected, bits_of(m.first_wrong->found ^ m.first_wrong->expected)));
+    if (const std::string wrong = wrong_memory(m); !wrong.empty()) findings.add(place->place, wrong);
   }
   BurnInCheck check = check_of(
       {.check = {.name = of + " memory"},

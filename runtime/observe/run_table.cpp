@@ -209,6 +209,8 @@ std::string words_of(EventKind kind, const Json& e) {
     case EventKind::alert_sent:
     case EventKind::alert_failed:
     case EventKind::interval:
+    case EventKind::burn_in:
+    case EventKind::slow_node:
     case EventKind::replay_differs:
     case EventKind::replicas_differ:
     case EventKind::replicas_judged:

@@ -448,6 +448,13 @@ void check_operation(Resolution& r) {
     r.report("E0704", "a step would count as hung before a rank could name whom it waits for",
              {"fault_tolerance.collective_timeout_seconds", "fault_tolerance.step_timeout_seconds"},
              {"make step_timeout_seconds the longer one"});
+  const double burn_in = job.launcher.burn_in;
+  if (r.sound({"launcher.burn_in", "fault_tolerance.setup_timeout_seconds"}) && burn_in > 0 &&
+      burn_in + LauncherSpec::kBurnInAnswerS >= f.setup_timeout_seconds)
+    r.report("E0704", "a rank would count as hung during its burn-in",
+             {"launcher.burn_in", "fault_tolerance.setup_timeout_seconds"},
+             {fmt::format("use setup_timeout_seconds = {:g} or more",
+                          2 * (burn_in + LauncherSpec::kBurnInAnswerS))});
   check_takeover(r);
   check_store(r);
 }

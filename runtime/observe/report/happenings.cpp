@@ -44,6 +44,7 @@ const char* mark_of(EventKind kind) {
     case EventKind::care_failed:
     case EventKind::memory_off:
     case EventKind::interval_short:
+    case EventKind::slow_node:
     case EventKind::slow_ranks:
     case EventKind::experts_idle:
     case EventKind::experts_uneven:

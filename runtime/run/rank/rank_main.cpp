@@ -25,6 +25,7 @@
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/run/pieces/held_pieces.h"
+#include "runtime/run/rank/burn_in_phase.h"
 #include "runtime/run/rank/control_client.h"
 #include "runtime/run/rank/flipping_device.h"
 #include "runtime/run/record/crash_record.h"
@@ -209,12 +210,15 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   limit_heaps(job.job.parallelism.threads_per_rank + 1);
   // Before threads are started: they inherit it.
   const std::string local_ranks = variable("OMPI_COMM_WORLD_LOCAL_SIZE");
+  bool is_bound = false;
   if (const int count = std::atoi(local_ranks.c_str()); job.job.launcher.bind && count > 0)
     if (const std::string cores =
             bind_rank(local_rank_from_environment(), count, job.job.parallelism.threads_per_rank,
                       gpus_of_ranks(job.job, device_kind(job.job), count));
-        !cores.empty())
+        !cores.empty()) {
+      is_bound = true;
       fmt::print("bound to cores {}\n", cores);
+    }
   control = connect_control(variable(kAgentVariable), variable(kTokenVariable), rank,
                             job.job.fault_tolerance.heartbeat_seconds,
                             job.job.fault_tolerance.save_timeout_seconds + kVerdictGraceS);
@@ -229,10 +233,24 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   auto backend = make_rank_backend(job.job, device, local_rank_from_environment());
   const auto flip = FlipAt::parse(variable(kFlipAtVariable), attempt.epoch);
   if (flip && flip->rank == rank) backend = make_flipping_device(std::move(backend), *flip);
+  const int gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
+  try {
+    burn_in_phase(attempt,
+                  {.seconds = job.job.launcher.burn_in,
+                   .answer_s = LauncherSpec::kBurnInAnswerS,
+                   .rank = rank,
+                   .local_rank = local_rank_from_environment(),
+                   .local_ranks = std::max(1, std::atoi(local_ranks.c_str())),
+                   .gpu = gpu,
+                   .is_bound = is_bound},
+                  *host, *control, activity);
+  } catch (...) {
+    fail_with_exception(fs, directory, record);  // a thread may still compute
+  }
   activity.enter(RunPhase::joining);
   const auto world = make_device_world(job.job, device, std::move(host), *backend);
   RankOptions options = options_of(directory, *identity, attempt, job, text, rank, fs);
-  options.gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
+  options.gpu = gpu;
   std::optional<Trainer> trainer;
   try {
     trainer.emplace(job.job, options, *world, *backend, *control, fs);

@@ -134,6 +134,7 @@ struct AttemptFile {
   std::vector<Beginning> beginnings;
   Remedies remedies;  ///< what was decided about the run's loss: samples left out, a lower rate
   std::vector<ReplicaDispute> disputes;  ///< of replicas, which are settled when their step is computed again
+  std::vector<std::string> burn_in;      ///< nodes that are tested before the first step (launcher.burn_in)
   std::string to_json() const;
   static AttemptFile from_json(const std::string& text);
   static void fields(auto& f, auto& r) {
@@ -158,6 +159,7 @@ struct AttemptFile {
     f.when(!r.beginnings.empty(), "beginnings", r.beginnings);
     f.when(!r.remedies.empty(), "remedies", r.remedies);
     f.when(!r.disputes.empty(), "disputes", r.disputes);
+    f.when(!r.burn_in.empty(), "burn_in", r.burn_in);
   }
 };
 

@@ -217,6 +217,29 @@ void declare_cluster(DeclareSection& launcher) {
       .fallback(false);
 }
 
+void declare_burn_in(DeclareSection& launcher) {
+  launcher
+      .number("burn_in",
+              "Seconds for which the devices of each node work before its first step: products whose bits "
+              "are known, and patterns in a part of the memory. A node that computes or remembers wrongly "
+              "goes on the quarantine list, and the run begins on the others; if they do not carry it, it "
+              "ends and names the core or GPU. A node whose products take more than 15 % longer than the "
+              "median of at least three nodes is named, and left out once a spare can take its place. It "
+              "costs these seconds before the first attempt of a launch or resume, and again when a node "
+              "joins later; a restart on nodes that have passed costs nothing. What does not answer within "
+              "20 seconds more has failed. The bits of the run are the same with it. CPU ranks test their "
+              "cores, or their share of the node's, GPU ranks their GPU. `trainctl doctor --deep` tests "
+              "more, and `trainctl doctor --links` the network. 0: nothing is tested.")
+      .to(IN_JOB(launcher.burn_in))
+      .from(0)
+      .upto(kHourS)
+      .unit(Unit::seconds)
+      .fallback(0.0)
+      .left_out_as_default()
+      .also({"burn_in", "node_check", "health_check"})
+      .example("\"30s\"");
+}
+
 /// How a run finds that its bits or its devices are wrong.
 void declare_checks(DeclareSection& observe) {
   observe
@@ -333,6 +356,7 @@ void declare_places(std::vector<Field>& table, std::vector<Section>& sections) {
       .fallback(std::string("mpirun"))
       .example("\"/opt/openmpi/bin/mpirun\"");
   declare_cluster(launcher);
+  declare_burn_in(launcher);
   launcher.field(Type::text_map, "env", "Environment variables for every rank.")
       .to(IN_JOB(launcher.env))
       .fallback(TextMap{})

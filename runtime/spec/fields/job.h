@@ -387,6 +387,8 @@ struct LauncherSpec {
   std::string network;                         // "10.1.0.0/16"; "": the network of the agents' connections
   bool bind = true;                            // bind ranks to cores if there are enough cores
   bool tensor_across_nodes = false;
+  double burn_in = 0;                           // seconds of work before a node's first step; 0: none
+  static constexpr double kBurnInAnswerS = 20;  // more, for devices that do not answer
   SlurmSpec slurm;
   std::vector<std::pair<std::string, std::string>> env;
 };

@@ -180,7 +180,8 @@ AttemptFile file_of(const AttemptFacts& facts, const ParallelSpec& parallelism) 
                    .shared_memory_folder = "/dev/shm/" + scratch,
                    .beginnings = with_beginning(facts.beginnings, {facts.epoch, begin.step}),
                    .remedies = facts.remedies,
-                   .disputes = facts.disputes};
+                   .disputes = facts.disputes,
+                   .burn_in = facts.start.burn_in};
   if (begin.memory)
     file.memory = MemoryState{.step = begin.step,
                               .epoch = begin.memory->state.epoch,

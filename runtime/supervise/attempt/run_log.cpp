@@ -9,6 +9,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/base/units.h"
+#include "runtime/run/record/burn_in_record.h"
 #include "runtime/run/views/prometheus.h"
 
 namespace trainctl {
@@ -82,6 +83,11 @@ void RunLog::rank_event(EventKind kind, const std::string& json) {
   if (kind == EventKind::interval) return save_interval(record_of<SaveInterval>(fields));
   if (kind == EventKind::replay_differs || kind == EventKind::replicas_judged)
     return console_.note(" ! " + fields.value("text", "?"));
+  if (kind == EventKind::burn_in) {
+    const auto record = record_of<BurnInRecord>(fields);
+    return console_.note(
+        fmt::format("{}{} ({:.1f} s)", record.is_well() ? "   " : " ! ", record.text, record.seconds));
+  }
   if (kind == EventKind::interval_short)
     return console_.note(" ! " + record_of<ShortInterval>(fields).text());
   if (kind == EventKind::memory_one && !std::exchange(told_memory_off_, true))

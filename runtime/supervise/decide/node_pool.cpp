@@ -1,11 +1,14 @@
 #include "runtime/supervise/decide/node_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/supervise/decide/node_speed.h"
 
 namespace trainctl {
 namespace {
@@ -65,11 +68,13 @@ NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, d
   n.since_s = now_s;
   n.why = why;
   n.place = -1;
+  n.is_tested = n.is_slow = false;  // what returns may be another machine, or have been repaired
+  n.product_s = 0;
   Loss loss{.was_member = std::exchange(n.member, false)};
   // Losses that follow each other at once have one cause: a flapping link.
   if (was_ready && !by_own_pause &&
       (n.failures.empty() || now_s - n.failures.back().at_s >= options_.settle_s))
-    loss.is_put_out = blame(n, why, now_s);
+    loss.is_put_out = blame(n, {now_s, attempts_, why});
   // A node that returns is the last spare.
   const auto it =
       std::find_if(nodes_.begin(), nodes_.end(), [&](const PoolNode& p) { return p.name == name; });
@@ -77,27 +82,83 @@ NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, d
   return loss;
 }
 
-bool NodePool::failed(const std::string& name, const std::string& why, double now_s, NodeFault fault) {
+bool NodePool::failed(const std::string& name, const std::string& why, double now_s, NodeFault fault,
+                      NodeEvidence::Kind kind) {
   for (PoolNode& n : nodes_)
-    if (n.name == name) return blame(n, why, now_s, fault);
+    if (n.name == name) return blame(n, {now_s, attempts_, why, kind}, fault);
   return false;
 }
 
-bool NodePool::blame(PoolNode& n, const std::string& why, double now_s, NodeFault fault) {
-  n.failures.push_back({now_s, attempts_, why});
-  if (n.failures.size() > kMostFailures) n.failures.erase(n.failures.begin());
-  std::vector<double> times;
-  for (const NodeFailure& failure : n.failures) times.push_back(failure.at_s);
-  QuarantineRules rules = options_.quarantine;
-  rules.failures = enough_of(fault, rules);
-  if (n.quarantined || !enough_failures(times, now_s, rules)) return false;
+int NodePool::ranks_without(const PoolNode& node) const {
   int others = 0;
   for (const PoolNode& p : nodes_)
-    if (p.name != n.name && usable(p)) others += ranks_on(p);
-  if (others < options_.least_ranks) return false;
+    if (p.name != node.name && usable(p)) others += ranks_on(p);
+  return others;
+}
+
+bool NodePool::blame(PoolNode& n, const NodeFailure& failure, NodeFault fault) {
+  n.failures.push_back(failure);
+  if (n.failures.size() > kMostFailures) n.failures.erase(n.failures.begin());
+  std::vector<double> times;
+  for (const NodeFailure& f : n.failures) times.push_back(f.at_s);
+  QuarantineRules rules = options_.quarantine;
+  rules.failures = enough_of(fault, rules);
+  if (n.quarantined || !enough_failures(times, failure.at_s, rules)) return false;
+  if (ranks_without(n) < options_.least_ranks) return false;
+  put_out(n);
+  return true;
+}
+
+void NodePool::put_out(PoolNode& n) {
   suspects_.push_back({n.name, n.failures});
   set_quarantined(n.name, true, true);
-  return true;
+}
+
+bool NodePool::is_put_out(const std::string& name) const {
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [&](const PoolNode& n) { return n.name == name && n.put_out; });
+}
+
+// ---- burn-in
+
+std::vector<std::string> NodePool::untested(const std::vector<std::string>& names) const {
+  std::unordered_map<std::string_view, bool> is_tested;
+  for (const PoolNode& n : nodes_) is_tested.emplace(n.name, n.is_tested);
+  std::vector<std::string> left;
+  for (const std::string& name : names)
+    if (const auto found = is_tested.find(name); found == is_tested.end() || !found->second)
+      left.push_back(name);
+  return left;
+}
+
+void NodePool::passed(const std::string& name, double product_s) {
+  for (PoolNode& n : nodes_)
+    if (n.name == name && n.state == PoolNode::ready) n.is_tested = true, n.product_s = product_s;
+}
+
+void NodePool::stepped() {
+  for (PoolNode& n : nodes_)
+    if (n.member) n.is_tested = true;
+}
+
+std::vector<NodePool::Slow> NodePool::find_slow(int ranks, double now_s) {
+  std::vector<NodeSpeed> speeds;
+  for (const PoolNode& n : nodes_)
+    if (usable(n)) speeds.push_back({n.name, n.product_s});
+  std::vector<Slow> found;
+  for (const SlowNode& slow : slow_nodes(speeds)) {
+    PoolNode& n = node(slow.node, now_s);
+    if (std::exchange(n.is_slow, true)) continue;
+    const std::string text = fmt::format("burn-in: products take {:.2f} times the median of {} nodes",
+                                         slow.times_median, slow.nodes);
+    const bool is_out = ranks_without(n) >= ranks;
+    if (is_out) {
+      n.failures.push_back({now_s, attempts_, text, NodeEvidence::slow});
+      put_out(n);
+    }
+    found.push_back({slow.node, text, is_out});
+  }
+  return found;
 }
 
 void NodePool::set_quarantined(const std::string& name, bool quarantined, bool by_this_run) {

@@ -27,6 +27,7 @@ struct NodeFailure {
   double at_s = 0;
   int attempt = 0;  ///< how many attempts of this supervisor had begun
   std::string why;
+  NodeEvidence::Kind kind = NodeEvidence::failure;
 };
 
 struct PoolNode {
@@ -40,6 +41,10 @@ struct PoolNode {
   int place = -1;                ///< index in the nodes of the current or last attempt; -1: not one of them
   bool member = false;           ///< a node of the current attempt
   std::vector<NodeFailure> failures;  ///< the newest
+  // Of its burn-in since it came.
+  bool is_tested = false;  ///< and nothing was wrong
+  double product_s = 0;    ///< NodeTest::product_s; 0: not measured
+  bool is_slow = false;    ///< that was found, and said
 };
 
 /// A node without which the run went on, with the failures that put it out.
@@ -71,7 +76,24 @@ class NodePool {
   /// An attempt has failed on that node. Returns true if the node is in quarantine now, for that.
   /// As many as the rules of quarantine want are enough, two starts that failed, or one broken device.
   bool failed(const std::string& name, const std::string& why, double now_s,
-              NodeFault fault = NodeFault::possible);
+              NodeFault fault = NodeFault::possible, NodeEvidence::Kind kind = NodeEvidence::failure);
+  /// This run has put it out and not used it since.
+  bool is_put_out(const std::string& name) const;
+
+  // ---- burn-in
+  /// Those of `names` that were not tested since they came.
+  std::vector<std::string> untested(const std::vector<std::string>& names) const;
+  /// A node has passed its test.
+  void passed(const std::string& name, double product_s);
+  /// The nodes of the attempt have made a step: what was to be tested has passed.
+  void stepped();
+  /// The nodes that turn out to be slower than the others, each once. One is put out if the others carry
+  /// `ranks` without it, so if a spare can take its place.
+  struct Slow {
+    std::string node, text;
+    bool is_put_out = false;
+  };
+  std::vector<Slow> find_slow(int ranks, double now_s);
   /// See Recovery::set_quarantined.
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run);
   /// A suspect node is better than none: what this run has put out is used again where the run fits in no
@@ -106,7 +128,9 @@ class NodePool {
  private:
   PoolNode& node(const std::string& name, double now_s);
   int ranks_on(const PoolNode& node) const { return node.slots / options_.tensor * options_.tensor; }
-  bool blame(PoolNode& node, const std::string& why, double now_s, NodeFault fault = NodeFault::possible);
+  int ranks_without(const PoolNode& node) const;
+  bool blame(PoolNode& node, const NodeFailure& failure, NodeFault fault = NodeFault::possible);
+  void put_out(PoolNode& node);
 
   Options options_;
   std::vector<PoolNode> nodes_;

@@ -105,6 +105,17 @@ void Recovery::suspect(const std::string& name, const std::string& why, double n
   if (pool_.failed(name, why, now_s)) crash_loop_.allow_one_more();
 }
 
+std::vector<NodePool::Slow> Recovery::burned_in(const std::vector<NodeTest>& nodes, double now_s) {
+  for (const NodeTest& test : nodes) {
+    if (test.wrong.empty())
+      pool_.passed(test.node, test.product_s);
+    else if (pool_.failed(test.node, "burn-in: " + test.wrong, now_s, NodeFault::device,
+                          NodeEvidence::failed_probe))
+      crash_loop_.allow_one_more();
+  }
+  return pool_.find_slow(attempt_.width.ranks, now_s);
+}
+
 std::vector<PutOutNode> Recovery::take_quarantined() { return pool_.take_quarantined(); }
 
 const Width* Recovery::widest(int ranks) const {
@@ -143,6 +154,7 @@ void Recovery::note_progress() {
 
 void Recovery::progressed(int64_t step) {
   ENSURE(attempt_.is_running, "step {}", step);
+  if (!attempt_.stepped) pool_.stepped();
   attempt_.stepped = true;
   attempt_.step = step;
   if (step <= newest_step_) return;
@@ -221,8 +233,9 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
   const bool lost = !attempt_.lost_member.empty();
   if (!worth_restarting(e.code, attempt_.stepped)) return void(end(give_up));
   const NodeFault fault = fault_of(e);
+  const bool was_put_out = pool_.is_put_out(e.node);  // by its burn-in, which was heard before
   const bool is_put_out = !lost && !e.is_undecided && pool_.failed(e.node, e.cause, now_s, fault);
-  const bool is_out = lost || (is_put_out && fault == NodeFault::device);
+  const bool is_out = lost || ((is_put_out || was_put_out) && fault == NodeFault::device);
   crash_loop_.count({.code = e.code,
                      .step = attempt_.stepped ? attempt_.step : state_.step.value_or(0),
                      .stepped = attempt_.stepped,
@@ -349,6 +362,7 @@ StartAttempt Recovery::start(const Width& width) const {
                  .step = state_.step,
                  .why = why_,
                  .in_memory = state_.in_memory};
+  if (options_.burn_in) s.burn_in = pool_.untested(s.nodes);
   if (!attempt_.has_ever_run) return s;
   const std::vector<std::string> gone = without(attempt_.nodes, s.nodes);
   const std::vector<std::string> come = without(s.nodes, attempt_.nodes);

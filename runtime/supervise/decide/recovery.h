@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/run/record/burn_in_record.h"
 #include "runtime/supervise/decide/crash_loop.h"
 #include "runtime/supervise/decide/node_pool.h"
 #include "runtime/supervise/decide/source.h"
@@ -68,6 +69,7 @@ struct StartAttempt {
       step;
   std::string why;                   ///< one sentence for people; "" for the first attempt
   std::optional<StateId> in_memory;  ///< the state of `step` is in memory
+  std::vector<std::string> burn_in = {};  ///< nodes to test before the first step
 };
 /// Decision: find the newest usable state of the run whose step is at most `at_most` (nullopt: any step),
 /// other than the `refused` ones in memory, then call checkpoint_found or no_checkpoint.
@@ -115,6 +117,7 @@ class Recovery {
         60;  ///< longest wait for nodes that are being started, before the first attempt or if no width fits
     double ask_limit_s = 10;  ///< for ask_nodes: longest wait for nodes that are being started
     double rejoin_limit_s = 1;  ///< longest wait for such nodes if a smaller width fits already
+    bool burn_in = false;       ///< nodes are tested before their first step
     double settle_s = 5;        ///< a returned node must stay ready so long before an attempt is ended for it
     QuarantineRules quarantine;
   };
@@ -134,6 +137,10 @@ class Recovery {
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run = false);
   /// Evidence against a node, as of an attempt that failed there.
   void suspect(const std::string& name, const std::string& why, double now_s);
+  /// What the burn-in of the current attempt found. A node that is wrong is put out as a broken device; its rank
+  /// fails with that. One that is slower than the others is put out if a spare can take its place, and the
+  /// attempt goes on. Returns what is to be said of slow ones.
+  std::vector<NodePool::Slow> burned_in(const std::vector<NodeTest>& nodes, double now_s);
   /// `start`: the decision of next(), or an attempt that another supervisor has started, once its nodes are
   /// ready.
   void attempt_started(const StartAttempt& start, double now_s);

@@ -6,6 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/record.h"
 #include "runtime/base/text.h"
 #include "runtime/supervise/slurm/cluster_name.h"
 
@@ -48,8 +49,11 @@ void RunQuarantine::tell() {
                                                          {"failures", int64_t(node.failures.size())}}));
     try {
       add(node);
-      run_.log.console().note(fmt::format(" ! {} failed {}: in quarantine (`trainctl nodes --lift {}`)",
-                                          node.name, count_of(int64_t(node.failures.size()), "time"),
+      const NodeFailure& last = node.failures.back();
+      run_.log.console().note(fmt::format(" ! {} {}: in quarantine (`trainctl nodes --lift {}`)", node.name,
+                                          last.kind == NodeEvidence::slow
+                                              ? "is slow"
+                                              : "failed " + count_of(int64_t(node.failures.size()), "time"),
                                           node.name));
     } catch (const Error& error) {
       out_.add(node.name, run_.clock.unix_s() + QuarantineRules().cool_down_s, false);
@@ -68,6 +72,18 @@ void RunQuarantine::judged(const std::string& json) {
   }
 }
 
+void RunQuarantine::burned_in(const std::string& json) {
+  const auto record = record_of_text<BurnInRecord>(json);
+  for (const NodePool::Slow& slow : recovery_.burned_in(record.nodes, run_.clock.monotonic_s())) {
+    const std::string text =
+        fmt::format("{} is slow: {}{}", slow.node, slow.text,
+                    slow.is_put_out ? "; a spare takes its place after the next save" : "");
+    run_.log.event(EventKind::slow_node,
+                   dump_json(Json{{"node", slow.node}, {"left_out", slow.is_put_out}, {"text", text}}));
+    run_.log.console().note(" ! " + text);
+  }
+}
+
 void RunQuarantine::add(const PutOutNode& node) {
   const double began_unix_s = run_.clock.unix_s() - run_.clock.monotonic_s();
   file().update([&](QuarantineList& list) {
@@ -75,7 +91,7 @@ void RunQuarantine::add(const PutOutNode& node) {
       const bool is_last = &failure == &node.failures.back();
       const auto attempts_ago = uint64_t(recovery_.attempts() - failure.attempt);
       list.add(node.name, -1,
-               {.kind = NodeEvidence::failure,
+               {.kind = failure.kind,
                 .run = run_.plan.run_id,
                 .epoch = run_.log.status().epoch - attempts_ago,
                 .cause = failure.why,

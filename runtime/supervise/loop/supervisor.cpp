@@ -58,6 +58,7 @@ class Supervisor {
                             [this](EventKind kind, const std::string& json) {
                               alerts_.event(kind, json);
                               if (kind == EventKind::replicas_judged) quarantine_.judged(json);
+                              if (kind == EventKind::burn_in) quarantine_.burned_in(json);
                             },
                         .step =
                             [this](const StepLine& line) {
@@ -294,7 +295,8 @@ Recovery::Options recovery_options(const SupervisePlan& plan) {
                                        : fault.too_few_nodes == TooFewNodes::requeue
                                            ? Recovery::TooFew::requeue
                                            : Recovery::TooFew::stop,
-                            .wait_limit_s = fault.wait_for_nodes_seconds};
+                            .wait_limit_s = fault.wait_for_nodes_seconds,
+                            .burn_in = job.launcher.burn_in > 0};
   for (const ClusterNode& node : plan.nodes.nodes) options.nodes.push_back(node.name);
   if (!plan.resume_from.empty() && !at_start) options.from_step = plan.resume_step;
   if (plan.resume_memory) {

@@ -29,6 +29,8 @@ enum class EventKind {
   node_failed,
   quarantine,
   quarantine_over,
+  burn_in,    ///< nodes were tested before their first step; with what each test found
+  slow_node,  ///< one of them is slower than the others
   // Of training.
   checkpoint,
   save_failed,
@@ -97,6 +99,8 @@ struct Words<EventKind> {
                                               "node_failed",
                                               "quarantine",
                                               "quarantine_over",
+                                              "burn_in",
+                                              "slow_node",
                                               "checkpoint",
                                               "save_failed",
                                               "save_hangs",

@@ -98,7 +98,7 @@ const std::vector<BurnInFault>& burn_in_faults() {
          r.places[1].products[0].times = {{7, 99}, {6, 1}};
          r.places[1].products[0].first_wrong = "element 5 is 0x1 instead of 0x0";
        }},
-      {"core products", fail, "core 2", "100 of 100 results of bf16 other have other bits than most places",
+      {"core products", fail, "core 2", "100 of 100 results of bf16 other have other bits than most results",
        [](auto& r) {
          r.places[2].products[1].times = {{80, 100}};
        }},
@@ -114,6 +114,11 @@ const std::vector<BurnInFault>& burn_in_faults() {
        [](auto& r) { r.places[0] = unfinished(r.places[0], "did not answer in time"); }},
       {"gpu work", fail, "gpu 1", "gpu 1: did not finish: did not answer",
        [](auto& r) { r.places[5] = unfinished(r.places[5], "did not answer in time"); }},
+      {"gpu work", fail, "gpu 1", "gpu 1: failed: linear: cudaErrorLaunchFailure on GPU 1",
+       [](auto& r) {
+         r.places[5] = unfinished(r.places[5], "linear: cudaErrorLaunchFailure on GPU 1\nmore of it");
+         r.places[5].has_failed = true;
+       }},
       {"gpu work", warn, "", "gpu 0: did not finish: 256 MiB of GPU 0 cannot be allocated",
        [](auto& r) { r.places[4] = unfinished(r.places[4], "256 MiB of GPU 0 cannot be allocated"); }},
       {"core memory", warn, "", "only 3 of 8 patterns of 256.0 MiB in time",
@@ -233,9 +238,17 @@ TEST_CASE("a GPU that does not answer is to blame, one whose memory is taken is 
   CHECK(blamed(judge(result)).empty());
   CHECK_FALSE(judge(result).has_failed());
   result.places[5] = unfinished(result.places[5], "did not answer in time");
-  const std::vector<BurnInBlame> all = blamed(judge(result));
+  std::vector<BurnInBlame> all = blamed(judge(result));
   REQUIRE(all.size() == 1);
   CHECK((all[0].gpu == 1 && !all[0].is_slow));
+  // One that failed in its work is.
+  result = sound_result();
+  result.places[4] = unfinished(result.places[4], "it fell off the bus\nand more");
+  result.places[4].has_failed = true;
+  all = blamed(judge(result));
+  REQUIRE(all.size() == 1);
+  CHECK((all[0].gpu == 0 && !all[0].is_slow));
+  CHECK(all[0].cause == "burn-in: gpu work: gpu 0: failed: it fell off the bus");
 }
 
 TEST_CASE("a burn-in of fewer cores than the node has says so") {

@@ -421,9 +421,10 @@ TEST_CASE("each field says what a change of it means to a run", "[spec]") {
 
 TEST_CASE("a field that runs of the past lack is left out of the spec where it has its default", "[spec]") {
   const ParsedJob plain = parse(kMinimal),
-                  given = parse(kMinimal, {"optimizer.type=adamw", "optimizer.muon.steps=5",
-                                           "optimizer.moments=f32", "optimizer.ema.decay=0"});
-  for (const char* word : {"\"type\": \"adamw\"", "momentum", "muon", "moments", "ema"})
+                  given = parse(kMinimal,
+                                {"optimizer.type=adamw", "optimizer.muon.steps=5", "optimizer.moments=f32",
+                                 "optimizer.ema.decay=0", "launcher.burn_in=0"});
+  for (const char* word : {"\"type\": \"adamw\"", "momentum", "muon", "moments", "ema", "burn_in"})
     CHECK(plain.resolved_json.find(word) == std::string::npos);
   CHECK(given.resolved_json == plain.resolved_json);
   CHECK(given.hash == plain.hash);
@@ -438,6 +439,9 @@ TEST_CASE("a field that runs of the past lack is left out of the spec where it h
   CHECK(parse(small.resolved_json).hash == small.hash);
   CHECK(parse(small.resolved_json).job.optimizer.moments == kernels::Moments::int8);
   CHECK(parse(small.resolved_json).job.optimizer.ema_decay == 0.99);
+  const ParsedJob tested = parse(kMinimal, {"launcher.burn_in=2m"});
+  CHECK(tested.hash == plain.hash);  // no bit of the training differs
+  CHECK(parse(tested.resolved_json).job.launcher.burn_in == 120);
   // Back to the default: the run has the field, the new spec leaves it out.
   CHECK(refused_on_resume(muon, plain, "").size() == 2);
 }

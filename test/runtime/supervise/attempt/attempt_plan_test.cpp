@@ -133,6 +133,13 @@ std::vector<Row> nodes_and_limits() {
          CHECK(plan.nodes[0].environment.empty());  // nothing leaves the node
          CHECK(plan.nodes[0].partner == -1);
        }},
+      {"the nodes that are to be tested",
+       {},
+       [](Known& known) { known.facts.start.burn_in = {"a"}; },
+       [](const AttemptPlan& plan) {
+         CHECK(plan.file.burn_in == std::vector<std::string>{"a"});
+         CHECK(AttemptFile::from_json(plan.file.to_json()).burn_in == plan.file.burn_in);
+       }},
       {"the limits are the job's",
        {},
        [](Known&) {},

@@ -190,3 +190,40 @@ TEST_CASE("nodes that are new count for a wider attempt once they have settled",
   CHECK(pool.has_quarantined_member());
   CHECK(pool.settled_ranks(15) == 0);
 }
+
+TEST_CASE("a node is tested once, and again when it has come back", "[node_pool]") {
+  NodePool pool = pool_of({"a", "b", "c"});
+  CHECK(pool.untested({"a", "b"}) == Names{"a", "b"});
+  pool.passed("a", 1);
+  CHECK(pool.untested({"a", "b"}) == Names{"b"});
+  // Without a result: the nodes of an attempt that has made a step have passed.
+  pool.begin_attempt({"a", "b"}, 0);
+  pool.stepped();
+  CHECK(pool.untested({"a", "b", "c"}) == Names{"c"});
+  pool.lost("a", "gone", 1);
+  pool.passed("a", 1);  // heard late
+  pool.ready("a", 2, 2);
+  CHECK(pool.untested({"a", "b"}) == Names{"a"});
+}
+
+TEST_CASE("a slow node is named once, and out where a spare takes its place", "[node_pool]") {
+  for (const bool has_spare : {false, true}) {
+    NodePool pool = pool_of(has_spare ? Names{"a", "b", "c", "d"} : Names{"a", "b", "c"});
+    pool.begin_attempt({"a", "b", "c"}, 0);
+    for (const char* name : {"a", "b"}) pool.passed(name, 1);
+    CHECK(pool.find_slow(6, 1).empty());
+    pool.passed("c", 1.3);
+    const std::vector<NodePool::Slow> slow = pool.find_slow(6, 1);
+    REQUIRE(slow.size() == 1);
+    CHECK(slow[0].node == "c");
+    CHECK(slow[0].text == "burn-in: products take 1.30 times the median of 3 nodes");
+    CHECK(slow[0].is_put_out == has_spare);
+    CHECK(pool.find_slow(6, 2).empty());
+    CHECK(pool.has_quarantined_member() == has_spare);
+    CHECK(pool.settled_ranks(10) == 6);
+    pool.progressed();
+    const std::vector<PutOutNode> out = pool.take_quarantined();
+    REQUIRE(out.size() == (has_spare ? 1 : 0));
+    if (has_spare) CHECK(out[0].failures.at(0).kind == NodeEvidence::slow);
+  }
+}

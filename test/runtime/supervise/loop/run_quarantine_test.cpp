@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "runtime/base/record.h"
 #include "runtime/supervise/loop/supervisor.h"
 #include "runtime/supervise/slurm/cluster_name.h"
 #include "test/runtime/supervise/loop/supervised_stage.h"
@@ -93,4 +94,36 @@ TEST_CASE("a run without nodes in quarantine does not look at the list", "[run_q
   quarantine.turn();
   CHECK(quarantine.is_idle());
   CHECK_FALSE(stage.is_out("a"));
+}
+
+TEST_CASE("a node that a burn-in found wrong is listed as such, one that is slow is named",
+          "[run_quarantine]") {
+  QuarantineStage stage;
+  for (const char* name : {"c", "d"}) stage.recovery->node_ready(name, 1, stage.clock.monotonic_s());
+  RunQuarantine quarantine(*stage.run, *stage.recovery);
+  quarantine.begin();
+  stage.recovery->attempt_started({.nodes = {"a", "b"}, .width = {.data = 2, .ranks = 2}}, 1);
+  quarantine.burned_in(record_text(BurnInRecord{.nodes = {{.node = "a", .product_s = 1.5},
+                                                          {.node = "b", .wrong = "core 3: it is"},
+                                                          {.node = "c", .product_s = 1},
+                                                          {.node = "d", .product_s = 1}}}));
+  CHECK(stage.is_out("a"));
+  CHECK(stage.is_out("b"));
+  stage.recovery->progressed(1);
+  quarantine.tell();
+  const QuarantineList list =
+      QuarantineFile(real_file_system(), stage.clock, stage.path, this_cluster()).read();
+  REQUIRE(list.entries().size() == 2);
+  for (const QuarantineEntry& entry : list.entries()) {
+    const NodeEvidence& evidence = entry.evidence.at(0);
+    CHECK(evidence.kind == (entry.node == "a" ? NodeEvidence::slow : NodeEvidence::failed_probe));
+    CHECK(evidence.cause == (entry.node == "a" ? "burn-in: products take 1.50 times the median of 3 nodes"
+                                               : "burn-in: core 3: it is"));
+    CHECK(entry.is_out(stage.clock.unix_s()));
+  }
+  stage.run->log.await_files();
+  REQUIRE(stage.events("slow_node").size() == 1);
+  CHECK(stage.events("slow_node")[0].at("left_out") == true);
+  CHECK(stage.printed("a is slow: burn-in: products take 1.50 times the median of 3 nodes; a spare takes") ==
+        1);
 }
