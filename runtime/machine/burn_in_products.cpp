@@ -31,7 +31,8 @@ std::vector<std::byte> burn_in_operand(DType dtype, int64_t count, bool whole, u
   return bytes;
 }
 
-/// What `take` allocates. Error(kPlan) where memory alone is missing: a device that is dead fails in any call.
+/// What `take` allocates. Error(kPlan) where memory alone is missing: a device that is dead fails in any
+/// call.
 template <class Take>
 auto allocated(Backend& backend, Take take) {
   try {

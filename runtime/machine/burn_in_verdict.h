@@ -14,8 +14,8 @@ namespace trainctl {
 std::string wrong_product(const PlaceResult& place, const std::vector<std::optional<uint64_t>>& right);
 /// "": each word was read as it was written.
 std::string wrong_memory(const MemoryResult& memory);
-/// Why the device of the place failed, its first cause: a GPU that threw in its work, or did not answer. "": it
-/// did not. What else keeps a place from its end, others may have caused.
+/// Why the device of the place failed, its first cause: a GPU that threw in its work, or did not answer.
+/// "": it did not. What else keeps a place from its end, others may have caused.
 std::string failure_of(const PlaceResult& place);
 
 /// Why the place must not be used, by its own results alone: "core 3: 2 of 40 results of ... have other bits

@@ -17,8 +17,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/base/clock.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
 
 extern char** environ;
 
@@ -54,8 +54,8 @@ bool lives_on(pid_t pid) {
 }
 
 bool has_mark(pid_t pid, const std::string& mark) {
-  // For a moment a process that execve replaces has neither words nor an environment. Who looks for what is to
-  // be killed must not miss it.
+  // For a moment a process that execve replaces has neither words nor an environment. Who looks for what is
+  // to be killed must not miss it.
   constexpr int kMostTries = 50, kEmptyTries = 3;
   constexpr double kMomentS = 0.001;
   for (int tries = 0, empty = 0; tries < kMostTries && empty < kEmptyTries; ++tries) {

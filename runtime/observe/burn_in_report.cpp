@@ -58,8 +58,8 @@ std::string kind_of(const Places& places) {
   return count_of(int64_t(places.size()), places.front()->place.kind == BurnInPlace::core ? "core" : "GPU");
 }
 
-/// Whether each place did all of its work. Only a GPU that failed or did not answer is to blame for that: what
-/// else keeps a place from its end, others may have caused.
+/// Whether each place did all of its work. Only a GPU that failed or did not answer is to blame for that:
+/// what else keeps a place from its end, others may have caused.
 BurnInCheck work_check(const std::string& of, const Places& places, int node_cores) {
   BurnInCheck check{.check = {.name = of + " work"},
                     .measures = "whether each place did all of its work in time",

@@ -1,7 +1,6 @@
-// Goal: a node on which a core computes wrongly is out before the first step, is on the quarantine list, and a
-// spare takes its place: the run has the undisturbed bits.
-// Method: 8 ranks on four fake nodes with a spare; a library under the ranks of one node spoils the products of
-// one core.
+// Goal: a node on which a core computes wrongly is out before the first step, is on the quarantine list,
+// and a spare takes its place: the run has the undisturbed bits. Method: 8 ranks on four fake nodes with a
+// spare; a library under the ranks of one node spoils the products of one core.
 #include <catch2/catch.hpp>
 
 #include "runtime/supervise/decide/quarantine.h"

@@ -1,7 +1,7 @@
-// Goal: with launcher.burn_in the devices of a run work before its first step: a core that computes wrongly ends
-// the run before it has a step and is named, a machine in order goes on with the bits of a run without it, and a
-// restart is not tested again.
-// Method: the real program on CPU ranks; a library under it spoils the products of one core.
+// Goal: with launcher.burn_in the devices of a run work before its first step: a core that computes wrongly
+// ends the run before it has a step and is named, a machine in order goes on with the bits of a run without
+// it, and a restart is not tested again. Method: the real program on CPU ranks; a library under it spoils
+// the products of one core.
 #include <signal.h>
 #include <unistd.h>
 

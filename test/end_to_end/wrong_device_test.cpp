@@ -1,8 +1,8 @@
-// Goal: a rank that computes wrongly, or whose memory loses a bit, is found and named while the run goes on; the
-// run goes back to a state of which nothing is doubted, and ends with the bits of an undisturbed one. What was
-// wrong only in a check changes nothing.
-// Method: whole runs of replicas; a rank flips a bit at a known step (TRAINCTL_FLIP_AT). Nodes are agents of
-// this machine that a script starts in place of a remote shell: one of them has a broken device.
+// Goal: a rank that computes wrongly, or whose memory loses a bit, is found and named while the run goes
+// on; the run goes back to a state of which nothing is doubted, and ends with the bits of an undisturbed
+// one. What was wrong only in a check changes nothing. Method: whole runs of replicas; a rank flips a bit
+// at a known step (TRAINCTL_FLIP_AT). Nodes are agents of this machine that a script starts in place of a
+// remote shell: one of them has a broken device.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

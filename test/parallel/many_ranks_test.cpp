@@ -1,8 +1,8 @@
 // Goal: what holds for eight ranks holds for 16 and 64: bytes, the bits of sums, groups of groups, and errors that name every rank
 // that is missing and no other.
 // Method: the checks of transport_checks.h over rank threads with tiny payloads, plain and through staging memory, with sizes around
-// the number of ranks and around the border between one round and two. Times are never slept for: ranks that send meet at a latch, and
-// the deadline begins when all has come that was sent.
+// the number of ranks and around the border between one round and two. Times are never slept for: ranks
+// that send meet at a latch, and the deadline begins when all has come that was sent.
 #include <catch2/catch.hpp>
 #include <latch>
 

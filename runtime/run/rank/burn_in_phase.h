@@ -1,5 +1,6 @@
-// The burn-in of a rank: the first phase of an attempt whose nodes have not all been tested (launcher.burn_in).
-// Each rank of such a node computes on its cores or its GPU; then all ranks learn what every rank found.
+// The burn-in of a rank: the first phase of an attempt whose nodes have not all been tested
+// (launcher.burn_in). Each rank of such a node computes on its cores or its GPU; then all ranks learn what
+// every rank found.
 #pragma once
 #include <functional>
 #include <memory>
@@ -22,8 +23,8 @@ struct BurnInRank {
 
 /// Does nothing where attempt.burn_in is empty. Collective; takes `seconds`, at most `answer_s`
 /// more, and no longer than the rank that takes longest. Rank 0 sends the event `burn_in`.
-/// Error(kDevice) on a rank that found its own device wrong, Error(kHardware) where a core does not answer, and
-/// Error(kPeerLost) on all others then.
+/// Error(kDevice) on a rank that found its own device wrong, Error(kHardware) where a core does not answer,
+/// and Error(kPeerLost) on all others then.
 void burn_in_phase(const AttemptFile& attempt, const BurnInRank& self, parallel::Communicator& host,
                    Control& control, RankActivity& activity);
 

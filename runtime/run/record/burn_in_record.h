@@ -48,8 +48,8 @@ struct TestedNode {
   std::string name;
   int first = 0, count = 0;
 };
-/// The record, without its seconds, of the results of all ranks. Of several that are wrong on a node the first
-/// is named. Pure.
+/// The record, without its seconds, of the results of all ranks. Of several that are wrong on a node the
+/// first is named. Pure.
 BurnInRecord burn_in_record(const std::vector<TestedNode>& tested, const std::vector<RankTest>& ranks);
 
 }  // namespace trainctl

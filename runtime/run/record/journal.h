@@ -74,8 +74,8 @@ std::string tail_of(const std::string& path, int most);
 /// The complete lines of a text file; empty if the file is missing.
 std::vector<std::string> lines_of(FileSystem& fs, const std::string& path);
 
-/// The last of these lines for which `is_it` says so; nullopt: there is none. Reads the file from its end, and
-/// no more of it than kReadBytes beyond that line.
+/// The last of these lines for which `is_it` says so; nullopt: there is none. Reads the file from its end,
+/// and no more of it than kReadBytes beyond that line.
 std::optional<std::string> last_line_that(FileSystem& fs, const std::string& path,
                                           const std::function<bool(const std::string&)>& is_it);
 inline constexpr uint64_t kReadBytes = 64 << 10;

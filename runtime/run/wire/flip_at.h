@@ -1,5 +1,5 @@
-// A hook for tests, as stop_at.h is one: in each of the first epochs, one rank computes wrongly, or its memory
-// forgets a bit, at a chosen point of the run. The hook is off unless the variable is in the rank's
+// A hook for tests, as stop_at.h is one: in each of the first epochs, one rank computes wrongly, or its
+// memory forgets a bit, at a chosen point of the run. The hook is off unless the variable is in the rank's
 // environment, and works on CPU ranks only.
 #pragma once
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace trainctl {
 
 /// TRAINCTL_FLIP_AT=RANK:[PHASE]:[STEP]:WHAT, e.g. "1::5:products", "2:evaluating:4:product" or
-/// "0:forward:3:moment". Without a phase: in each. Several, with ";" between them, are for the epochs 1, 2 and
-/// so on; an empty one flips nothing.
+/// "0:forward:3:moment". Without a phase: in each. Several, with ";" between them, are for the epochs 1, 2
+/// and so on; an empty one flips nothing.
 inline constexpr const char* kFlipAtVariable = "TRAINCTL_FLIP_AT";
 
 /// Of what a bit is flipped.

@@ -15,8 +15,8 @@ struct SlowNode {
   int nodes = 0;            ///< of which that is the median
 };
 
-/// Two nodes that are alike differ by less: each time is the shortest of many, which is within 5 % of the truth,
-/// and 1.05 / 0.95 is 1.11. A core that takes 30 % longer shows as 1.18 at least.
+/// Two nodes that are alike differ by less: each time is the shortest of many, which is within 5 % of the
+/// truth, and 1.05 / 0.95 is 1.11. A core that takes 30 % longer shows as 1.18 at least.
 inline constexpr double kSlowTimesMedian = 1.15;
 /// Fewer nodes have no median that says anything.
 inline constexpr int kLeastForSpeed = 3;

@@ -137,9 +137,9 @@ class Recovery {
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run = false);
   /// Evidence against a node, as of an attempt that failed there.
   void suspect(const std::string& name, const std::string& why, double now_s);
-  /// What the burn-in of the current attempt found. A node that is wrong is put out as a broken device; its rank
-  /// fails with that. One that is slower than the others is put out if a spare can take its place, and the
-  /// attempt goes on. Returns what is to be said of slow ones.
+  /// What the burn-in of the current attempt found. A node that is wrong is put out as a broken device; its
+  /// rank fails with that. One that is slower than the others is put out if a spare can take its place, and
+  /// the attempt goes on. Returns what is to be said of slow ones.
   std::vector<NodePool::Slow> burned_in(const std::vector<NodeTest>& nodes, double now_s);
   /// `start`: the decision of next(), or an attempt that another supervisor has started, once its nodes are
   /// ready.

@@ -21,7 +21,8 @@ class RunQuarantine {
   void tell();
   /// Of the event `replicas_judged`: what its replicas held is evidence against their nodes.
   void judged(const std::string& json);
-  /// Of the event `burn_in`: nodes that are wrong are put out, and slow ones where a spare can take their place.
+  /// Of the event `burn_in`: nodes that are wrong are put out, and slow ones where a spare can take their
+  /// place.
   void burned_in(const std::string& json);
   /// Call it in each turn of a loop: reads the list now and then, and takes nodes back.
   void turn();

@@ -1,6 +1,6 @@
-// Goal: of a place that works, what is wrong with it by itself is named in one sentence, and a GPU that throws in
-// its work has failed, unless memory alone is missing.
-// Method: work on devices that are broken at one place, or throw in a chosen call.
+// Goal: of a place that works, what is wrong with it by itself is named in one sentence, and a GPU that
+// throws in its work has failed, unless memory alone is missing. Method: work on devices that are broken at
+// one place, or throw in a chosen call.
 #include "runtime/machine/burn_in_verdict.h"
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
-// Goal: the ranks of the nodes that are to be tested are tested, and only those; all learn what every rank found,
-// a rank whose device is wrong fails with that, and the others because of it.
-// Method: ranks as threads on three nodes, the cores of one of them with a device that computes wrongly.
+// Goal: the ranks of the nodes that are to be tested are tested, and only those; all learn what every rank
+// found, a rank whose device is wrong fails with that, and the others because of it. Method: ranks as
+// threads on three nodes, the cores of one of them with a device that computes wrongly.
 #include "runtime/run/rank/burn_in_phase.h"
 
 #include <catch2/catch.hpp>

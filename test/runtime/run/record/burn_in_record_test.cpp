@@ -1,6 +1,5 @@
-// Goal: of what the ranks of a burn-in found, each tested node has its slowest place and the first thing that is
-// wrong.
-// Method: results of ranks on three nodes by hand.
+// Goal: of what the ranks of a burn-in found, each tested node has its slowest place and the first thing
+// that is wrong. Method: results of ranks on three nodes by hand.
 #include "runtime/run/record/burn_in_record.h"
 
 #include <catch2/catch.hpp>

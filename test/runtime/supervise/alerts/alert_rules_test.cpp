@@ -1,6 +1,6 @@
 // Goal: each cause of an alert is found, once while it lasts, also by a supervisor that comes after another,
-// and only where it is asked for. Method: the rules alone, with events, steps and times by hand; the keys that one
-// gives are what the next gets.
+// and only where it is asked for. Method: the rules alone, with events, steps and times by hand; the keys
+// that one gives are what the next gets.
 #include <catch2/catch.hpp>
 
 #include "runtime/base/record.h"

@@ -1,6 +1,5 @@
-// Goal: what a burn-in finds decides which nodes a run uses: wrong ones never, slow ones where no spare is; and
-// each node is tested once, until it comes back.
-// Method: runs by hand on a few nodes.
+// Goal: what a burn-in finds decides which nodes a run uses: wrong ones never, slow ones where no spare is;
+// and each node is tested once, until it comes back. Method: runs by hand on a few nodes.
 #include "test/runtime/supervise/decide/recovery_run.h"
 
 using namespace trainctl;

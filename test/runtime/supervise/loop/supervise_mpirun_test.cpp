@@ -2,9 +2,9 @@
 //
 // Goal: a run that is killed at its ranks and at its launcher and healed each time has, step by step, the bits
 // of a run that was not; and nothing of it is left. Method: one run undisturbed and one disturbed on 4 ranks
-// (tensor 2, data 2), losses and the root hash of the last checkpoint compared exactly. A rank of each attempt
-// that is to be killed stops itself a little later, so that the attempt does not end before. Needs the program
-// trainctl beside this one; without it there is nothing to test.
+// (tensor 2, data 2), losses and the root hash of the last checkpoint compared exactly. A rank of each
+// attempt that is to be killed stops itself a little later, so that the attempt does not end before. Needs
+// the program trainctl beside this one; without it there is nothing to test.
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 #include <signal.h>
