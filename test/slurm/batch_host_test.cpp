@@ -11,10 +11,12 @@
 using namespace trainctl::test;
 
 TEST_CASE("the batch host is lost", "[slurm][batch_host]") {
-  FakeSlurm slurm({.nodes = 4, .slurmd_timeout_s = 5});
-  SlurmRun run(slurm, "orphan", {R"(fault_tolerance={"grace_seconds": 3, "node_silence_seconds": 2})"});
+  FakeSlurm slurm({.nodes = 4, .slurmd_timeout_s = 15});
+  SlurmRun run(
+      slurm, "orphan",
+      {"fault_tolerance.grace_seconds=3", "fault_tolerance.node_silence_seconds=2", SlurmRun::held({14})});
   const std::string job = run.submit({"--nodes=3 --exclusive --no-kill --requeue --open-mode=append"});
-  REQUIRE(run.reaches_step(12));
+  REQUIRE(run.is_held(14));
   slurm.nodes().poweroff(0);
   const bool finished = run.finishes(120);
   INFO(run.output(job) << run.file("logs/node-node1.log"));
@@ -27,11 +29,12 @@ TEST_CASE("the batch host is lost", "[slurm][batch_host]") {
 }
 
 TEST_CASE("the batch host is lost, and an agent takes the supervisor's place", "[slurm][batch_host][more]") {
-  FakeSlurm slurm({.nodes = 4, .slurmd_timeout_s = 5});
+  FakeSlurm slurm({.nodes = 4, .slurmd_timeout_s = 15});
   SlurmRun run(slurm, "taken",
-               {R"(fault_tolerance={"grace_seconds": 12, "node_silence_seconds": 1, "supervisor_takeover": true})"});
+               {"fault_tolerance.grace_seconds=12", "fault_tolerance.node_silence_seconds=1",
+                "fault_tolerance.supervisor_takeover=true", SlurmRun::held({14})});
   const std::string job = run.submit({"--nodes=3 --exclusive --no-kill --requeue"});
-  REQUIRE(run.reaches_step(12));
+  REQUIRE(run.is_held(14));
   slurm.nodes().poweroff(0);
   const bool finished = run.finishes(120);
   INFO(run.output(job) << run.file("events.jsonl") << run.file("logs/node-node1.log")
@@ -49,16 +52,19 @@ TEST_CASE("the batch host is lost, and an agent takes the supervisor's place", "
 }
 
 TEST_CASE("a node that is cut off from the supervisor alone", "[slurm][batch_host][more]") {
-  FakeSlurm slurm({.nodes = 3, .slurmd_timeout_s = 5});
-  SlurmRun run(slurm, "cut", {R"(schedule={"total_steps": 400, "warmup_steps": 4, "lr": 3e-3, "min_lr": 3e-4, "type": "cosine"})",
-                              R"(fault_tolerance={"grace_seconds": 1, "node_silence_seconds": 0.5})"});
+  FakeSlurm slurm({.nodes = 3, .slurmd_timeout_s = 15});
+  SlurmRun run(
+      slurm, "cut",
+      {R"(schedule={"total_steps": 400, "warmup_steps": 4, "lr": 3e-3, "min_lr": 3e-4, "type": "cosine"})",
+       "fault_tolerance.grace_seconds=1", "fault_tolerance.node_silence_seconds=0.5", SlurmRun::held({14})});
   const std::string job = run.submit({"--nodes=3 --exclusive --no-kill --requeue"});
-  REQUIRE(run.reaches_step(12));
+  REQUIRE(run.is_held(14));
   slurm.nodes().cut(0, 1);
   REQUIRE(eventually(30, [&] {
     return run.file("logs/node-node1.log").find("waiting for what Slurm says about "
         "node0") != std::string::npos;
   }));
+  run.release();
   REQUIRE(run.job_ends(job));
   CHECK(run.output(job).find("finished step 400") != std::string::npos);
   CHECK(run.file("logs/node-node1.log").find("goes back to the queue") == std::string::npos);

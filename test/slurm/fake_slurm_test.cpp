@@ -20,7 +20,7 @@ TEST_CASE("Slurm runs on the fake nodes", "[slurm]") {
     CHECK(slurm.run({"srun", "-N1", "-wnode1", "--gres=gpu:2", "bash", "-c", show}).out ==
           "2 0,1 spine.leaf1.node1\n");
 
-    const Outcome job = slurm.run({"sbatch", "--parsable", "-N2", "--no-kill", "--wrap", "sleep 60"});
+    const Outcome job = slurm.run({"sbatch", "--parsable", "-N2", "--no-kill", "--wrap", "sleep 6000"});
     const std::string id = job.out.substr(0, job.out.find('\n'));
     REQUIRE(eventually(120, [&] { return slurm.state(id) == "RUNNING"; }));
     slurm.nodes().poweroff(1);

@@ -64,7 +64,12 @@ std::string submit(FakeSlurm& slurm, const std::string& script) {
 }
 
 bool reaches(FakeSlurm& slurm, const std::string& job, const std::string& state, double seconds = 180) {
-  return eventually(seconds, [&] { return slurm.state(job) == state; });
+  std::string now;
+  eventually(seconds, [&] {
+    now = slurm.state(job);
+    return now == state || FakeSlurm::is_end(now);
+  });
+  return now == state;
 }
 
 /// The agents on a node; srun's own processes have the same words in their command line.

@@ -8,12 +8,15 @@
 
 namespace trainctl::test {
 
-/// Eight ranks of a tiny model (TP2 x PP2 x DP2), 400 steps, a checkpoint every 5: the folder DIR gets job.json and
-/// the runs in DIR/runs. One Slurm at a time.
+/// Eight ranks of a tiny model (TP2 x PP2 x DP2), 60 steps, a checkpoint every 5: the folder DIR gets job.json and
+/// the runs in DIR/runs. Nothing is silent or late on a slow machine, and a fault finds the run in its steps on a fast
+/// one: where it is held a rank stops itself, and the others wait for it. One Slurm at a time.
 class SlurmRun {
  public:
   /// `id` of the run; `settings` as -s takes them.
   SlurmRun(FakeSlurm& slurm, const std::string& id, std::vector<std::string> settings = {});
+  /// A setting: rank 1 stops itself in these steps, of the epochs 1, 2, ... in turn.
+  static std::string held(const std::vector<int>& steps);
 
   static std::string trainctl();
   /// Its twin, whose GPU is emulated.
@@ -32,7 +35,13 @@ class SlurmRun {
   std::string output(const std::string& job) const { return read_file(directory_ + "/slurm-" + job + ".out"); }
   /// Steps in metrics.jsonl.
   int steps() const;
-  bool reaches_step(int step, double seconds = 180);
+  /// Waits until the rank has stopped itself in that step.
+  bool is_held(int step, double seconds = 180);
+  /// Continues it; it may be gone.
+  void release();
+  /// The run has been asked to stop, so often.
+  bool is_asked_to_stop(int times = 1, double seconds = 60);
+  /// Whether the job ends in this state.
   bool job_ends(const std::string& job, const std::string& state = "COMPLETED", double seconds = 180);
   /// Until the run's last step is saved, in whichever job.
   bool finishes(double seconds = 180);
@@ -46,6 +55,8 @@ class SlurmRun {
   std::string left(int killed = -1);
 
  private:
+  std::vector<pid_t> stopped_ranks() const;
+
   FakeSlurm& slurm_;
   std::string id_, directory_;
 };

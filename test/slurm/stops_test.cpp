@@ -25,10 +25,12 @@ std::string exit_code(FakeSlurm& slurm, const std::string& job) {
 TEST_CASE("Slurm's warning and its time limit", "[slurm][stops]") {
   FakeSlurm slurm({.nodes = 2});
   SECTION("USR1: save, give the job back, go on, same bits") {
-    SlurmRun run(slurm, "warned");
+    SlurmRun run(slurm, "warned", {SlurmRun::held({14})});
     const std::string job = run.submit({kNodes, "--requeue"}, "--requeue");
-    REQUIRE(run.reaches_step(12));
+    REQUIRE(run.is_held(14));
     slurm.run({"scancel", "--batch", "--signal=USR1", job});
+    REQUIRE(run.is_asked_to_stop());
+    run.release();
     REQUIRE(run.finishes());
     INFO(run.output(job));
     CHECK(run.output(job).find("Slurm job " + job + " goes back to the queue") != std::string::npos);
@@ -38,10 +40,12 @@ TEST_CASE("Slurm's warning and its time limit", "[slurm][stops]") {
     CHECK(run.left() == "");
   }
   SECTION("TERM to everything of the job: save, 75") {
-    SlurmRun run(slurm, "terminated");
+    SlurmRun run(slurm, "terminated", {SlurmRun::held({14})});
     const std::string job = run.submit({kNodes});
-    REQUIRE(run.reaches_step(12));
+    REQUIRE(run.is_held(14));
     slurm.run({"scancel", "--full", "--signal=TERM", job});
+    REQUIRE(run.is_asked_to_stop());
+    run.release();
     REQUIRE(run.job_ends(job, "FAILED"));
     INFO(run.output(job));
     CHECK(exit_code(slurm, job) == "75:0");
@@ -55,9 +59,9 @@ TEST_CASE("Slurm's warning and its time limit", "[slurm][stops]") {
 
 TEST_CASE("the end of a job's time is known beforehand", "[slurm][stops]") {
   FakeSlurm slurm({.nodes = 2});
-  // Steps take long enough that the minute ends before the run.
-  SlurmRun run(slurm, "limited", {"schedule.total_steps=100000", "schedule.warmup_steps=4",
-      "checkpoint.every_steps=500"});
+  // The minute ends before so many steps do.
+  SlurmRun run(slurm, "limited",
+               {"schedule.total_steps=100000000", "schedule.warmup_steps=4", "checkpoint.every_steps=500"});
   const std::string job = run.submit({kNodes, "--time=1"});
   REQUIRE(run.job_ends(job, "FAILED", 100));
   INFO(run.output(job));
@@ -72,13 +76,16 @@ TEST_CASE("a preempted run is started again with the same bits", "[slurm][stops]
   // With a --signal the warning is USR1, else SIGTERM: then Slurm is asked whose wish that is.
   const std::string warning = GENERATE(as<std::string>(), "--signal=B:USR1@60", "--signal=0");
   CAPTURE(warning);
-  SlurmRun run(slurm, "preempted");
+  SlurmRun run(slurm, "preempted", {SlurmRun::held({7})});
   const std::string job = run.submit({kNodes, "--requeue", warning == "--signal=0" ? "--comment=none"
       : warning}, "--requeue");
-  REQUIRE(run.reaches_step(5));
+  REQUIRE(run.is_held(7));
   const Outcome urgent = slurm.run({"sbatch", "--parsable", "-purgent", "-N2", "--exclusive",
       "--output=/dev/null", "--wrap", "sleep 1"});
   REQUIRE(urgent.status == 0);
+  const bool asked = run.is_asked_to_stop();
+  run.release();
+  CHECK(asked);
   const bool finished = run.finishes(120);
   INFO(run.output(job));
   REQUIRE(finished);

@@ -22,8 +22,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 TEST_CASE("submit, status, stop from the login node", "[slurm][submit]") {
   FakeSlurm slurm({.nodes = 2});
-  // A save after every step: on a busy machine, too, the run lasts until it is stopped.
-  SlurmRun run(slurm, "far", {kTwoNodes[0], "checkpoint.every_steps=1"});
+  SlurmRun run(slurm, "far", {kTwoNodes[0], SlurmRun::held({4})});
   const Outcome preview = run.run({"launch", "job.json", "--submit", "--dry-run"});
   INFO(preview.err);
   CHECK(preview.out.find("#SBATCH --nodes=2\n") != std::string::npos);
@@ -32,8 +31,9 @@ TEST_CASE("submit, status, stop from the login node", "[slurm][submit]") {
   CHECK(run.file("job.json") == "");
 
   // Nodes that another job has: the run waits, says so, and a stop takes it out of the queue.
-  const std::string other = first_line(slurm.run({"sbatch", "--parsable", "-N2", "--exclusive",
-      "--output=/dev/null", "--wrap", "sleep 300"}).out);
+  const std::string other = first_line(
+      slurm.run({"sbatch", "--parsable", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 30000"})
+          .out);
   REQUIRE(eventually(30, [&] { return slurm.state(other) == "RUNNING"; }));
   const Outcome queued = run.run({"launch", "job.json", "--submit"});
   INFO(queued.err);
@@ -46,10 +46,13 @@ TEST_CASE("submit, status, stop from the login node", "[slurm][submit]") {
   slurm.run({"scancel", other});
 
   const std::string job = first_line(run.run({"launch", "job.json", "--submit"}).out);
-  REQUIRE(run.reaches_step(2));
+  REQUIRE(run.is_held(4));
   const Outcome status = run.run({"status", "far"});
   CHECK(status.out.find("Slurm job " + job + " is RUNNING") != std::string::npos);
-  const Outcome stopped = run.run({"stop", "far"});
+  Child stop = run.exec({SlurmRun::trainctl(), "stop", "far"});
+  REQUIRE(run.is_asked_to_stop());
+  run.release();
+  const Outcome stopped = stop.wait(180);
   INFO(stopped.err);
   CHECK(stopped.status == 0);
   CHECK(stopped.err.find("run far is stopped at step") != std::string::npos);
@@ -63,15 +66,17 @@ TEST_CASE("submit, status, stop from the login node", "[slurm][submit]") {
 
 TEST_CASE("a chain of jobs", "[slurm][submit][more]") {
   FakeSlurm slurm({.nodes = 2});
-  SlurmRun run(slurm, "chain", kTwoNodes);
+  SlurmRun run(slurm, "chain", {kTwoNodes[0], SlurmRun::held({14})});
   const Outcome outcome = run.run({"launch", "job.json", "--submit", "--chain", "3"});
   INFO(outcome.err);
   REQUIRE(outcome.status == 0);
   std::istringstream words(first_line(outcome.out));
   std::vector<std::string> jobs{std::istream_iterator<std::string>(words), {}};
   REQUIRE(jobs.size() == 3);
-  REQUIRE(run.reaches_step(12));
+  REQUIRE(run.is_held(14));
   slurm.run({"scancel", "--batch", "--signal=USR1", jobs[0]});
+  REQUIRE(run.is_asked_to_stop());
+  run.release();
   REQUIRE(run.job_ends(jobs[0], "FAILED"));
   REQUIRE(run.job_ends(jobs[1]));
   // It finished the run: the third has nothing to do.

@@ -122,7 +122,7 @@ FakeNodes::FakeNodes(int count, const std::string& script, const std::vector<std
   set.insert(set.end(), {"TCN_PREFIX=" + prefix_, own_folders_});
   const bool slurm = script == "slurm.sh";
   start_keeper(script, slurm ? count - 1 : count, folder_, set, &keeper_in_, &keeper_out_);
-  const std::string answer = read_line(keeper_out_, 90000);
+  const std::string answer = read_line(keeper_out_, 900000);
   if (answer != "up") FAIL(script << " keep " << count << " answered '" << answer << "'");
 }
 
@@ -227,6 +227,12 @@ std::string FakeSlurm::state(const std::string& job) {
   const std::string text = run({"scontrol", "show", "job", job}).out;
   const size_t at = text.find("JobState=");
   return at == std::string::npos ? "" : text.substr(at + 9, text.find(' ', at) - at - 9);
+}
+
+bool FakeSlurm::is_end(const std::string& state) {
+  for (const char* end : {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
+    if (state == end) return true;
+  return false;
 }
 
 }  // namespace trainctl::test

@@ -101,7 +101,7 @@ class FakeSlurm {
     int nodes = 4, cpus = 4, gpus = 0;  ///< of each node; GPUs are null devices
     std::string cpus_of = "";           ///< "4 2 2": CPUs of node0, node1, node2; "": `cpus` each
     bool topology = false;              ///< two switches under a spine
-    int slurmd_timeout_s = 10;          ///< until a silent node is DOWN
+    int slurmd_timeout_s = 120;         ///< until a silent node is DOWN; a busy one must not be
     int cred_expire_s = 5;              ///< a requeue is delayed by it; 120 on a default site
     std::string extra;                  ///< lines for slurm.conf
   };
@@ -121,10 +121,12 @@ class FakeSlurm {
 
   void kill_slurmd(int node);
   void boot(int node);
-  /// Fails the test when not that many nodes are idle within 60 s.
+  /// Fails the test when not that many nodes are idle within ten minutes.
   void wait_idle(int count);
   /// PENDING, RUNNING, COMPLETED ...; "" for an unknown job.
   std::string state(const std::string& job);
+  /// Whether a job stays in this state: COMPLETED, FAILED, CANCELLED ...
+  static bool is_end(const std::string& state);
 
  private:
   FakeNodes nodes_;

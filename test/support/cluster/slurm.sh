@@ -11,12 +11,12 @@
 #   slurm.sh kill K            slurmd of node K alone
 #   slurm.sh crash K           the whole node; poweroff K: in silence
 #   slurm.sh boot K            the node, if it is down, and its slurmd; the node returns to service by itself
-#   slurm.sh wait-idle [N]     until N nodes are idle, at most 60 s
+#   slurm.sh wait-idle [N]     until N nodes are idle, at most ten minutes
 #   slurm.sh stop              ends everything; harmless where nothing runs
 #
 # Environment: TCN_PREFIX and TCN_NET as in nodes.sh; CPUS=4 and GPUS=0 of a node (CPUS="4 2": of node0,
 # node1, node2 ... in turn; the GPUs are null devices); TOPOLOGY=1 for two switches under a spine;
-# SLURMD_TIMEOUT=10 seconds until a silent node is
+# SLURMD_TIMEOUT=120 seconds until a silent node is
 # DOWN; CRED_EXPIRE=5 seconds, by which a requeue is delayed; EXTRA='a line for slurm.conf'. Partitions:
 # main (preempted by urgent: requeued after a grace time of 15 s), stop (preempted: cancelled), urgent.
 # Files: /run/$TCN_PREFIX/slurm.
@@ -77,11 +77,11 @@ MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
 SlurmctldTimeout=10
-SlurmdTimeout=${SLURMD_TIMEOUT:-10}
+SlurmdTimeout=${SLURMD_TIMEOUT:-120}
 InactiveLimit=0
 KillWait=5
 Waittime=0
-BatchStartTimeout=10
+BatchStartTimeout=120
 MessageTimeout=5
 TCPTimeout=2
 SchedulerType=sched/backfill
@@ -135,11 +135,11 @@ daemon() {
 start_slurmd() { mkdir -p "$state/spool/node$1" "$state/tmp/node$1"; daemon "$1" slurmd -D -N "node$1"; }
 on_login() { "$nodes" exec "$(count)" "$@"; }
 
-idle_nodes() { on_login timeout 5 sinfo -h -N -p main -o %T 2>/dev/null | grep -c '^idle$'; }
+idle_nodes() { on_login timeout 60 sinfo -h -N -p main -o %T 2>/dev/null | grep -c '^idle$'; }
 wait_idle() {   # COUNT
   SECONDS=0
-  while [ $SECONDS -lt 180 ]; do [ "$(idle_nodes)" -ge "$1" ] && return; sleep 0.1; done
-  echo "slurm.sh: after 60 s $(idle_nodes) nodes are idle, not $1:" >&2
+  while [ $SECONDS -lt 600 ]; do [ "$(idle_nodes)" -ge "$1" ] && return; sleep 0.1; done
+  echo "slurm.sh: after $SECONDS s $(idle_nodes) nodes are idle, not $1:" >&2
   on_login sinfo -N -l >&2
   tail -n 5 "$state"/log/*.log >&2
   return 1
