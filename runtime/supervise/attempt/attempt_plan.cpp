@@ -15,9 +15,10 @@ namespace {
 
 using Nodes = std::vector<AttemptPlan::Node>;
 
-/// Ranks read the spec, open data and build the model before the first step, all of them on the same few
-/// cores.
-double start_timeout_s(int ranks) { return 60 + 1.0 * ranks; }
+/// Processes start on few cores, and for at least as long as a node may be without contact.
+double start_timeout_s(int ranks, const FaultSpec& fault) {
+  return std::max(60 + 1.0 * ranks, fault.grace_seconds);
+}
 
 /// Ten thousand nodes are looked up for a hundred thousand ranks.
 using ByName = std::unordered_map<std::string_view, const KnownNode*>;
@@ -154,7 +155,7 @@ AttemptPlan frame_of(const AttemptFacts& facts, const ParallelSpec& parallelism)
                      .load_timeout_s = fault.load_timeout_seconds,
                      .evaluation_timeout_s = fault.evaluation_timeout_seconds,
                      .save_timeout_s = fault.save_timeout_seconds,
-                     .start_timeout_s = start_timeout_s(ranks),
+                     .start_timeout_s = start_timeout_s(ranks, fault),
                      .exit_timeout_s = checkpoint.exit_timeout_seconds},
           .saves = {.ranks = ranks, .directory = facts.run.checkpoints(checkpoint)}};
 }

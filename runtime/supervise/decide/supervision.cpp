@@ -178,7 +178,7 @@ void Supervision::exited(int rank, int wait_status, const std::optional<CrashRec
     if (ended_ == options_.ranks) enter(Phase::over, now_s);
     return;
   }
-  if (r.phase == RankView::done && wait_status == 0) return;
+  if (r.phase == RankView::done && (wait_status == 0 || phase_ == Phase::ending)) return;  // or killed: it took long
   // Also of one that was lost before: then its record was not to be seen yet.
   if (record && r.phase != RankView::done) return lost(rank, record, now_s);
   const int signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;

@@ -153,6 +153,10 @@ std::vector<Row> nodes_and_limits() {
          CHECK(plan.keeps_copies);
          CHECK_FALSE(plan.attach);
        }},
+      {"a start may take as long as a node may be without contact",
+       {"fault_tolerance.grace_seconds=300"},
+       [](Known&) {},
+       [](const AttemptPlan& plan) { CHECK(plan.limits.start_timeout_s == 300); }},
   };
 }
 

@@ -100,6 +100,17 @@ TEST_CASE("a launcher that does not end after its ranks is ended, and the run is
   CHECK(s.verdict().outcome == Verdict::finished);
 }
 
+TEST_CASE("a rank that had done its work and is killed because it does not end has done it") {
+  Supervision s = running();
+  s.progressed(100, 1);
+  for (int rank = 0; rank < kRanks; ++rank) s.done(rank, 2);
+  for (double now_s = 2; s.phase() != Phase::ending; now_s += 0.1) s.tick(now_s);
+  for (int rank = 0; rank < kRanks; ++rank) s.exited(rank, killed(SIGKILL), {}, 13);
+  s.all_gone(13);
+  REQUIRE(s.over());
+  CHECK(s.verdict().outcome == Verdict::finished);
+}
+
 TEST_CASE("a killed rank is named with its signal, as mpirun tells it, in every order of arrival") {
   // Rank 1 was killed; mpirun killed the others, said so and ended. All 24 orders of the four reports.
   std::vector<int> order = {0, 1, 2, 3};
