@@ -77,8 +77,7 @@ class PlaceThread {
   /// `left_behind` becomes true if the thread still works then.
   PlaceResult result(double end_s, bool& left_behind) {
     if (!thread_.joinable()) return {.place = place_, .problem = unstarted_};
-    const double left_s = std::max(0.0, end_s - real_clock().monotonic_s());
-    if (result_.wait_for(std::chrono::duration<double>(left_s)) != std::future_status::ready) {
+    if (!answers(std::max(0.0, end_s - real_clock().monotonic_s()))) {
       left_behind = true;
       return {.place = place_, .problem = "did not answer in time"};
     }
@@ -87,6 +86,14 @@ class PlaceThread {
   }
 
  private:
+  /// In slices, so that a pause of this whole process costs the place one of them.
+  bool answers(double left_s) {
+    constexpr int kSlices = 100;
+    for (int slice = 0; slice < kSlices; ++slice)
+      if (result_.wait_for(std::chrono::duration<double>(left_s / kSlices)) == std::future_status::ready)
+        return true;
+    return false;
+  }
   BurnInPlace place_;
   std::future<PlaceResult> result_;
   std::thread thread_;

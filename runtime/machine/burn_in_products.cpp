@@ -31,7 +31,7 @@ std::vector<std::byte> burn_in_operand(DType dtype, int64_t count, bool whole, u
   return bytes;
 }
 
-/// What `take` allocates. Error(kPlan) where memory alone is missing: a device that is dead fails in any
+/// What `take` makes, which may allocate. Error(kPlan) where memory alone is missing: a device that is dead fails in any
 /// call.
 template <class Take>
 auto allocated(Backend& backend, Take take) {
@@ -66,13 +66,12 @@ class PlacedProduct {
         packed_(allocated(backend, [&] { return backend.make_packed(p_.n, p_.k, p_.dtype); })) {
     backend.copy_to_device(stream, x_->data(), p_.x.data(), p_.x.size());
     backend.copy_to_device(stream, w_->data(), p_.w.data(), p_.w.size());
-    backend.run(stream, kernels::Pack{.w = matrix(*w_, p_.n, p_.k), .packed = packed_.get()});
+    run_op(kernels::Pack{.w = matrix(*w_, p_.n, p_.k), .packed = packed_.get()});
     stream.synchronize();
   }
   void run() {
-    backend_.run(stream_,
-                 kernels::LinearForward{
-                     .x = matrix(*x_, p_.m, p_.k), .w = packed_.get(), .y = matrix(*y_, p_.m, p_.n)});
+    run_op(kernels::LinearForward{
+        .x = matrix(*x_, p_.m, p_.k), .w = packed_.get(), .y = matrix(*y_, p_.m, p_.n)});
   }
   std::vector<std::byte> compute() {
     run();
@@ -83,6 +82,13 @@ class PlacedProduct {
   }
 
  private:
+  /// The first of a kind takes memory, and a library may have no way to do it.
+  void run_op(const kernels::Op& op) {
+    allocated(backend_, [&] {
+      backend_.run(stream_, op);
+      return true;
+    });
+  }
   kernels::Matrix matrix(Buffer& b, int64_t rows, int64_t cols) const {
     return kernels::matrix(b.data(), p_.dtype, rows, cols);
   }

@@ -56,7 +56,7 @@ bool lives_on(pid_t pid) {
 bool has_mark(pid_t pid, const std::string& mark) {
   // For a moment a process that execve replaces has neither words nor an environment. Who looks for what is
   // to be killed must not miss it.
-  constexpr int kMostTries = 50, kEmptyTries = 3;
+  constexpr int kMostTries = 200, kEmptyTries = 5;
   constexpr double kMomentS = 0.001;
   for (int tries = 0, empty = 0; tries < kMostTries && empty < kEmptyTries; ++tries) {
     // NUL-terminated NAME=value.
@@ -64,10 +64,8 @@ bool has_mark(pid_t pid, const std::string& mark) {
     if (!text) return false;
     if (!text->empty()) return (std::string(1, '\0') + *text).find(mark) != std::string::npos;
     if (!lives_on(pid)) return false;
-    if (read_proc(pid, "cmdline").empty())
-      real_clock().sleep_s(kMomentS);
-    else
-      ++empty;
+    if (!read_proc(pid, "cmdline").empty()) ++empty;
+    real_clock().sleep_s(kMomentS);
   }
   return false;
 }

@@ -449,12 +449,14 @@ void check_operation(Resolution& r) {
              {"fault_tolerance.collective_timeout_seconds", "fault_tolerance.step_timeout_seconds"},
              {"make step_timeout_seconds the longer one"});
   const double burn_in = job.launcher.burn_in;
-  if (r.sound({"launcher.burn_in", "fault_tolerance.setup_timeout_seconds"}) && burn_in > 0 &&
-      burn_in + LauncherSpec::kBurnInAnswerS >= f.setup_timeout_seconds)
-    r.report("E0704", "a rank would count as hung during its burn-in",
-             {"launcher.burn_in", "fault_tolerance.setup_timeout_seconds"},
-             {fmt::format("use setup_timeout_seconds = {:g} or more",
-                          2 * (burn_in + LauncherSpec::kBurnInAnswerS))});
+  const double longest = burn_in + LauncherSpec::kBurnInAnswerS;
+  for (const auto& [field, limit] : {std::pair{"setup_timeout_seconds", f.setup_timeout_seconds},
+                                     std::pair{"start_skew_seconds", f.start_skew_seconds}}) {
+    const std::string name = std::string("fault_tolerance.") + field;
+    if (r.sound("launcher.burn_in") && r.sound(name) && burn_in > 0 && longest >= limit)
+      r.report("E0704", "a rank would count as hung during its burn-in", {"launcher.burn_in", name},
+               {fmt::format("use {} = {:g} or more", field, 2 * longest)});
+  }
   check_takeover(r);
   check_store(r);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
+#include "runtime/base/process_memory.h"
 #include "runtime/base/record.h"
 #include "runtime/machine/binding.h"
 #include "runtime/machine/burn_in_verdict.h"
@@ -15,7 +16,8 @@ namespace trainctl {
 namespace {
 
 constexpr double kProductShare = 0.6;  ///< of the seconds; the rest is for the memory
-constexpr uint64_t kBytesOfCore = uint64_t{64} << 20, kBytesOfGpu = uint64_t{1} << 30;
+constexpr uint64_t kBytesOfCore = uint64_t{64} << 20, kLeastOfCore = uint64_t{8} << 20,
+                   kBytesOfGpu = uint64_t{1} << 30;
 
 /// The GPU of the rank, or its cores. Ranks that are not bound share the cores of their node out, each once.
 std::vector<BurnInPlace> places_of(const BurnInRank& self) {
@@ -26,6 +28,13 @@ std::vector<BurnInPlace> places_of(const BurnInRank& self) {
     if (self.is_bound || int(i % size_t(self.local_ranks)) == self.local_rank)
       places.push_back({.kind = BurnInPlace::core, .index = cores[i]});
   return places;
+}
+
+/// All ranks of a node together take at most a quarter of its free memory.
+uint64_t bytes_of_core(const BurnInRank& self) {
+  const size_t cores = usable_cpus().size() * size_t(self.is_bound ? self.local_ranks : 1);
+  const uint64_t share = system_memory().available_bytes / 4 / std::max<size_t>(1, cores);
+  return std::clamp(share, kLeastOfCore, kBytesOfCore);
 }
 
 template <size_t N>
@@ -42,7 +51,7 @@ RankTest test_rank(const BurnInRank& self) {
   const std::vector<PlaceResult> results =
       work_on(places,
               {.product_s = kProductShare * self.seconds,
-               .memory_bytes = self.gpu >= 0 ? kBytesOfGpu : kBytesOfCore * places.size(),
+               .memory_bytes = self.gpu >= 0 ? kBytesOfGpu : bytes_of_core(self) * places.size(),
                .times_products = true,
                .limit_s = self.seconds,
                .answer_s = self.answer_s,

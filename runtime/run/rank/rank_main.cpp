@@ -235,15 +235,17 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
   if (flip && flip->rank == rank) backend = make_flipping_device(std::move(backend), *flip);
   const int gpu = gpu_of_rank(job.job, device, local_rank_from_environment());
   try {
-    burn_in_phase(attempt,
-                  {.seconds = job.job.launcher.burn_in,
-                   .answer_s = LauncherSpec::kBurnInAnswerS,
-                   .rank = rank,
-                   .local_rank = local_rank_from_environment(),
-                   .local_ranks = std::max(1, std::atoi(local_ranks.c_str())),
-                   .gpu = gpu,
-                   .is_bound = is_bound},
-                  *host, *control, activity);
+    burn_in_phase(
+        attempt,
+        {.seconds = job.job.launcher.burn_in,
+         // Cores that other programs keep busy are no fault; one that never answers is a hang.
+         .answer_s = gpu >= 0 ? LauncherSpec::kBurnInAnswerS : job.job.fault_tolerance.setup_timeout_seconds,
+         .rank = rank,
+         .local_rank = local_rank_from_environment(),
+         .local_ranks = std::max(1, std::atoi(local_ranks.c_str())),
+         .gpu = gpu,
+         .is_bound = is_bound},
+        *host, *control, activity);
   } catch (...) {
     fail_with_exception(fs, directory, record);  // a thread may still compute
   }

@@ -219,17 +219,18 @@ void declare_cluster(DeclareSection& launcher) {
 
 void declare_burn_in(DeclareSection& launcher) {
   launcher
-      .number("burn_in",
-              "Seconds for which the devices of each node work before its first step: products whose bits "
-              "are known, and patterns in a part of the memory. A node that computes or remembers wrongly "
-              "goes on the quarantine list, and the run begins on the others; if they do not carry it, it "
-              "ends and names the core or GPU. A node whose products take more than 15 % longer than the "
-              "median of at least three nodes is named, and left out once a spare can take its place. It "
-              "costs these seconds before the first attempt of a launch or resume, and again when a node "
-              "joins later; a restart on nodes that have passed costs nothing. What does not answer within "
-              "20 seconds more has failed. The bits of the run are the same with it. CPU ranks test their "
-              "cores, or their share of the node's, GPU ranks their GPU. `trainctl doctor --deep` tests "
-              "more, and `trainctl doctor --links` the network. 0: nothing is tested.")
+      .number(
+          "burn_in",
+          "Seconds for which the devices of each node work before its first step: products whose bits "
+          "are known, and patterns in a part of the memory. A node that computes or remembers wrongly "
+          "goes on the quarantine list, and the run begins on the others; if they do not carry it, it "
+          "fails and names the core or GPU. A node whose products take more than 15 % longer than the "
+          "median of at least three nodes is named, and left out if a spare can take its place. It "
+          "costs these seconds before the first attempt of a launch or resume, and again when a node "
+          "joins later; a restart on nodes that have passed costs nothing. A GPU that does not answer "
+          "within 20 seconds more has failed. The bits of the run are the same with it. CPU ranks test their "
+          "cores, or their share of the node's, GPU ranks their GPU. `trainctl doctor --deep` tests "
+          "more, and `trainctl doctor --links` the network. 0: nothing is tested.")
       .to(IN_JOB(launcher.burn_in))
       .from(0)
       .upto(kHourS)

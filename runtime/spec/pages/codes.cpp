@@ -420,7 +420,7 @@ const std::vector<CodePage> kOperation = {
      "A rank names the peers it waits for after collective_timeout_seconds; the run is declared hung after "
      "step_timeout_seconds. The first must "
      "come first, or the verdict names no rank. Likewise a burn-in (launcher.burn_in, and 20 seconds for its "
-     "answer) must be over before setup_timeout_seconds.",
+     "answer) must be over before setup_timeout_seconds and start_skew_seconds.",
      R"("collective_timeout_seconds": 900, "step_timeout_seconds": 600)", "Use 60 and 600."},
     {"E0705", "No node can take the supervisor's place",
      "With fault_tolerance.supervisor_takeover a node starts another supervisor after a quarter of "

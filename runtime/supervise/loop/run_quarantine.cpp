@@ -75,9 +75,8 @@ void RunQuarantine::judged(const std::string& json) {
 void RunQuarantine::burned_in(const std::string& json) {
   const auto record = record_of_text<BurnInRecord>(json);
   for (const NodePool::Slow& slow : recovery_.burned_in(record.nodes, run_.clock.monotonic_s())) {
-    const std::string text =
-        fmt::format("{} is slow: {}{}", slow.node, slow.text,
-                    slow.is_put_out ? "; a spare takes its place after the next save" : "");
+    const std::string text = fmt::format("{} is slow: {}{}", slow.node, slow.text,
+                                         slow.is_put_out ? "; a spare takes its place after a save" : "");
     run_.log.event(EventKind::slow_node,
                    dump_json(Json{{"node", slow.node}, {"left_out", slow.is_put_out}, {"text", text}}));
     run_.log.console().note(" ! " + text);

@@ -63,8 +63,9 @@ TEST_CASE("a GPU that throws in its work has failed; one without memory, and a c
     Fault fault;
     bool is_failure;
   };
-  const Case cases[] = {{{.call = Fault::product, .from = 1}, true},
-                        {{.call = Fault::product, .from = 10}, true},
+  const Case cases[] = {{{.call = Fault::product, .from = 1, .is_dead = true}, true},
+                        {{.call = Fault::product, .from = 10, .is_dead = true}, true},
+                        {{.call = Fault::product}, false},  // of its first call's memory, or of a library
                         {{.call = Fault::product, .code = ErrorCode::kDevice}, true},
                         {{.call = Fault::product, .code = ErrorCode::kPlan}, false},
                         {{.call = Fault::allocation, .from = 1}, false},

@@ -346,6 +346,8 @@ const std::vector<Broken> kOverrides = {
       "min, h, d"}},
     {{"fault_tolerance.collective_timeout_seconds=1h"}, {"E0704 a step would count as hung before a rank could name whom it waits for"}},
     {{"launcher.burn_in=10m"}, {"E0704 a rank would count as hung during its burn-in"}},
+    {{"launcher.burn_in=1m", "fault_tolerance.start_skew_seconds=70"},
+     {"E0704 a rank would count as hung during its burn-in"}},
     {{"launcher.burn_in=true"}, {"E0201 `launcher.burn_in` must be a number, not true"}},
     {{"fault_tolerance.supervisor_takeover=true", "fault_tolerance.grace_seconds=7"},
      {"E0705 a quarter of the grace passes before the silence of a supervisor counts"}},
