@@ -73,8 +73,13 @@ RunFleet::Left RunFleet::attach(const SessionFolders& folders) {
   options.attach_to = file.epoch;
   fleet_.emplace(std::move(options), run_.clock);
   const double silence_s = run_.plan.job.job.fault_tolerance.node_silence_seconds;
-  await_agents(std::max(kAttachLimitS, silence_s + 1),
-               [&] { return nodes_there(file) == file.nodes.size(); });
+  // Each says at once what it has: one without ranks of the attempt gets none later.
+  await_agents(std::max(kAttachLimitS, silence_s + 1), [&] {
+    return std::all_of(file.nodes.begin(), file.nodes.end(), [&](const AttemptFile::Node& node) {
+      const int index = fleet_->find(node.name);
+      return index >= 0 && fleet_->hello(index);
+    });
+  });
   fleet_->end_attach();
   const bool has_ranks = nodes_there(file) > 0;
   if (!has_ranks && fleet_->ready_count() == 0) {
