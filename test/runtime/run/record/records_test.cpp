@@ -311,7 +311,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<RunIdentity>({"v", "numerics", "lineage", "parent_checkpoint"});
   check_round_trip<AttemptFile>({"v", "overrides", "saves", "nodes", "mark", "pmix", "session_folder",
                                  "shared_memory_folder", "memory", "beginnings", "from_store",
-                                 "resume_manifest", "remedies", "disputes"});
+                                 "resume_manifest", "remedies", "disputes", "burn_in"});
   check_round_trip<ReplicaDispute>({});
   check_round_trip<DisputedReplica>({"node"});
   check_round_trip<Remedies>({"skipped", "rates"});

@@ -19,7 +19,7 @@ namespace trainctl::test {
 inline const std::string kFolder = "/run/ckpt", kMarks = "/run/checkpoints.json";
 using Steps = std::vector<int64_t>;
 
-class HandClock final : public Clock {
+class CareClock final : public Clock {
  public:
   double monotonic_s() override { return now_; }
   double unix_s() override { return now_ + jumped_; }
@@ -33,7 +33,7 @@ class HandClock final : public Clock {
 struct World {
   std::unique_ptr<PowerLossFileSystem> fs = std::make_unique<PowerLossFileSystem>();
   std::unique_ptr<FaultyObjects> objects = std::make_unique<FaultyObjects>();
-  std::unique_ptr<HandClock> clock = std::make_unique<HandClock>();
+  std::unique_ptr<CareClock> clock = std::make_unique<CareClock>();
 
   World copy() const { return {fs->copy(), objects->copy()}; }
   World after_crash(Survival survival, uint64_t seed) const {
