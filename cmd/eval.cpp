@@ -1,4 +1,4 @@
-// trainctl eval: the loss of a checkpoint's model on texts, and its accuracy on multiple-choice tasks.
+// trainctl eval: the loss of a trained model on texts, and its accuracy on multiple-choice tasks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +15,9 @@
 
 namespace trainctl::cmd {
 namespace {
+
+/// A whole sequence is computed at once, which takes memory for all of its logits.
+constexpr int64_t kMostFolderTokens = 2048;
 
 struct EvalOptions {
   ModelArguments model;
@@ -95,7 +98,7 @@ void print_words(const EvaluateResult& result) {
 }
 
 /// What the numbers leave out.
-void print_notes(const EvalOptions& options, const EvaluateResult& result) {
+void print_notes(const TrainedModel& model, const EvaluateResult& result) {
   bool limited = false;
   for (const TaskResult& t : result.tasks) {
     limited |= t.examples < t.available;
@@ -106,22 +109,27 @@ void print_notes(const EvalOptions& options, const EvaluateResult& result) {
   }
   for (const SourceResult& s : result.sources) limited |= s.sequences < s.available;
   if (limited) fmt::print(stderr, "note: only the first of each; --limit 0 takes all\n");
-  fmt::print(stderr, "-- step {} of {}\n", result.step, options.request.checkpoint);
+  fmt::print(stderr, "-- {}{}\n", model.is_folder() ? "" : fmt::format("step {} of ", model.step),
+             model.path);
 }
 
 int run(EvalOptions options, const Context& context) {
   set_model(options.request, options.model);
   if (options.limit >= 0) options.request.most_examples = options.request.most_sequences = options.limit;
+  TrainedModel model = open_model(options.model);
+  if (model.is_folder() && options.request.seq_len == 0)
+    options.request.seq_len = std::min(model.job.data.seq_len, kMostFolderTokens);
   EvaluateResult result;
   {
     EvalProgress progress(context.quiet());
-    result = evaluate(real_file_system(), options.request, [&](const std::string& text) { progress(text); });
+    result = evaluate(real_file_system(), model, options.request,
+                      [&](const std::string& text) { progress(text); });
   }
   if (context.json)
-    print_json("eval", result_json(options.request.checkpoint, result), -1);
+    print_json("eval", result_json(model.path, result), -1);
   else
     print_words(result);
-  if (!context.json && !context.quiet()) print_notes(options, result);
+  if (!context.json && !context.quiet()) print_notes(model, result);
   return kExitDone;
 }
 
@@ -129,8 +137,9 @@ int run(EvalOptions options, const Context& context) {
 
 void add_eval(CommandLine& app, Context& context) {
   auto options = std::make_shared<EvalOptions>();
-  CommandLine command = app.add_subcommand("eval", "measure a checkpoint on texts and multiple-choice tasks");
-  add_run_arguments(command, options->model.run, true);
+  CommandLine command = app.add_subcommand(
+      "eval", "measure a checkpoint or a Hugging Face folder on texts and multiple-choice tasks");
+  add_run_arguments(command, options->model.run, true, kTrainedModel);
   command
       .add_option("--tasks", options->request.tasks,
                   "multiple-choice tasks: llm.c's .bin, or JSON lines with context, endings and label; may "
@@ -147,6 +156,12 @@ void add_eval(CommandLine& app, Context& context) {
                   "examples of each task and sequences of each source at most; 0: all (default: "
                   "1000 and 256)")
       .range(0, 1000000000);
+  command
+      .add_option(
+          "--seq-len", options->request.seq_len,
+          "tokens of a sequence (default: of a run its data.seq_len, of a folder what its model allows, "
+          "2048 at most)")
+      .range(1, 1000000000);
   add_model_arguments(command, options->model);
   when_chosen(command, context, [options, &context] { return run(*options, context); });
 }

@@ -13,7 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/units.h"
-#include "runtime/exchange/import.h"
+#include "runtime/exchange/folder_model.h"
 #include "runtime/exchange/model_config.h"
 #include "runtime/exchange/tokenizer_files.h"
 #include "runtime/spec/pages/pages.h"

@@ -1,4 +1,4 @@
-// How the commands that run a checkpoint's model say which weights, in which format, with which tokenizer.
+// How the commands that run a trained model say which weights, in which format, with which tokenizer.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -6,9 +6,15 @@
 
 #include "cmd/command_line.h"
 #include "cmd/runs.h"
-#include "runtime/train/generate/sample.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_system.h"
+#include "runtime/exchange/folder_model.h"
 
 namespace trainctl::cmd {
+
+/// What RUN may be where a model is run.
+inline constexpr const char* kTrainedModel =
+    "id, unique beginning of one, path, `latest`; or a checkpoint; or a Hugging Face folder";
 
 struct ModelArguments {
   RunArguments run;
@@ -24,13 +30,25 @@ inline void add_model_arguments(CommandLine command, ModelArguments& arguments) 
   command.add_flag("--ema", arguments.averages, "with the averages of the weights (optimizer.ema)");
 }
 
+/// The newest usable checkpoint of a run, a checkpoint, or a Hugging Face folder.
+inline TrainedModel open_model(const ModelArguments& arguments) {
+  FileSystem& fs = real_file_system();
+  const std::string& name = arguments.run.name;
+  if (!fs.exists(name + "/config.json"))
+    return checkpoint_model(fs, find_checkpoint(arguments.run), arguments.averages);
+  if (arguments.averages)
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{} is a Hugging Face folder, which has no averages of the weights; "
+                            "leave --ema out",
+                            name));
+  return folder_model(fs, name, arguments.tokenizer.empty());
+}
+
 /// SampleRequest, EvaluateRequest.
 template <typename Request>
 void set_model(Request& request, const ModelArguments& arguments) {
-  request.checkpoint = find_checkpoint(arguments.run);
   request.tokenizer = data::TokenizerChoice::of(arguments.tokenizer);
   if (!arguments.dtype.empty()) request.compute = arguments.dtype == "f32" ? DType::f32 : DType::bf16;
-  request.averages = arguments.averages;
   request.threads = int(std::max(1u, std::thread::hardware_concurrency()));
 }
 

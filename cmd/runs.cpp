@@ -15,11 +15,9 @@
 
 namespace trainctl::cmd {
 
-void add_run_arguments(CommandLine command, RunArguments& arguments, bool required) {
+void add_run_arguments(CommandLine command, RunArguments& arguments, bool required, const char* what) {
   arguments.root = default_run_root();
-  command.add_option("RUN", arguments.name, "id, unique beginning of one, path, or `latest`")
-      .required(required)
-      .type_name("");
+  command.add_option("RUN", arguments.name, what).required(required).type_name("");
   command.add_option("--run-dir", arguments.root, "folder of the runs (default: $TRAINCTL_RUN_DIR, else runs)")
       .type_name("DIR");
 }

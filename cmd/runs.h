@@ -16,7 +16,8 @@ namespace trainctl::cmd {
 struct RunArguments {
   std::string name = "latest", root;
 };
-void add_run_arguments(CommandLine command, RunArguments& arguments, bool required);
+void add_run_arguments(CommandLine command, RunArguments& arguments, bool required,
+                       const char* what = "id, unique beginning of one, path, or `latest`");
 FoundRun find_run(const RunArguments& arguments);
 /// The checkpoint that RUN|CKPT means: the newest usable one of a run, or the one named, which may lie
 /// anywhere.

@@ -1,4 +1,4 @@
-// trainctl sample: generates text from a checkpoint behind each prompt, on a GPU if there is one and on the
+// trainctl sample: generates text from a trained model behind each prompt, on a GPU if there is one and on the
 // CPU otherwise.
 #include <unistd.h>
 
@@ -25,6 +25,12 @@ struct SampleOptions {
   std::vector<std::string> prompts;
   bool interactive = false;
 };
+
+/// What may be done next with the model.
+std::string next_command(const TrainedModel& model) {
+  const std::string path = shell_quoted(model.path);
+  return model.is_folder() ? fmt::format("init --from {} -o job.json", path) : "inspect-ckpt " + path;
+}
 
 /// Shows the texts of prompts one after another, although they grow at the same time: that of the first one as
 /// it comes, the others at the end.
@@ -60,14 +66,14 @@ class Shown {
 
 /// Writes the text behind each prompt to stdout.
 std::vector<SampleResult> write(Sampler& sampler, const std::vector<std::string>& prompts,
-                                const SampleOptions& options, const Context& context) {
+                                const std::string& path, const Context& context) {
   Shown shown(prompts, context.json);
   std::vector<SampleResult> results =
       sampler.write(prompts, [&](size_t prompt, const std::string& text) { shown.add(prompt, text); });
   shown.end();
   for (size_t i = 0; context.json && i < results.size(); ++i)
     print_json("sample",
-               {{"checkpoint", options.request.checkpoint},
+               {{"checkpoint", path},
                 {"step", results[i].step},
                 {"prompt", prompts[i]},
                 {"text", results[i].text},
@@ -88,11 +94,12 @@ int run(SampleOptions options, const Context& context) {
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
   set_model(options.request, options.model);
   if (options.prompts.empty() && !options.interactive) options.prompts.emplace_back();
-  Sampler sampler(real_file_system(), options.request);
+  TrainedModel model = open_model(options.model);
+  Sampler sampler(real_file_system(), model, options.request);
   SampleResult all;
   const auto some = [&](const std::vector<std::string>& prompts) {
     double longest_s = 0;
-    for (const SampleResult& result : write(sampler, prompts, options, context)) {
+    for (const SampleResult& result : write(sampler, prompts, model.path, context)) {
       all.step = result.step;
       all.tokens += result.tokens;
       longest_s = std::max(longest_s, result.seconds);
@@ -103,8 +110,8 @@ int run(SampleOptions options, const Context& context) {
   for (std::string prompt; options.interactive && next_prompt(prompt);) some({prompt});
   std::fflush(stdout);  // the line below goes behind the text, also where both go into one pipe
   if (!context.json && !context.quiet() && all.seconds > 0)
-    fmt::print(stderr, "-- {} tokens in {:.1f} s from step {} · next: trainctl inspect-ckpt {}\n", all.tokens,
-               all.seconds, all.step, shell_quoted(options.request.checkpoint));
+    fmt::print(stderr, "-- {} tokens in {:.1f} s from {} · next: trainctl {}\n", all.tokens, all.seconds,
+               model.is_folder() ? model.path : fmt::format("step {}", all.step), next_command(model));
   return kExitDone;
 }
 
@@ -112,8 +119,9 @@ int run(SampleOptions options, const Context& context) {
 
 void add_sample(CommandLine& app, Context& context) {
   auto options = std::make_shared<SampleOptions>();
-  CommandLine command = app.add_subcommand("sample", "generate text from a checkpoint");
-  add_run_arguments(command, options->model.run, true);
+  CommandLine command =
+      app.add_subcommand("sample", "generate text from a checkpoint or a Hugging Face folder");
+  add_run_arguments(command, options->model.run, true, kTrainedModel);
   const Option prompt =
       command
           .add_option("-p,--prompt", options->prompts,

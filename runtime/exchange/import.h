@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/safetensors.h"
 #include "runtime/base/file_system.h"
 #include "runtime/spec/fields/job.h"
 
@@ -13,11 +12,6 @@ struct ImportRequest {
   std::string from, out;
   bool takes_tokenizer = true;  ///< false (--no-tokenizer): the folder's tokenizer is not looked at
 };
-
-struct ReadConfig;
-/// Takes the modules of multi-token prediction out of a model whose folder does not have them, as
-/// transformers save it, and notes it.
-void leave_out_missing_modules(ReadConfig& config, ckpt::TensorFolder& folder);
 
 struct ImportReport {
   std::string from, out;

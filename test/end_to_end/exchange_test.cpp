@@ -183,11 +183,21 @@ TEST_CASE("the tokenizer of a run goes out and comes back with its model", "[exc
   CHECK(measured["sources"][0]["bits_per_byte"].get<double>() > 0.5);
   CHECK(measured["sources"][0]["loss"].get<double>() < 7);
   CHECK_THAT(run_trainctl(dir.path(), {"eval", "start"}).err,
-             Contains("the run has no validation data; give --tasks FILE"));
+             Contains("has no validation data; give --tasks FILE"));
   done(dir, {"data", "tokenize", "corpus.txt", "--out", "b"});
   const Outcome strange = run_trainctl(dir.path(), {"eval", "start", "--data", "b.idx"});
   CHECK(strange.status == 6);
   CHECK_THAT(strange.err, Contains("was tokenized with bytes, not with"));
+  // The folder itself gives the same.
+  CHECK(done(dir, {"sample", "out", "-p", "line 3", "-n", "5", "-t", "0"}).out == sampled.out);
+  Json direct = Json::parse(
+      done(dir, {"--json", "eval", "out", "--tasks", "tasks.jsonl", "--data", "t.idx", "--limit", "3"}).out);
+  CHECK(direct["sources"][0]["loss"] == measured["sources"][0]["loss"]);
+  CHECK(direct["tasks"][0]["accuracy"] == measured["tasks"][0]["accuracy"]);
+  const Json shorter = Json::parse(
+      done(dir, {"--json", "eval", "out", "--data", "t.idx", "--limit", "3", "--seq-len", "9"}).out);
+  CHECK(shorter["sources"][0]["targets"] == 27);
+  CHECK_THAT(run_trainctl(dir.path(), {"sample", "out", "--ema"}).err, Contains("leave --ema out"));
   // Several prompts give the texts of each, and so do lines.
   const std::string second = done(dir, {"sample", "start", "-p", "line 4", "-n", "5", "-t", "0"}).out;
   CHECK(done(dir, {"sample", "start", "-p", "line 3", "-p", "line 4", "-n", "5", "-t", "0"}).out ==

@@ -56,6 +56,8 @@ SourceResult evaluate_source(Generator& generator, const data::Dataset& dataset,
                 fmt::format("no target of the first {} sequences counts (data.documents, data.loss)",
                             result.sequences));
   result.loss = sum / double(result.targets);
+  if (!std::isfinite(result.loss))
+    throw Error(ErrorCode::kCheckpoint, "the loss is not finite: the model's weights have diverged");
   return result;
 }
 
@@ -163,25 +165,29 @@ TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,
   return all;
 }
 
-EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
+EvaluateResult evaluate(FileSystem& fs, TrainedModel& model, const EvaluateRequest& request,
                         const std::function<void(const std::string&)>& each) {
-  const auto checkpoint = open_model(fs, request.checkpoint, request.averages);
-  JobSpec job = job_of(*checkpoint);
+  JobSpec job = model.job;
+  if (request.seq_len > job.model.max_seq_len)
+    throw Error(ErrorCode::kUsage, fmt::format("sequences of {} tokens are longer than the model allows, {}",
+                                               request.seq_len, job.model.max_seq_len));
+  if (request.seq_len > 0) job.data.seq_len = request.seq_len;
   job.compute = request.compute.value_or(job.compute);
   if (request.tasks.empty() && request.data.empty() && job.data.val.empty())
-    throw Error(ErrorCode::kData, "the run has no validation data; give --tasks FILE or --data PATH");
+    throw Error(ErrorCode::kData,
+                fmt::format("{} has no validation data; give --tasks FILE or --data PATH", model.path));
   // All files, before the model is loaded.
   const data::TokenizerChoice tokenizer = tokenizer_for(fs, job.data, request.tokenizer);
   refuse_other_tokenizer(fs, request.data, tokenizer);
   const TaskFiles tasks =
       read_task_files(fs, request.tasks, tokenizer, job.model.vocab_size, request.most_examples);
   const auto backend = one_device(job, request.threads);
-  Generator generator(job, *checkpoint, *backend);
-  EvaluateResult result{.step = checkpoint->state().step, .tasks = {}, .sources = {}};
+  const std::unique_ptr<Generator> generator = model.on(*backend, job);
+  EvaluateResult result{.step = model.step, .tasks = {}, .sources = {}};
   for (const TaskFile& file : tasks.files)
-    result.tasks.push_back(evaluate_task(generator, file, tasks.start_token, each));
+    result.tasks.push_back(evaluate_task(*generator, file, tasks.start_token, each));
   if (request.tasks.empty() || !request.data.empty())
-    result.sources = evaluate_sources(fs, generator, job, request, each);
+    result.sources = evaluate_sources(fs, *generator, job, request, each);
   return result;
 }
 

@@ -1,4 +1,4 @@
-// `trainctl eval`: how well the model of a checkpoint knows texts and answers multiple-choice tasks.
+// `trainctl eval`: how well a trained model knows texts and answers multiple-choice tasks.
 #pragma once
 #include <functional>
 #include <optional>
@@ -12,14 +12,13 @@
 namespace trainctl {
 
 struct EvaluateRequest {
-  std::string checkpoint;           ///< a step directory
   std::vector<std::string> tasks;   ///< files (read_task_file)
   std::vector<std::string> data;    ///< token files; with no tasks either: the run's validation data
-  data::TokenizerChoice tokenizer;  ///< none: the one of the run
+  data::TokenizerChoice tokenizer;  ///< none: the one of the model's job
   int64_t most_examples = 1000, most_sequences = 256;  ///< of each file, each source; 0: all
+  int64_t seq_len = 0;  ///< of the sequences that files of texts and tasks become; 0: that of the model's job
   int threads = 1;
-  bool averages = false;  ///< optimizer.ema in place of the weights
-  std::optional<DType> compute;  ///< of weights and products; none: precision.compute of the run
+  std::optional<DType> compute;  ///< of weights and products; none: that of the model's job
 };
 
 /// Accuracy of a task: the share of examples whose right ending is the likeliest; of equals the first is
@@ -49,9 +48,9 @@ struct EvaluateResult {
 };
 
 /// `each` is called now and then with what is done, such as "hellaswag.bin: 120 of 1000 examples".
-/// Error(kCheckpoint): the checkpoint cannot be used. Error(kData): a file cannot be, or there is nothing to
+/// Error(kCheckpoint): the weights cannot be used. Error(kData): a file cannot be, or there is nothing to
 /// evaluate.
-EvaluateResult evaluate(FileSystem& fs, const EvaluateRequest& request,
+EvaluateResult evaluate(FileSystem& fs, TrainedModel& model, const EvaluateRequest& request,
                         const std::function<void(const std::string&)>& each);
 
 /// The likelihoods of the endings, in the order of pack_task. `start_token` as there.

@@ -5,7 +5,9 @@
 #include <numeric>
 
 #include "parallel/tensor_parallel.h"
+#include "runtime/base/error.h"
 #include "runtime/base/philox.h"
+#include "runtime/base/text.h"
 #include "runtime/model/stage_model.h"
 #include "runtime/plan/rank_plan.h"
 #include "runtime/train/save/checkpointing.h"
@@ -135,8 +137,13 @@ struct Text {
   std::span<const int32_t> context(int64_t seq_len) const {
     return std::span(tokens).last(std::min(tokens.size(), size_t(seq_len)));
   }
+  /// Error(kCheckpoint).
   void take(std::span<const float> logits, const GenerateOptions& options,
             const std::function<void(size_t, int32_t)>& each) {
+    if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); }))
+      throw Error(ErrorCode::kCheckpoint,
+                  fmt::format("the logits behind {} are not finite: the model's weights have diverged",
+                              count_of(int64_t(tokens.size()), "token")));
     const int32_t next = pick_token(logits, options, uint64_t(generated));
     ended = next == options.stop_token;
     if (ended) return;

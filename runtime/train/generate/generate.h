@@ -37,7 +37,8 @@ class Generator {
   /// Continues each of the prompts (none is empty) and returns the new tokens of each, which on a CPU do not
   /// depend on the other prompts. The context is the last seq_len tokens. All prompts go on by a token at a
   /// time, in one pass of the model while their new tokens fit into one; a longer prompt is read in several.
-  /// Calls `each` with every new token and the number of its prompt.
+  /// Calls `each` with every new token and the number of its prompt. Error(kCheckpoint): logits that are not
+  /// finite.
   std::vector<std::vector<int32_t>> generate(std::vector<std::vector<int32_t>> prompts,
                                              const GenerateOptions& options,
                                              const std::function<void(size_t prompt, int32_t)>& each);

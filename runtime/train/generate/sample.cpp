@@ -1,10 +1,8 @@
 #include "runtime/train/generate/sample.h"
 
-#include "ckpt/view.h"
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/rank_device.h"
-#include "runtime/spec/parse.h"
 #include "runtime/train/tasks/task_file.h"
 
 namespace trainctl {
@@ -36,28 +34,15 @@ std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads) {
   return make_rank_backend(use, device_kind(use), 0);
 }
 
-JobSpec job_of(const ckpt::Checkpoint& checkpoint) {
-  const ParsedJob parsed =
-      parse_job({.text = checkpoint.state().resolved_spec_json, .file = checkpoint.path()});
-  if (parsed.ok()) return parsed.job;
-  throw Error(ErrorCode::kCheckpoint,
-              fmt::format("{} holds no usable job spec: {}", checkpoint.path(),
-                          parsed.diagnostics.empty() ? "" : parsed.diagnostics.front().message));
-}
-
-std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& path, bool averages) {
-  auto checkpoint = ckpt::Checkpoint::open(fs, path);
-  return averages ? ckpt::averages_of(std::move(checkpoint)) : std::move(checkpoint);
-}
-
-Sampler::Sampler(FileSystem& fs, const SampleRequest& request)
-    : checkpoint_(open_model(fs, request.checkpoint, request.averages)), options_(request.options) {
-  JobSpec job = job_of(*checkpoint_);
+Sampler::Sampler(FileSystem& fs, TrainedModel& model, const SampleRequest& request)
+    : step_(model.step), options_(request.options) {
+  JobSpec job = model.job;
   job.compute = request.compute.value_or(job.compute);
   const data::TokenizerChoice choice = tokenizer_for(fs, job.data, request.tokenizer);
   if (!choice.is_given())
-    throw Error(ErrorCode::kData, "the run does not say which tokenizer made its tokens; give --tokenizer FILE "
-                                  "(or `bytes`)");
+    throw Error(ErrorCode::kData, fmt::format("{} does not say which tokenizer made the tokens; give "
+                                              "--tokenizer FILE (or `bytes`)",
+                                              model.path));
   tokenizer_ = data::open_tokenizer(choice);
   if (tokenizer_->vocab_size() > job.model.vocab_size)
     throw Error(
@@ -66,7 +51,7 @@ Sampler::Sampler(FileSystem& fs, const SampleRequest& request)
                     "the run with --tokenizer",
                     tokenizer_->name(), tokenizer_->vocab_size(), job.model.vocab_size));
   backend_ = one_device(job, request.threads);
-  generator_ = std::make_unique<Generator>(job, *checkpoint_, *backend_, kPassTokens);
+  generator_ = model.on(*backend_, job, kPassTokens);
   options_.stop_token = tokenizer_->end_of_text();
 }
 
@@ -91,7 +76,7 @@ std::vector<SampleResult> Sampler::write(const std::vector<std::string>& prompts
   });
   for (size_t i = 0; i < prompts.size(); ++i) {
     if (shown[i] < results[i].text.size()) each(i, results[i].text.substr(shown[i]));
-    results[i].step = checkpoint_->state().step;
+    results[i].step = step_;
     results[i].tokens = int64_t(all[i].size());
   }
   return results;

@@ -1,4 +1,4 @@
-// `trainctl sample`: generates text from a checkpoint, its tokenizer and prompts.
+// `trainctl sample`: generates text from a trained model, its tokenizer and prompts.
 #pragma once
 #include <functional>
 #include <memory>
@@ -7,26 +7,18 @@
 
 #include "data/tokenizer.h"
 #include "data/tokenizer_choice.h"
-#include "runtime/base/file_system.h"
 #include "runtime/machine/rank_device.h"
-#include "runtime/train/generate/generate.h"
+#include "runtime/train/generate/trained_model.h"
 
 namespace trainctl {
 
-/// The job whose state a checkpoint holds. Error(kCheckpoint) if it has no usable spec.
-JobSpec job_of(const ckpt::Checkpoint& checkpoint);
-/// A checkpoint with its weights, or with their moving averages (optimizer.ema) in their place.
-/// Error(kCheckpoint).
-std::unique_ptr<ckpt::Checkpoint> open_model(FileSystem& fs, const std::string& path, bool averages);
 /// A GPU if there is one, otherwise this machine's cores.
 std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads);
 
 struct SampleRequest {
-  std::string checkpoint;              ///< a step directory
-  data::TokenizerChoice tokenizer;     ///< none: the one of the run
+  data::TokenizerChoice tokenizer;  ///< none: the one of the model's job
   GenerateOptions options;
-  bool averages = false;  ///< --ema: with the averages of the weights
-  std::optional<DType> compute;  ///< of weights and products; none: precision.compute of the run
+  std::optional<DType> compute;  ///< of weights and products; none: that of the model's job
   int threads = 1;
 };
 
@@ -39,9 +31,9 @@ struct SampleResult {
 /// Generates text behind prompts, with the model loaded once.
 class Sampler {
  public:
-  /// Error(kCheckpoint): the checkpoint cannot be used. Error(kData): no tokenizer is known, or its
+  /// Loads the weights. Error(kCheckpoint): they cannot be used. Error(kData): no tokenizer is known, or its
   /// vocabulary is larger than the model's.
-  Sampler(FileSystem& fs, const SampleRequest& request);
+  Sampler(FileSystem& fs, TrainedModel& model, const SampleRequest& request);
   /// Continues the prompts together (Generator::generate); "": the end-of-text token, that is, the start of a
   /// document. Calls `each` with new text of a prompt as soon as it can be decoded. On a CPU the text
   /// of a prompt does not depend on the others, nor on earlier ones.
@@ -49,7 +41,7 @@ class Sampler {
                                   const std::function<void(size_t prompt, const std::string&)>& each);
 
  private:
-  std::unique_ptr<ckpt::Checkpoint> checkpoint_;
+  const int64_t step_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<Generator> generator_;

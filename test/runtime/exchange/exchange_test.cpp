@@ -4,6 +4,7 @@
 // Method: folders with random weights that the test writes itself, in a file system in memory that fills up,
 // fails and loses power at every effect.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <set>
 
 #include "ckpt/checkpoint.h"
@@ -11,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/exchange/export.h"
 #include "runtime/exchange/export_writer.h"
+#include "runtime/exchange/folder_model.h"
 #include "runtime/exchange/forward_check.h"
 #include "runtime/exchange/import.h"
 #include "runtime/exchange/new_folder.h"
@@ -168,6 +170,31 @@ TEST_CASE("the forward check passes for every family and finds changed weights")
     CHECK_THROWS_WITH(check_forward(*fs, job_of(*checkpoint), *checkpoint, "/changed", DType::f32, 20, 2),
                       Contains("the logits of 20 tokens differ by up to"));
   }
+}
+
+TEST_CASE("a folder computes as it lies there what its checkpoint computes") {
+  const std::vector<std::vector<int32_t>> prompts{{1, 2, 3}, {4}};
+  const GenerateOptions greedy{.tokens = 6, .temperature = 0};
+  const auto written = [&](TrainedModel model) {
+    const auto backend = one_device(model.job, 1);
+    return model.on(*backend, model.job)->generate(prompts, greedy, [](size_t, int32_t) {});
+  };
+  for (const HubModel& model : kModels) {
+    INFO(name_of(model));
+    const auto fs = with_checkpoint(model, DType::bf16, 2);
+    CHECK(folder_model(*fs, "/hub", true).is_folder());
+    CHECK(written(folder_model(*fs, "/hub", true)) == written(checkpoint_model(*fs, "/c", false)));
+  }
+  HubModel diverged = llama_model(false);
+  for (float& value : diverged.tensors.at("lm_head.weight").values) value = INFINITY;
+  const auto fs = std::make_unique<PowerLossFileSystem>();
+  write_hub_folder(*fs, "/hub", diverged, DType::f32);
+  CHECK_THROWS_WITH(written(folder_model(*fs, "/hub", true)),
+                    Contains("the logits behind 3 tokens are not finite"));
+  HubModel other = llama_model(false);
+  other.tensors.erase("model.norm.weight");
+  write_hub_folder(*fs, "/less", other, DType::f32);
+  CHECK_THROWS_WITH(folder_model(*fs, "/less", true), Contains("model.norm.weight"));
 }
 
 TEST_CASE("reading back finds a changed byte, a missing tensor and one too many") {
