@@ -7,6 +7,7 @@
 #include "runtime/base/record.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/pages/codes.h"
+#include "runtime/spec/pages/pages.h"
 
 namespace trainctl::cmd {
 
@@ -87,10 +88,10 @@ std::string job_page() {
       "validate\nchecks one, and\n"
       ".B trainctl explain\nexplains every field and every error.\n.SH FIELDS\n";
   for (const spec::Field* field : spec::listed_fields()) {
-    const std::string fallback = field->required                 ? "must be given"
-                                 : !field->fallback_text.empty() ? "default: " + field->fallback_text
-                                 : field->fallback ? "default: " + spec::json_of(*field->fallback)
-                                                   : "no default";
+    const std::string unless_given = default_text(*field);
+    const std::string fallback = field->required          ? "must be given"
+                                 : unless_given.empty() ? "no default"
+                                                        : "default: " + unless_given;
     out += fmt::format(".TP\n.B {}\n{}\n.br\n{}; {}\n", roff(field->path), roff(field->text),
                        roff(describe_type(*field)), roff(fallback));
   }

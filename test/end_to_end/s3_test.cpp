@@ -141,11 +141,16 @@ TEST_CASE("ranks that outlived their supervisor go on, and a lost checkpoint com
   child->signal(SIGKILL);
   child->wait(120);
   std::filesystem::remove_all(bench.run + "/ckpt");
-  REQUIRE(::kill(rank_pids(bench.run, 4)[1], SIGCONT) == 0);
-  const Outcome resumed = bench.with_store({"resume", "r"});
-  INFO(resumed.err);
+  // Until the supervisor has found the ranks: they would have done the rest without one.
+  const pid_t rank = rank_pids(bench.run, 4)[1];
+  Child resume({"/bin/sh", "-c", trainctl_path() + " resume r 2> resumed.txt"}, bench.folder, bench.server.access());
+  const auto said = [&] { return read_file(bench.folder + "/resumed.txt"); };
+  REQUIRE(eventually(60, [&] { return said().find("attaching to them") != std::string::npos || !resume.running(); }));
+  REQUIRE(::kill(rank, SIGCONT) == 0);
+  const Outcome resumed = resume.wait(120);
+  INFO(said());
   REQUIRE(resumed.status == 0);
-  CHECK_THAT(resumed.err, Contains("copying checkpoint step 12 ") && Contains("attaching to them"));
+  CHECK_THAT(said(), Contains("copying checkpoint step 12 ") && Contains("attaching to them"));
   CHECK(loads_of(bench.run).empty());
   bench.require_same();
 }

@@ -26,8 +26,8 @@ using spec::wrapped;
 
 std::string default_of(const Field& field) {
   if (field.required) return "none: it must be given";
-  if (!field.fallback_text.empty()) return field.fallback_text;
-  return field.fallback ? json_of(*field.fallback) : "none";
+  const std::string text = default_text(field);
+  return text.empty() ? "none" : text;
 }
 
 /// `"parallelism": {"tensor": 2}` from a path and a value.
@@ -179,6 +179,14 @@ std::string suggestion_for(const std::string& topic) {
 }
 
 }  // namespace
+
+std::string default_text(const Field& field) {
+  if (!field.fallback_text.empty()) return field.fallback_text;
+  if (!field.fallback) return "";
+  const auto* words = std::get_if<std::vector<std::string>>(&*field.fallback);
+  if (!words || words->empty()) return json_of(*field.fallback);
+  return fmt::format("[\"{}\"]", fmt::join(*words, "\", \""));
+}
 
 std::string explain(const std::string& topic, std::string* suggestion) {
   if (suggestion) suggestion->clear();
