@@ -89,7 +89,7 @@ std::string job_page() {
       ".B trainctl explain\nexplains every field and every error.\n.SH FIELDS\n";
   for (const spec::Field* field : spec::listed_fields()) {
     const std::string unless_given = default_text(*field);
-    const std::string fallback = field->required          ? "must be given"
+    const std::string fallback = field->required        ? "must be given"
                                  : unless_given.empty() ? "no default"
                                                         : "default: " + unless_given;
     out += fmt::format(".TP\n.B {}\n{}\n.br\n{}; {}\n", roff(field->path), roff(field->text),

@@ -53,14 +53,15 @@ bool matches(std::string_view name, std::string_view pattern) {
 
 }  // namespace
 
-std::optional<double> gpu_peak_flops_per_s(const std::string& name, DType dtype) {
+std::optional<double> gpu_peak_flops_per_s(const std::string& name, DType dtype, bool tf32) {
   constexpr std::string_view kMaker = "NVIDIA ";
   std::string_view model = name;
   if (model.starts_with(kMaker)) model.remove_prefix(kMaker.size());
   if (model.find(" MIG ") != std::string_view::npos) return std::nullopt;   // a slice of a GPU
   if (dtype != DType::bf16 && dtype != DType::f32) return std::nullopt;
   for (const GpuPeak& peak : kPeaks)
-    if (matches(model, peak.name)) return (dtype == DType::bf16 ? peak.bf16 : peak.f32) * 1e12;
+    if (matches(model, peak.name))
+      return (dtype == DType::bf16 ? peak.bf16 : tf32 ? peak.bf16 / 2 : peak.f32) * 1e12;
   return std::nullopt;
 }
 

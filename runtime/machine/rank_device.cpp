@@ -165,7 +165,7 @@ std::optional<double> rank_peak_flops_per_s(const DeviceUse& use, DeviceKind kin
   if (kind == DeviceKind::cuda) {
     // A plan for GPUs is made anywhere, also where there is none to ask.
     if (kernels::cuda_status().devices == 0) return std::nullopt;
-    return kernels::gpu_peak_flops_per_s(kernels::gpu_facts(0).name, use.compute);
+    return kernels::gpu_peak_flops_per_s(kernels::gpu_facts(0).name, use.compute, use.tf32);
   }
   // Ranks that share cores would measure each other, so this is asked for before they start.
   const int threads = use.threads_per_rank;

@@ -129,13 +129,7 @@ std::string lower(std::string text) {
 
 /// Of products by the data sheet, in the job's precision; 0: not known.
 double sheet_peak(const std::string& driver_name, const DeviceUse& use) {
-  const auto peak = [&](DType dtype) {
-    return kernels::gpu_peak_flops_per_s(driver_name, dtype).value_or(0);
-  };
-  if (use.compute != DType::f32) return peak(use.compute);
-  const predict::DeviceSpeed speed{.peak_bf16_flops_per_s = peak(DType::bf16),
-                                   .peak_f32_flops_per_s = peak(DType::f32)};
-  return predict::product_peak(speed, true, use.tf32);
+  return kernels::gpu_peak_flops_per_s(driver_name, use.compute, use.tf32).value_or(0);
 }
 
 }  // namespace
@@ -202,12 +196,12 @@ DeviceModel device_named(const std::string& text, const DeviceUse& use, DeviceKi
                   fmt::join(device_names(), ", ")));
 }
 
-DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision) {
+DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision, bool tf32) {
   DeviceModel device{.kind = DeviceKind::cuda,
                      .name = facts.name,
                      .memory_bytes = facts.free_bytes,
                      .total_bytes = facts.total_bytes,
-                     .flops_per_s = kernels::gpu_peak_flops_per_s(facts.name, precision).value_or(0)};
+                     .flops_per_s = kernels::gpu_peak_flops_per_s(facts.name, precision, tf32).value_or(0)};
   for (const KnownGpu& known : kGpus)
     if (facts.name.ends_with(known.driver_name)) {
       device.link_bytes_per_s = known.link_gb_per_s * 1e9;
@@ -236,7 +230,7 @@ DeviceModel device_here(const DeviceUse& use, DeviceKind kind, bool with_peak, i
   }
   device.name = "the GPU of this machine";
   if (kernels::cuda_status().devices == 0) return device;
-  DeviceModel found = device_of_gpu(kernels::gpu_facts(gpu), use.compute);
+  DeviceModel found = device_of_gpu(kernels::gpu_facts(gpu), use.compute, use.tf32);
   found.adds_gradients = device.adds_gradients;
   found.flops_per_s = sheet_peak(found.name, use);
   return found;

@@ -56,7 +56,7 @@ DeviceModel device_named(const std::string& text, const DeviceUse& use, DeviceKi
 
 /// A GPU of which the driver reports these facts; its peak is for products in `precision`. The transport
 /// belongs to a job: adds_gradients is false.
-DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision);
+DeviceModel device_of_gpu(const kernels::GpuFacts& facts, DType precision, bool tf32 = false);
 
 /// The device of this machine that the job would run on, of several GPUs number `gpu`; memory_bytes = 0 where
 /// it wants a GPU and there is none. Measures the peak of a CPU (0.2 s) if `with_peak`.

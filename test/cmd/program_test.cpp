@@ -444,7 +444,8 @@ TEST_CASE("the manual pages name every command, option, field and code", "[cmd]"
   for (const std::string& page : {commands, job})
     for (size_t at = 0, end = 0; end != std::string::npos; at = end + 1) {
       end = page.find_first_of(" \n", at);
-      CHECK(page.substr(at, end - at).size() < 60);  // a longer word would leave its line too short to be adjusted
+      CHECK(page.substr(at, end - at).size() <
+            60);  // a longer word would leave its line too short to be adjusted
     }
   CHECK(run({"man", "socks"}).status == 2);
 }

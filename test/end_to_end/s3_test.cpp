@@ -136,16 +136,20 @@ TEST_CASE("a machine that lost all processes, its memory and its disk goes on fr
 
 TEST_CASE("ranks that outlived their supervisor go on, and a lost checkpoint comes back", "[.][s3]") {
   const S3Bench bench;
-  auto child = bench.start_and_stop_in(14, {"fault_tolerance.heartbeat_seconds=30"});
+  // The ranks are there as long as a slow machine takes to copy a checkpoint.
+  auto child = bench.start_and_stop_in(
+      14, {"fault_tolerance.heartbeat_seconds=120", "fault_tolerance.grace_seconds=1200"});
   REQUIRE(eventually(30, [&] { return bench.newest_copied() == 12; }));
   child->signal(SIGKILL);
   child->wait(120);
   std::filesystem::remove_all(bench.run + "/ckpt");
   // Until the supervisor has found the ranks: they would have done the rest without one.
   const pid_t rank = rank_pids(bench.run, 4)[1];
-  Child resume({"/bin/sh", "-c", trainctl_path() + " resume r 2> resumed.txt"}, bench.folder, bench.server.access());
+  Child resume({"/bin/sh", "-c", trainctl_path() + " resume r 2> resumed.txt"}, bench.folder,
+               bench.server.access());
   const auto said = [&] { return read_file(bench.folder + "/resumed.txt"); };
-  REQUIRE(eventually(60, [&] { return said().find("attaching to them") != std::string::npos || !resume.running(); }));
+  REQUIRE(eventually(
+      60, [&] { return said().find("attaching to them") != std::string::npos || !resume.running(); }));
   REQUIRE(::kill(rank, SIGCONT) == 0);
   const Outcome resumed = resume.wait(120);
   INFO(said());

@@ -80,10 +80,11 @@ TEST_CASE("a library that is there is opened, and its functions are found") {
   CHECK(maths.find("no_such_function") == nullptr);
 }
 
-TEST_CASE("peaks are told for whole GPUs that are known") {
+TEST_CASE("peaks are known for whole GPUs that are known") {
   const auto tera = [](const char* name, DType dtype) { return gpu_peak_flops_per_s(name, dtype).value_or(0) / 1e12; };
   CHECK(tera("NVIDIA H100 80GB HBM3", DType::bf16) == Approx(989.4));
   CHECK(tera("NVIDIA H100 80GB HBM3", DType::f32) == Approx(66.9));
+  CHECK(*gpu_peak_flops_per_s("NVIDIA H100 80GB HBM3", DType::f32, true) / 1e12 == Approx(494.7));
   CHECK(tera("NVIDIA H100 PCIe", DType::bf16) == Approx(756));
   CHECK(tera("NVIDIA H200", DType::bf16) == Approx(989.4));
   CHECK(tera("NVIDIA A100-SXM4-80GB", DType::bf16) == Approx(312));
