@@ -96,7 +96,7 @@ std::vector<std::string> searched_settings(const ParsedJob& parsed, const JobArg
   JobSpec wide = job;
   wide.parallelism.data = wide.parallelism.world_size = ranks;
   device = choosing.device_of(wide);
-  refuse_unsearchable(job, job.parallelism, device);
+  refuse_unsearchable(job, device);
   const ParseInput input = job_input(arguments);
   MeshSearch search(input, job, device, [&](const MeshChoice& of) {
     return choosing.ranks_on_node(with_choice(job, of), device);

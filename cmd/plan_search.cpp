@@ -40,7 +40,7 @@ void check_device(const SearchedJob& searched, const SearchOptions& options) {
   const DeviceModel& device = searched.device;
   if (!options.gpus.empty() && device.is_host())
     refuse_search("--gpus: the job is planned for CPU cores; name the device, too: --device h100");
-  refuse_unsearchable(searched.job, searched.job.parallelism, device);
+  refuse_unsearchable(searched.job, device);
   const int devices = device.cluster->devices;
   if (options.gpus.empty() && devices > 0 && searched.job.mesh().world_size() > devices)
     refuse_search(fmt::format("the job has {} ranks, and cluster {} has {} devices; search with --gpus {}",
@@ -57,20 +57,11 @@ void check_device(const SearchedJob& searched, const SearchOptions& options) {
 
 }  // namespace
 
-void refuse_unsearchable(const DeviceUse& use, const ParallelSpec& parallelism, const DeviceModel& device) {
+void refuse_unsearchable(const DeviceUse& use, const DeviceModel& device) {
   if (device.room(use) == 0)
     refuse_search("a search needs to know the memory of a GPU: name the device, e.g. --device h100");
   if (!device.cluster || device.flops_per_s <= 0)
     refuse_search("a search needs to know the speed of a GPU: name a cluster, e.g. --cluster h100");
-  if (parallelism.token_parts() > 1)
-    refuse_search(
-        "a search does not know whole experts (expert_tensor = 1); search with cut ones: -s "
-        "parallelism.expert_tensor=0 -s parallelism.expert=1");
-  if (!device.is_host() && use.ranks_per_gpu > 1)
-    refuse_search(
-        fmt::format("a search has one rank a GPU, and launcher.ranks_per_gpu is {}; search with -s "
-                    "launcher.ranks_per_gpu=1",
-                    use.ranks_per_gpu));
 }
 
 std::optional<Price> price_of(const SearchOptions& options, const DeviceModel& device) {
@@ -104,7 +95,7 @@ int search_and_print(const SearchOptions& options, const SearchedJob& searched, 
   check_device(searched, options);
   const JobSpec& job = searched.job;
   const DeviceModel& device = searched.device;
-  SearchReport report{.name = job.name, .device = &device, .price = price_of(options, device)};
+  SearchReport report{.name = job.name, .job = &job, .device = &device, .price = price_of(options, device)};
   MeshSearch search(searched.input, job, device, searched.ranks_on_node);
   const int of_gpu = device.is_host() ? 1 : job.launcher.ranks_per_gpu;
   int ranks = job.mesh().world_size();
@@ -123,7 +114,7 @@ int search_and_print(const SearchOptions& options, const SearchedJob& searched, 
   const int most = options.alternatives > 0 ? options.alternatives : kAlternatives;
   report.result = search.on(ranks, size_t(most));
   const bool found = !report.result.front.empty();
-  if (!found && !device.is_host()) report.least_ranks = search.least_ranks(2 * ranks);
+  if (!found) report.other_ranks = search.other_ranks(ranks);
   if (found && ranks == job.mesh().world_size()) report.own = search.planned(choice_of(job));
   if (context.json) {
     print_json("search", parse_ordered_json(search_json(report)));

@@ -30,8 +30,8 @@ struct SearchedJob {
 /// The price of --price for this kind of device; nullopt: none is given.
 std::optional<Price> price_of(const SearchOptions& options, const DeviceModel& device);
 void add_search_options(CommandLine command, SearchOptions& options);
-/// Error(kUsage) where a search does not know what it needs of the device, or does not know such a job.
-void refuse_unsearchable(const DeviceUse& use, const ParallelSpec& parallelism, const DeviceModel& device);
+/// Error(kUsage) where a search does not know what it needs of the device.
+void refuse_unsearchable(const DeviceUse& use, const DeviceModel& device);
 /// The exit status.
 int search_and_print(const SearchOptions& options, const SearchedJob& searched, const Context& context);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -83,6 +84,7 @@ ChoiceCosts::ChoiceCosts(const JobSpec& job, const DeviceModel& device, RanksOnN
       part_flops_(part_flops(model_, job.data.seq_len)) {
   cluster_.device.peak_f32_flops_per_s =
       predict::product_peak(cluster_.device, true, job.tf32 && !device.is_host());
+  if (device.is_host()) cluster_.devices_of_node = std::numeric_limits<int>::max();  // as many as ranks
   before_.assign(kinds_.size(), {0});
   for (const LayerRef& layer : model_.layers)
     for (size_t kind = 0; kind < kinds_.size(); ++kind)
@@ -164,7 +166,7 @@ PassSeconds ChoiceCosts::pass_of(const StepTally& tally, const ParallelSpec& p, 
   };
   pass.tensor = exchange(TrafficGroup::tensor, p.tensor, 1, false);
   pass.context = exchange(TrafficGroup::context, p.context, p.tensor, p.exchanges_heads());
-  pass.experts = of_experts * exchange(TrafficGroup::experts, p.expert, p.tensor, true);
+  pass.experts = of_experts * exchange(TrafficGroup::experts, p.expert, p.ranks_of_expert(), true);
   return pass;
 }
 
@@ -178,7 +180,7 @@ PassCosts ChoiceCosts::costs_of(const MicroBatchTally& tally, const ParallelSpec
 void ChoiceCosts::count(CutCosts& cut, const MeshChoice& c, size_t kind, Kept kept) {
   MeshChoice alone = c;
   alone.pipeline = 3, alone.schedule = parallel::Schedule::one_f_one_b, alone.virtual_stages = 1;
-  alone.data = std::max(1, c.expert / c.context), alone.zero = 1;
+  alone.data = std::max(1, expert_lanes(job_.parallelism, c) / c.context), alone.zero = 1;
   alone.recompute = kept == Kept::input           ? Recompute::full
                     : kept == Kept::all_but_cheap ? Recompute::selective
                                                   : Recompute::none;
@@ -322,9 +324,10 @@ double ChoiceCosts::activation_bound(const MeshChoice& c, int stage) {
   return std::min(pieces, ahead) * least + scratch;
 }
 
-/// Weights, gradients and state if everything were cut evenly, and activations of layers.
+/// Weights, gradients and state if everything were cut evenly, and activations of layers. Whole experts are
+/// shared out over as many ranks more as would cut them.
 double ChoiceCosts::least_bytes(const MeshChoice& c, int* worst_stage) {
-  const double sharing = double(c.data) * c.context;
+  const double sharing = double(c.data) * c.context, of_expert = expert_lanes(job_.parallelism, c);
   const double lanes = lanes_ > 0 ? double(lanes_) : double(std::bit_ceil(unsigned(c.data)));
   // A rank that adds the micro-batches of a lane holds its gradients, those of its experts for each rank that
   // shares them; others hold them part by part.
@@ -333,16 +336,17 @@ double ChoiceCosts::least_bytes(const MeshChoice& c, int* worst_stage) {
   double most = 0, all = 0;
   for (int stage = 0; stage < c.pipeline; ++stage) {
     const Parameters p = parameters_of(c, stage, true);
-    const double dense = p.dense / c.tensor, of_experts = p.of_experts / c.tensor / c.expert;
-    double bytes = (dense + of_experts) * weight + (dense + of_experts * (adds ? c.expert : 1)) * gradient;
+    const double dense = p.dense / c.tensor, of_experts = p.of_experts / c.tensor / of_expert;
+    double bytes = (dense + of_experts) * weight + (dense + of_experts * (adds ? of_expert : 1)) * gradient;
     bytes += c.zero == 0 ? (dense + of_experts) * state_bytes_
-                         : (dense + of_experts * c.expert) * state_bytes_ / sharing;
+                         : (dense + of_experts * of_expert) * state_bytes_ / sharing;
     bytes += activation_bound(c, stage);
     if (bytes > most && worst_stage) *worst_stage = stage;
     most = std::max(most, bytes);
     all += bytes * c.tensor * sharing;
   }
   if (device_.is_host()) return all;
+  most *= std::min(job_.launcher.ranks_per_gpu, c.ranks());
   ParallelSpec parallelism = job_.parallelism;
   parallelism.tensor = c.tensor, parallelism.context = c.context, parallelism.pipeline = c.pipeline;
   parallelism.data = c.data, parallelism.expert = c.expert;

@@ -14,9 +14,10 @@ namespace trainctl {
 double ChoiceCosts::exchange_bound(const MeshChoice& c, const Parameters& sent, double bytes_of_element,
                                    const std::vector<BucketCounts>& buckets) {
   const int sharing = c.data * c.context, on_node = ranks_on_node(c);
+  const int of_expert = expert_lanes(job_.parallelism, c);
   const predict::GroupPlace place = predict::place_of_group(cluster_, sharing, c.tensor, on_node),
-                            apart = predict::place_of_group(cluster_, sharing / c.expert, c.tensor * c.expert,
-                                                            on_node);
+                            apart = predict::place_of_group(cluster_, sharing / of_expert,
+                                                            c.tensor * of_expert, on_node);
   const double dense = bytes_of_element * sent.dense, of_experts = bytes_of_element * sent.of_experts;
   if (buckets.empty()) {
     const double calls = 2 * (sent.dense + sent.of_experts) / (job_.parallelism.bucket_mib * kMebibyte / 4);
@@ -40,7 +41,8 @@ double ChoiceCosts::exchange_bound(const MeshChoice& c, const Parameters& sent, 
 /// As the prediction's, for the stage whose layers take least.
 double ChoiceCosts::data_bound(const MeshChoice& c, const JobSpec* job, double micro_batches, double passes_s,
                                const std::vector<BucketCounts>& buckets) {
-  const double sharing = double(c.data) * c.context, of_expert = sharing / c.expert;
+  const double sharing = double(c.data) * c.context, share_experts = expert_lanes(job_.parallelism, c),
+               of_expert = sharing / share_experts;
   if (sharing == 1) return 0;
   const double wire = double(size_of(job_.parallelism.reduction_dtype)),
                gathered = double(size_of(job_.compute));
@@ -66,7 +68,7 @@ double ChoiceCosts::data_bound(const MeshChoice& c, const JobSpec* job, double m
   for (int stage = 0; stage < c.pipeline; ++stage) {
     const Parameters p = parameters_of(c, stage, false);
     const Parameters sent{p.dense / c.tensor * (1 - 1 / sharing),
-                          p.of_experts / c.tensor / c.expert * (1 - 1 / of_expert)};
+                          p.of_experts / c.tensor / share_experts * (1 - 1 / of_expert)};
     all = std::min(all, exchange_bound(c, sent, times * wire + gathers * gathered, buckets));
   }
   double exposed = 0;

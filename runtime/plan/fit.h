@@ -1,15 +1,11 @@
-// Decides whether a planned job fits on a device, estimates its duration, and finds settings with which it
-// fits.
+// Decides whether a planned job fits on a device, and estimates its duration.
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "runtime/plan/device_model.h"
 #include "runtime/plan/memory_need.h"
 #include "runtime/plan/step_time.h"
-#include "runtime/spec/parse.h"
 
 namespace trainctl {
 
@@ -45,21 +41,5 @@ double ranks_on_device(const DeviceUse& use, const DeviceModel& device);
 /// its pipeline bubble.
 std::optional<TimeEstimate> estimate_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
                                           std::optional<double> mfu);
-
-/// Additional settings with which the job fits.
-struct Alternative {
-  std::vector<std::string> settings;  ///< arguments of `-s`: "parallelism.tensor=8"
-  uint64_t total = 0;                 ///< bytes on one device
-  int ranks = 1;
-  double bubble_fraction = 0;
-};
-
-/// Up to `most` alternatives, in the order of their expected speed: recomputation (of the least number of
-/// layers that fits), ZeRO, smaller micro-batches, bf16 and other meshes with the same number of ranks, also
-/// of ranks that share experts and sequences; one of each mesh and format. Behind them, if it is not among
-/// them, recomputation alone, which keeps the bits. If none of these fits: more GPUs (at most 65,536) or
-/// fewer CPU ranks. Each alternative was parsed, checked and planned.
-std::vector<Alternative> what_fits(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
-                                   size_t most = 3);
 
 }  // namespace trainctl

@@ -80,9 +80,10 @@ class ChoiceLister {
       return;
     choice_.micro = micro;
     const int64_t experts = job_.model.moe.num_experts, sharing = int64_t(choice_.data) * choice_.context;
-    for (int64_t ep = 1; ep <= std::min(std::max<int64_t>(experts, 1), sharing); ep *= 2)
-      if (divides(ep, experts) && divides(ep, sharing)) {
-        choice_.expert = int(ep);
+    const int64_t parts = experts > 0 ? token_parts(p_, choice_) : 1;
+    for (int64_t lanes = 1; lanes <= sharing && lanes * parts <= std::max<int64_t>(experts, 1); lanes *= 2)
+      if (divides(lanes * parts, experts) && divides(lanes, sharing)) {
+        choice_.expert = int(lanes * parts);
         add_schedules();
       }
   }
@@ -165,6 +166,10 @@ MeshChoice choice_of(const JobSpec& job) {
           job.batch.micro_sequences};
 }
 
+int token_parts(const ParallelSpec& p, const MeshChoice& c) { return p.expert_tensor == 1 ? c.tensor : 1; }
+
+int expert_lanes(const ParallelSpec& p, const MeshChoice& c) { return c.expert / token_parts(p, c); }
+
 std::function<bool(const MeshChoice&)> keeps_given(const ParsedJob& parsed) {
   using Same = bool (*)(const MeshChoice&, const MeshChoice&);
   static const std::pair<const char*, Same> kRows[] = {
@@ -214,6 +219,8 @@ std::vector<std::string> settings_of(const ParallelSpec& p, const MeshChoice& be
   set("parallelism.zero_stage", p.zero_stage, c.zero);
   if (!p.reshard_after_forward && c.zero < 3) result.push_back("parallelism.reshard_after_forward=true");
   set("parallelism.tensor", p.tensor, c.tensor);
+  if (p.expert_tensor > 1 && c.tensor != p.tensor)  // cut by all of the given ranks
+    result.push_back("parallelism.expert_tensor=0");
   set("parallelism.context", p.context, c.context);
   if (p.context_blocks > 1 && c.context != p.context)  // the given number of blocks keeps the bits
     result.push_back(fmt::format("parallelism.context_blocks={}", p.context_blocks));
@@ -239,6 +246,7 @@ JobSpec with_choice(const JobSpec& job, const MeshChoice& c) {
   p.world_size = c.ranks();
   p.schedule = c.schedule, p.virtual_stages = c.virtual_stages, p.zero_stage = c.zero;
   p.stage_layers.clear();
+  if (p.expert_tensor > 1) p.expert_tensor = 0;  // the same: cut by all
   p.lanes = std::bit_ceil(unsigned(c.data));
   if (p.context_blocks == 1) p.context_blocks = c.context;
   if (c.tensor > job.model.num_kv_heads) p.widest_tensor = std::max(p.widest_tensor, c.tensor);

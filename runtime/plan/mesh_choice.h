@@ -14,7 +14,7 @@ namespace trainctl {
 
 struct MeshChoice {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
-  int expert = 1;  ///< of data * context ranks
+  int expert = 1;  ///< of data * context ranks, where experts are whole of their tensor ranks, too
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
   int virtual_stages = 1;
   int zero = 1;
@@ -27,6 +27,10 @@ struct MeshChoice {
 
 /// What the job has.
 MeshChoice choice_of(const JobSpec& job);
+
+/// As ParallelSpec::token_parts and ParallelSpec::expert_lanes of a job of this parallelism with the choice.
+int token_parts(const ParallelSpec& p, const MeshChoice& choice);
+int expert_lanes(const ParallelSpec& p, const MeshChoice& choice);
 
 /// Whether a choice has what the spec gives of one.
 std::function<bool(const MeshChoice&)> keeps_given(const ParsedJob& parsed);

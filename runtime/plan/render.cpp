@@ -213,13 +213,16 @@ std::string fit_lines(const PlanReport& r) {
                      gpu ? "other meshes on up to 65,536 GPUs, full recomputation, micro-batches of 1"
                          : "other meshes, fewer ranks, full recomputation, bf16, micro-batches of 1");
   out += "         these fit:\n";
-  for (const Alternative& a : r.alternatives) {
+  for (const Proposal& p : r.alternatives) {
     std::string settings;
-    for (const std::string& s : a.settings) settings += "-s " + s + " ";
-    out += fmt::format("           {}({} ranks, {} {}, bubble {:.1f} %)\n", settings, a.ranks,
-                       memory_text(double(a.total)), gpu ? "a GPU" : "in all", 100 * a.bubble_fraction);
+    for (const std::string& s : p.settings) settings += "-s " + s + " ";
+    out += fmt::format("           {}({}, {} {}, bubble {:.1f} %{}; {})\n", settings,
+                       count_of(p.choice.ranks(), "rank"), memory_text(double(p.bytes)),
+                       gpu ? "a GPU" : "in all", 100 * p.bubble_fraction,
+                       p.time.step_s > 0 ? fmt::format(", {:.3g} s a step", p.time.step_s) : "",
+                       p.other_bits.empty() ? "the same bits" : "other bits: " + p.other_bits);
   }
-  if (r.device.cluster) out += "         --alternatives 3 searches all settings for the fastest that fit\n";
+  if (r.device.cluster) out += "         --alternatives 5 shows more, and why other settings lose\n";
   return out;
 }
 
@@ -346,11 +349,12 @@ OrderedJson fit_json(const PlanReport& r) {
   for (size_t i = 0; i < 3; ++i)
     j["largest"].push_back({{"term", r.fit.need.terms[i].first}, {"bytes", r.fit.need.terms[i].second}});
   j["alternatives"] = OrderedJson::array();
-  for (const Alternative& a : r.alternatives)
-    j["alternatives"].push_back({{"settings", a.settings},
-                                 {"needed_bytes", a.total},
-                                 {"ranks", a.ranks},
-                                 {"bubble_fraction", a.bubble_fraction}});
+  for (const Proposal& p : r.alternatives)
+    j["alternatives"].push_back({{"settings", p.settings},
+                                 {"needed_bytes", p.bytes},
+                                 {"ranks", p.choice.ranks()},
+                                 {"bubble_fraction", p.bubble_fraction},
+                                 {"other_bits", p.other_bits}});
   return j;
 }
 

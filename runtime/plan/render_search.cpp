@@ -13,23 +13,6 @@
 namespace trainctl {
 namespace {
 
-std::string mesh_words(const Proposal& p) {
-  const MeshChoice& c = p.choice;
-  std::string text = fmt::format("tp {}", c.tensor);
-  if (c.context > 1) text += fmt::format(" cp {}", c.context);
-  if (c.expert > 1) text += fmt::format(" ep {}", c.expert);
-  text += fmt::format(" pp {} dp {}", c.pipeline, c.data);
-  if (c.pipeline > 1) text += fmt::format(", {}", parallel::name_of(c.schedule));
-  if (c.virtual_stages > 1) text += fmt::format(" x {}", c.virtual_stages);
-  text += fmt::format(", ZeRO-{}, micro-batch {}", c.zero, c.micro);
-  const std::string again = recompute_text(c.recompute, c.recompute_layers);
-  if (c.recompute == Recompute::first_layers)
-    text += fmt::format(", recompute {} a virtual stage", count_of(c.recompute_layers, "layer"));
-  else if (c.recompute != Recompute::none)
-    text += fmt::format(", {} recompute", again);
-  return text;
-}
-
 /// Small amounts with two digits behind the point.
 std::string amount_text(double amount) {
   return amount < 100 ? fmt::format("{:.2f}", amount) : count_text(amount);
@@ -46,7 +29,7 @@ std::string row(const SearchReport& r, const Proposal& p, const std::string& mar
                      fmt::format("{:.4g} s", p.time.step_s), 100 * p.time.mfu,
                      count_text(p.time.tokens_per_s), memory_text(double(p.bytes)),
                      amount_text(p.time.device_hours), money, p.other_bits.empty() ? "same" : "other",
-                     mesh_words(p));
+                     choice_words(p.choice));
 }
 
 std::string head(const SearchReport& r) {
@@ -97,6 +80,62 @@ OrderedJson proposal_json(const SearchReport& r, const Proposal& p) {
 
 }  // namespace
 
+std::string rest_words(const MeshChoice& c) {
+  std::string text = c.pipeline > 1 ? parallel::name_of(c.schedule) : "";
+  if (c.virtual_stages > 1) text += fmt::format(" x {}", c.virtual_stages);
+  text += fmt::format("{}ZeRO-{}, micro-batch {}", text.empty() ? "" : ", ", c.zero, c.micro);
+  if (c.recompute == Recompute::first_layers)
+    text += fmt::format(", recompute {} a virtual stage", count_of(c.recompute_layers, "layer"));
+  else if (c.recompute != Recompute::none)
+    text += fmt::format(", {} recompute", recompute_text(c.recompute, c.recompute_layers));
+  return text;
+}
+
+std::string choice_words(const MeshChoice& c) {
+  std::string text = fmt::format("tp {}", c.tensor);
+  if (c.context > 1) text += fmt::format(" cp {}", c.context);
+  if (c.expert > 1) text += fmt::format(" ep {}", c.expert);
+  return text + fmt::format(" pp {} dp {}, {}", c.pipeline, c.data, rest_words(c));
+}
+
+std::string bits_words(const JobSpec& job) {
+  const ParallelSpec& p = job.parallelism;
+  std::string text = fmt::format("tensor {}, {}, {} a micro-batch", p.tensor, count_of(p.lanes, "lane"),
+                                 count_of(job.batch.micro_sequences, "sequence"));
+  if (p.context_blocks > 1) text += fmt::format(", {} context blocks", p.context_blocks);
+  if (p.widest_tensor > 0) text += fmt::format(", widest tensor {}", p.widest_tensor);
+  if (p.token_parts() > 1) text += ", whole experts";
+  return text;
+}
+
+std::string next_best(const SearchResult& result) {
+  const Proposal& best = result.front.front();
+  if (result.front.size() > 1) {
+    const Proposal& next = result.front[1];
+    return fmt::format("{}: {:.1f} % slower, {} less memory", choice_words(next.choice),
+                       100 * (next.time.step_s / best.time.step_s - 1),
+                       memory_text(double(best.bytes - next.bytes)));
+  }
+  const LoserClass* least = nullptr;
+  for (const LoserClass& loser : result.losers)
+    if (loser.slower && (!least || *loser.slower < *least->slower)) least = &loser;
+  return least ? fmt::format("{}: {}", least->setting, least->why) : "";
+}
+
+std::string render_missing(const SearchResult& result, const JobSpec& job, const DeviceModel& device,
+                           int other_ranks) {
+  const std::string missing = fmt::format("the smallest needs {} of memory, {} more than {} has",
+                                          memory_text(double(result.least_bytes)),
+                                          memory_text(double(result.least_bytes - result.room)), device.name);
+  if (other_ranks == 0)
+    return fmt::format(
+        "{}, and {}: make the model or its sequences smaller", missing,
+        device.is_host() ? "fewer ranks need too much, too" : "nothing up to 65,536 ranks would do");
+  if (device.is_host()) return fmt::format("{}; {} would do", missing, count_of(other_ranks, "rank"));
+  const int of_gpu = job.launcher.ranks_per_gpu;
+  return fmt::format("{}; {} would do", missing, count_of((other_ranks + of_gpu - 1) / of_gpu, "GPU"));
+}
+
 size_t chosen_count(const std::vector<Proposal>& best) {
   size_t chosen = 0;
   double least = 0;
@@ -117,7 +156,7 @@ std::string placement_text(const ParallelSpec& p, const DeviceModel& device) {
   };
   const AxisPlace axes[] = {{"tensor", p.tensor, 1},
                             {"context", p.context, p.tensor},
-                            {"expert", p.expert, p.tensor},
+                            {"expert", p.expert, p.ranks_of_expert()},
                             {"data", p.data, p.tensor * p.context},
                             {"pipeline", p.pipeline, p.tensor * p.context * p.data}};
   std::vector<std::string> within, across;
@@ -149,17 +188,10 @@ std::string render_search(const SearchReport& r) {
                       100 * kLeastEfficiency);
   }
   if (result.front.empty()) {
-    out += fmt::format("{} fits on no mesh of {}: ", r.name, count_of(result.ranks, "rank"));
-    out += result.least_bytes > result.room
-               ? fmt::format("the smallest needs {} of memory, {} more than {} has\n",
-                             memory_text(double(result.least_bytes)),
-                             memory_text(double(result.least_bytes - result.room)), r.device->name)
-               : "the checks refuse all\n";
-    if (r.least_ranks > 0)
-      out += fmt::format("{} would do\n", count_of(r.least_ranks, "GPU"));
-    else
-      out += "nothing up to 65,536 GPUs would do: make the model or its sequences smaller\n";
-    return out;
+    return out + fmt::format("{} fits on no mesh of {}: {}\n", r.name, count_of(result.ranks, "rank"),
+                             result.least_bytes > result.room
+                                 ? render_missing(result, *r.job, *r.device, r.other_ranks)
+                                 : "the checks refuse all");
   }
   out += fmt::format("Meshes of {} on {} ({}): {} choices, {} simulated, {} planned{}\n{}", r.name,
                      count_of(result.ranks, "rank"), r.device->name, result.choices, result.simulated,
@@ -203,7 +235,7 @@ std::string search_json(const SearchReport& r) {
                               {"slower", loser.slower ? OrderedJson(*loser.slower) : OrderedJson()}});
   if (result.front.empty()) {
     json["missing_bytes"] = result.least_bytes > result.room ? result.least_bytes - result.room : 0;
-    json["least_ranks"] = r.least_ranks > 0 ? OrderedJson(r.least_ranks) : OrderedJson();
+    json["least_ranks"] = r.other_ranks > 0 ? OrderedJson(r.other_ranks) : OrderedJson();
   }
   return json.dump();
 }

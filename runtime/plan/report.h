@@ -7,10 +7,10 @@
 
 #include "runtime/model/role_rows.h"
 #include "runtime/plan/claim.h"
-#include "runtime/plan/fit.h"
 #include "runtime/plan/node_copies.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/price.h"
+#include "runtime/plan/search.h"
 
 namespace trainctl {
 
@@ -56,7 +56,7 @@ struct PlanReport {
   JobPlan plan;
   DeviceModel device;
   Fit fit;
-  std::vector<Alternative> alternatives;  ///< empty if the job fits
+  std::vector<Proposal> alternatives;  ///< empty if the job fits
   std::optional<TimeEstimate> time;
   // Set by the caller of make_report.
   std::optional<SaveForecast> saves = {};
@@ -69,8 +69,8 @@ struct PlanReport {
 /// What the asked run needs of the devices, whose peak is known; nullopt: none is asked for, or it is not.
 std::optional<Claim> claim_of(const PlanReport& report);
 
-/// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches alternatives if the
-/// job does not fit.
+/// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches what fits if the job
+/// does not.
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                        std::optional<double> mfu);
 

@@ -15,15 +15,28 @@ namespace trainctl {
 namespace {
 
 constexpr int kMostRanksTried = 65536;
+/// Plans of choices that seem to need least memory, before a search that finds all.
+constexpr size_t kMostOfSmallest = 16;
 /// A slower proposal needs at most this share of the memory of a faster one.
 constexpr double kLessMemory = 0.95;
 /// Bounds are sums in another order than the plan's.
 constexpr double kSlack = 1 - 1e-3;
-constexpr size_t kMostPlans = 400;
 
-/// Whether the proposal leaves nothing to a choice that takes at least so long and so much memory.
-bool beats(const Proposal& found, double seconds, double bytes) {
-  return found.time.step_s <= seconds && bytes > kLessMemory * double(found.bytes);
+/// Whether those that were found leave nothing to a choice that takes at least so long and so much memory.
+bool beaten(const std::vector<Proposal>& front, double seconds, double bytes) {
+  return std::any_of(front.begin(), front.end(), [&](const Proposal& found) {
+    return found.time.step_s <= seconds && bytes > kLessMemory * double(found.bytes);
+  });
+}
+
+/// What a search that ends early has: of its plans that fit those that it would have proposed.
+void take_planned(std::map<size_t, Proposal>& ready, size_t most, std::vector<Proposal>& front) {
+  std::vector<Proposal> rest;
+  for (auto& [index, proposal] : ready) rest.push_back(std::move(proposal));
+  std::stable_sort(rest.begin(), rest.end(),
+                   [](const Proposal& a, const Proposal& b) { return a.time.step_s < b.time.step_s; });
+  for (Proposal& p : rest)
+    if (front.size() < most && !beaten(front, p.time.step_s, double(p.bytes))) front.push_back(std::move(p));
 }
 
 /// The lanes that a spec gives; 0: they are to follow from the width.
@@ -90,6 +103,7 @@ std::optional<Proposal> MeshSearch::planned(const MeshChoice& choice) {
   proposal.bytes = fit.needed();
   proposal.room = fit.room;
   proposal.time = *estimate_time(*job, plan, device, std::nullopt);
+  proposal.bubble_fraction = plan.bubble_fraction;
   proposal.other_bits = other_bits(job_, *job);
   proposal.job = std::move(*job);
   return proposal;
@@ -102,10 +116,11 @@ void MeshSearch::measure(Tried& tried) {
   const JobSpec job = *checked(tried.choice, settings);
   const DeviceModel device = costs_.device_of(tried.choice);
   const PlanBasis basis{job, device, tables_of(job, tried.choice)};
+  const double of_device = std::min(job.launcher.ranks_per_gpu, tried.choice.ranks());
   std::vector<BucketCounts> buckets;
   const auto add = [&](int pp) {
     const RankMeasure rank = measure_rank(basis, {.pp = pp});
-    tried.bytes = std::max(tried.bytes, double(rank.memory.total()));
+    tried.bytes = std::max(tried.bytes, of_device * double(rank.memory.total()));
     buckets.push_back(rank.buckets);
   };
   int worst = 0;
@@ -143,7 +158,7 @@ void MeshSearch::refine(Tried& tried, std::optional<Proposal>& proposal, SearchR
 }
 
 SearchResult MeshSearch::on(int ranks, size_t most, bool explains) {
-  SearchResult result{.ranks = ranks, .room = device_.room(with_choice(job_, choice_of(job_)))};
+  SearchResult result{.ranks = ranks, .room = device_.room(with_choice(job_, {.data = ranks}))};
   std::vector<Tried> all;
   for (const MeshChoice& choice : mesh_choices(job_, device_, ranks))
     if (!keeps_ || keeps_(choice)) all.push_back({choice, 0, costs_.least_bytes(choice)});
@@ -160,16 +175,14 @@ SearchResult MeshSearch::on(int ranks, size_t most, bool explains) {
     const size_t i = open.top().second;
     open.pop();
     Tried& tried = all[i];
-    const bool beaten = std::any_of(result.front.begin(), result.front.end(), [&](const Proposal& found) {
-      return beats(found, tried.seconds, tried.bytes);
-    });
-    if (beaten) continue;
+    if (beaten(result.front, tried.seconds, tried.bytes)) continue;
     if (tried.state == State::planned) {
-      result.front.push_back(std::move(ready.at(i)));
+      result.front.push_back(std::move(ready.extract(i).mapped()));
       continue;
     }
-    if (result.planned == kMostPlans) {
+    if (result.planned == most_plans_) {
       result.complete = false;
+      take_planned(ready, most, result.front);
       break;
     }
     std::optional<Proposal> proposal;
@@ -187,12 +200,11 @@ SearchResult MeshSearch::on(int ranks, size_t most, bool explains) {
 
 /// Plans in the order of the bounds of memory, until none is below what was found.
 void MeshSearch::find_smallest(std::vector<Tried>& all, SearchResult& result) {
-  constexpr size_t kMostTried = 16;
   std::stable_sort(all.begin(), all.end(), [](const Tried& a, const Tried& b) { return a.bytes < b.bytes; });
   size_t tried = 0;
   for (const Tried& of : all) {
     if (of.state == State::illegal) continue;
-    if (tried == kMostTried || (result.least_bytes > 0 && of.bytes >= double(result.least_bytes))) break;
+    if (tried == kMostOfSmallest || (result.least_bytes > 0 && of.bytes >= double(result.least_bytes))) break;
     const std::optional<Proposal> proposal = planned(of.choice);
     if (!proposal) continue;
     ++tried;
@@ -200,10 +212,35 @@ void MeshSearch::find_smallest(std::vector<Tried>& all, SearchResult& result) {
   }
 }
 
+/// Mostly one of those that seem to need least memory does, and none needs to be the fastest.
+bool MeshSearch::any_fits(int ranks) {
+  const double room = double(device_.room(with_choice(job_, {.data = ranks})));
+  std::vector<std::pair<double, MeshChoice>> small;
+  for (const MeshChoice& choice : mesh_choices(job_, device_, ranks))
+    if (const double bytes = costs_.least_bytes(choice); bytes <= room && (!keeps_ || keeps_(choice)))
+      small.emplace_back(bytes, choice);
+  const size_t tried = std::min(small.size(), kMostOfSmallest);
+  std::partial_sort(small.begin(), small.begin() + tried, small.end());
+  for (size_t i = 0; i < tried; ++i)
+    if (const auto proposal = planned(small[i].second); proposal && proposal->bytes <= proposal->room)
+      return true;
+  return tried > 0 && !on(ranks, 1, false).front.empty();
+}
+
 int MeshSearch::least_ranks(int ranks) {
   for (int64_t more = ranks; more <= kMostRanksTried; more *= 2)
-    if (!on(int(more), 1, false).front.empty()) return int(more);
+    if (any_fits(int(more))) return int(more);
   return 0;
+}
+
+int MeshSearch::most_ranks_below(int ranks) {
+  for (int fewer = ranks / 2; fewer >= 1; fewer /= 2)
+    if (any_fits(fewer)) return fewer;
+  return 0;
+}
+
+int MeshSearch::other_ranks(int ranks) {
+  return device_.is_host() ? most_ranks_below(ranks) : least_ranks(2 * ranks);
 }
 
 }  // namespace trainctl

@@ -16,7 +16,7 @@
 #include "runtime/base/units.h"
 #include "runtime/machine/node_facts.h"
 #include "runtime/model/params.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/search.h"
 #include "runtime/spec/fields/fields.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/presets.h"
@@ -228,28 +228,24 @@ StarterChoice proposed_mesh(StarterChoice choice, const StarterMachine& machine)
   if (job.ok() && job.job.model.moe.num_experts > 0)
     if (auto shared = with_shared_experts(choice, machine)) return *shared;
   if (fit_of_starter(text, machine.device).fits) return choice;
-  if (job.ok())
-    for (const Alternative& other :
-         what_fits({.text = text, .file = "job.json"}, job.job, machine.device, 1)) {
-      if (other.ranks > ranks) break;
-      for (const std::string& setting : other.settings) {
-        const size_t equals = setting.find('=');
-        const std::string path = setting.substr(0, equals), value = setting.substr(equals + 1);
-        const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
-        int* size = path == "parallelism.tensor"     ? &choice.mesh->tensor
-                    : path == "parallelism.pipeline" ? &choice.mesh->pipeline
-                    : path == "parallelism.data"     ? &choice.mesh->data
-                    : path == "parallelism.context"  ? &choice.mesh->context
-                    : path == "parallelism.expert"   ? &choice.mesh->expert
-                                                     : nullptr;
-        if (size)
-          *size = std::stoi(value);
-        else if (path != "parallelism.world_size")
-          choice.changes.emplace_back(path, is_number ? value : json_string(value));
-      }
-      return choice;
-    }
-  choice.mesh.reset();
+  const std::vector<Proposal> found =
+      job.ok() ? what_fits({.text = text, .file = "job.json"}, job.job, machine.device, 1, false)
+               : std::vector<Proposal>{};
+  if (found.empty()) {
+    choice.mesh.reset();
+    return choice;
+  }
+  const MeshChoice& c = found.front().choice;
+  choice.mesh = StarterMesh{c.tensor, c.pipeline, c.data, c.context, c.expert};
+  for (const std::string& setting : found.front().settings) {
+    const size_t equals = setting.find('=');
+    const std::string path = setting.substr(0, equals), value = setting.substr(equals + 1);
+    const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
+    const bool is_of_mesh = path == "parallelism.tensor" || path == "parallelism.pipeline" ||
+                            path == "parallelism.data" || path == "parallelism.context" ||
+                            path == "parallelism.expert" || path == "parallelism.world_size";
+    if (!is_of_mesh) choice.changes.emplace_back(path, is_number ? value : json_string(value));
+  }
   return choice;
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/file_system.h"
-#include "runtime/plan/fit.h"
+#include "runtime/plan/device_model.h"
 #include "runtime/spec/pages/starter_job.h"
 #include "runtime/spec/parse.h"
 

@@ -1,10 +1,9 @@
-// Goal: what is offered for a job that does not fit has meshes in which ranks share experts, and sequences,
-// where the checks allow them; and each alternative is what it says. Method: small models with experts and with
-// long sequences on a machine of just the memory that a shared mesh needs; each alternative is planned again.
+// Goal: what is offered for a job that does not fit fits, and is what it says: ranks share experts, and sequences,
+// where the checks allow them; a job in f32 may fit in bf16, and on fewer ranks. Method: small models with
+// experts and with long sequences on a machine of just the memory that they need; each is planned again.
 #include <catch2/catch.hpp>
 
-#include "runtime/plan/fit.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/search.h"
 #include "runtime/spec/parse.h"
 
 using namespace trainctl;
@@ -36,25 +35,19 @@ uint64_t need_of(const JobSpec& job) {
       .without_copies();
 }
 
-/// The alternatives on a machine with what the job needs with these settings.
-std::vector<Alternative> offered(const ParseInput& input, const std::vector<std::string>& shared) {
+/// What is offered on a machine with what the job needs with these settings.
+std::vector<Proposal> offered(const ParseInput& input, const std::vector<std::string>& shared) {
   const ParsedJob job = parsed_with(input, {});
   DeviceModel device = device_of_kind(job.job, DeviceKind::cpu);
   device.memory_bytes = need_of(parsed_with(input, shared).job);
   REQUIRE(device.memory_bytes < need_of(job.job));
-  std::vector<Alternative> found = what_fits(input, job.job, device, 200);
-  for (const Alternative& a : found) {
+  std::vector<Proposal> found = what_fits(input, job.job, device);
+  for (const Proposal& a : found) {
     const JobSpec now = parsed_with(input, a.settings).job;
-    CHECK(now.mesh().world_size() == a.ranks);
+    CHECK(choice_of(now) == a.choice);
     CHECK(fit_of(now, make_plan(now, device), device).fits());
   }
   return found;
-}
-
-bool any_has(const std::vector<Alternative>& found, const std::string& setting) {
-  return std::any_of(found.begin(), found.end(), [&](const Alternative& a) {
-    return std::find(a.settings.begin(), a.settings.end(), setting) != a.settings.end();
-  });
 }
 
 }  // namespace
@@ -63,23 +56,68 @@ TEST_CASE("alternatives: ranks that share experts", "[experts]") {
   const ParseInput input =
       spec_of_experts({"parallelism.data=4", "batch.global_sequences=8", "data.seq_len=32"});
   const auto found = offered(input, {"parallelism.expert=4"});
-  CHECK(std::any_of(found.begin(), found.end(), [](const Alternative& a) {
-    return a.settings == std::vector<std::string>{"parallelism.expert=4"};
-  }));
+  CHECK(std::any_of(found.begin(), found.end(), [](const Proposal& a) { return a.choice.expert > 1; }));
   // Long enough sequences are needed before ranks share them.
-  for (const Alternative& a : found)
+  for (const Proposal& a : found)
     for (const std::string& setting : a.settings) CHECK_FALSE(setting.starts_with("parallelism.context"));
 }
 
 TEST_CASE("alternatives: ranks that share sequences", "[experts]") {
-  const ParseInput input =
-      spec_of_experts({"parallelism.data=2", "batch.global_sequences=2", "data.seq_len=16384"});
-  const auto found = offered(input, {"parallelism.data=1", "parallelism.context=2"});
-  CHECK(any_has(found, "parallelism.context=2"));
-  // The given number of blocks keeps the bits.
-  const ParseInput cut = spec_of_experts({"parallelism.data=2", "parallelism.context_blocks=2",
-                                          "batch.global_sequences=2", "data.seq_len=16384"});
-  const auto of_cut = offered(cut, {"parallelism.data=1", "parallelism.context=2"});
-  REQUIRE(any_has(of_cut, "parallelism.context=2"));
-  CHECK(any_has(of_cut, "parallelism.context_blocks=2"));
+  for (const bool cut : {false, true}) {
+    std::vector<std::string> settings = {"parallelism.data=2", "batch.global_sequences=2",
+                                         "data.seq_len=16384"};
+    if (cut) settings.push_back("parallelism.context_blocks=2");
+    const ParseInput input = spec_of_experts(settings);
+    const ParsedJob job = parsed_with(input, {});
+    DeviceModel device = device_named("64GiB", job.job, DeviceKind::cpu);
+    device.cluster = predict::known_cluster("cpu-core");
+    device.flops_per_s = 1e11;
+    MeshSearch search(input, job.job, device, [](const MeshChoice& c) { return c.ranks(); });
+    search.keep([](const MeshChoice& c) { return c.context == 2; });
+    const SearchResult found = search.on(2, 1);
+    REQUIRE(found.front.size() == 1);
+    const std::vector<std::string>& now = found.front.front().settings;
+    CHECK(std::count(now.begin(), now.end(), "parallelism.context=2") == 1);
+    // The given number of blocks keeps the bits.
+    CHECK(std::count(now.begin(), now.end(), "parallelism.context_blocks=2") == (cut ? 1 : 0));
+    CHECK(found.front.front().job.parallelism.context_blocks == 2);
+  }
+}
+
+TEST_CASE("alternatives: bf16, and fewer ranks of a machine", "[experts]") {
+  const auto least_of = [](const ParseInput& input, const JobSpec& job, int ranks) {
+    DeviceModel device = device_named("64GiB", job, DeviceKind::cpu);
+    device.cluster = predict::known_cluster("cpu-core");
+    device.flops_per_s = 1e11;
+    MeshSearch search(input, job, device, [](const MeshChoice& c) { return c.ranks(); });
+    uint64_t least = UINT64_MAX;
+    for (const MeshChoice& choice : mesh_choices(job, device, ranks))
+      if (const auto planned = search.planned(choice)) least = std::min(least, planned->bytes);
+    return least;
+  };
+  const ParseInput narrow =
+      spec_of_experts({"parallelism.data=2", "batch.global_sequences=2", "data.seq_len=32"});
+  ParseInput input = narrow;
+  input.overrides.push_back("precision.compute=f32");
+  const JobSpec wide = parsed_with(input, {}).job;
+  DeviceModel device = device_of_kind(wide, DeviceKind::cpu);
+  device.memory_bytes = least_of(input, wide, 2) - 1;
+  const std::vector<Proposal> found = what_fits(input, wide, device);
+  REQUIRE_FALSE(found.empty());
+  for (const Proposal& p : found) {
+    CHECK(p.bytes <= device.memory_bytes);
+    CHECK(p.settings.front() == "precision.compute=bf16");
+    CHECK_THAT(p.other_bits, Catch::Contains("precision"));
+  }
+
+  const JobSpec job = parsed_with(narrow, {}).job;
+  const uint64_t of_two = least_of(narrow, job, 2), of_one = least_of(narrow, job, 1);
+  REQUIRE(of_one < of_two);
+  device.memory_bytes = of_one;
+  const std::vector<Proposal> fewer = what_fits(narrow, job, device);
+  REQUIRE_FALSE(fewer.empty());
+  CHECK(fewer.front().choice.ranks() == 1);
+  CHECK(what_fits(narrow, job, device, 3, false).empty());
+  device.memory_bytes = of_one / 2;
+  CHECK(what_fits(narrow, job, device).empty());
 }

@@ -14,7 +14,7 @@ using namespace trainctl;
 namespace {
 
 ParseInput searched_input(const std::string& model, std::vector<std::string> settings) {
-  settings.push_back("device=cuda");
+  settings.insert(settings.begin(), "device=cuda");
   return {.text = R"({"version": 1, "name": "searched", "model": )" + model + R"(,
             "data": {"train": [{"path": "/none.bin", "format": "raw", "dtype": "uint32"}]},
             "precision": {"compute": "bf16"}, "schedule": {"total_steps": 10, "lr": 1e-3}})",
@@ -30,7 +30,7 @@ const std::string kSearchedExperts =
     R"({"preset": "mixtral-tiny", "hidden_size": 256, "num_layers": 2, "moe": {"num_experts": 4, "expert_ffn_size": 512},
         "max_seq_len": 256})";
 
-/// A job, a GPU and the ranks of a node.
+/// A job, a GPU or a machine, and the ranks of a node.
 struct SearchedRig {
   ParseInput input;
   JobSpec job;
@@ -42,9 +42,17 @@ struct SearchedRig {
     INFO(render(parsed.diagnostics, false));
     REQUIRE(parsed.ok());
     job = parsed.job;
-    device = device_named("h100", job, DeviceKind::cuda);
+    if (job.device == DeviceChoice::cuda) {
+      device = device_named("h100", job, DeviceKind::cuda);
+      return;
+    }
+    device = device_named("64GiB", job, DeviceKind::cpu);
+    device.cluster = predict::known_cluster("cpu-core");
+    device.flops_per_s = predict::product_peak(device.cluster->device, job.compute == DType::f32, false);
   }
-  void set_room(uint64_t bytes) { device.memory_bytes = bytes + kGpuContextBytes; }
+  void set_room(uint64_t bytes) {
+    device.memory_bytes = bytes + (device.is_host() ? 0 : job.launcher.ranks_per_gpu * kGpuContextBytes);
+  }
   MeshSearch search() const { return MeshSearch(input, job, device, ranks_of_node); }
   static int ranks_of_node(const MeshChoice& choice) { return std::min(8, choice.ranks()); }
 };
@@ -96,9 +104,16 @@ TEST_CASE("a search finds what planning every choice finds", "[search]") {
     std::vector<std::string> settings;
     int ranks;
   };
-  for (const Case& c : {Case{kSearchedDense, {"batch.global_sequences=4"}, 4},
-                        Case{kSearchedDense, {"batch.global_sequences=4", "parallelism.lanes=2"}, 2},
-                        Case{kSearchedExperts, {"batch.global_sequences=4"}, 4}}) {
+  for (const Case& c :
+       {Case{kSearchedDense, {"batch.global_sequences=4"}, 4},
+        Case{kSearchedDense, {"batch.global_sequences=4", "parallelism.lanes=2"}, 2},
+        Case{kSearchedDense, {"batch.global_sequences=4", "launcher.ranks_per_gpu=2"}, 2},
+        Case{kSearchedDense,
+             {"batch.global_sequences=4", "device=cpu", "checkpoint.memory=off",
+              "parallelism.threads_per_rank=1"},
+             2},
+        Case{kSearchedExperts, {"batch.global_sequences=4"}, 4},
+        Case{kSearchedExperts, {"batch.global_sequences=4", "parallelism.expert_tensor=1"}, 4}}) {
     SearchedRig rig(c.model, c.settings);
     MeshSearch every = rig.search();
     const std::vector<Proposal> all = all_planned(rig, every, c.ranks);
@@ -187,10 +202,59 @@ TEST_CASE("where nothing fits, the smallest number of GPUs that would do is name
   REQUIRE(least > 2);
   CHECK(search.on(least / 2, 1).front.empty());
   CHECK_FALSE(search.on(least, 1).front.empty());
-  SearchReport report{
-      .name = "searched", .device = &rig.device, .result = search.on(1, 3), .least_ranks = least};
+  SearchReport report{.name = "searched",
+                      .job = &rig.job,
+                      .device = &rig.device,
+                      .result = search.on(1, 3),
+                      .other_ranks = least};
   CHECK_THAT(render_search(report), Catch::Contains("fits on no mesh of 1 rank") &&
                                         Catch::Contains(fmt::format("{} GPUs would do", least)));
+  // Two ranks share a GPU then.
+  SearchedRig shared(kSearchedDense,
+                     {"batch.global_sequences=16", "model.num_layers=24", "launcher.ranks_per_gpu=2"});
+  shared.set_room(uint64_t{2500} << 20);
+  const int ranks = shared.search().other_ranks(1);
+  REQUIRE(ranks >= least);
+  CHECK_THAT(render_missing(report.result, shared.job, shared.device, ranks),
+             Catch::Contains(fmt::format("; {} GPUs would do", ranks / 2)));
+}
+
+TEST_CASE("whole experts and ranks that share a GPU are searched for", "[search]") {
+  SearchedRig whole(kSearchedExperts, {"batch.global_sequences=4", "parallelism.expert_tensor=1"});
+  bool any_wide = false;
+  for (const MeshChoice& c : mesh_choices(whole.job, whole.device, 4)) {
+    CHECK(c.expert % c.tensor == 0);
+    any_wide = any_wide || c.expert > c.data * c.context;
+  }
+  CHECK(any_wide);  // tensor ranks share experts, too
+  whole.set_room(uint64_t{20} << 30);
+  MeshSearch search = whole.search();
+  search.keep([](const MeshChoice& c) { return c.tensor == 2; });
+  const SearchResult found = search.on(4, 1);
+  REQUIRE(found.front.size() == 1);
+  CHECK(found.front.front().job.parallelism.token_parts() == 2);
+  // On a machine with little memory fewer ranks fit.
+  SearchedRig cpu(kSearchedDense, {"batch.global_sequences=16", "device=cpu", "checkpoint.memory=off"});
+  const SearchResult two = cpu.search().on(2, 1);
+  REQUIRE(two.front.size() == 1);
+  cpu.set_room(two.front.front().bytes);
+  const int fewer = cpu.search().other_ranks(16);
+  CHECK((fewer >= 2 && fewer < 16));
+}
+
+TEST_CASE("a search that ends early proposes the best of what it planned", "[search]") {
+  SearchedRig rig(kSearchedDense, {"batch.global_sequences=16"});
+  rig.set_room(uint64_t{3000} << 20);
+  const SearchResult all = rig.search().on(4, 3);
+  REQUIRE(all.planned > 1);
+  MeshSearch hasty = rig.search();
+  hasty.plan_at_most(1);
+  const SearchResult found = hasty.on(4, 3);
+  CHECK_FALSE(found.complete);
+  CHECK(found.planned == 1);
+  REQUIRE(found.front.size() == 1);
+  CHECK(found.front.front().time.step_s >= all.front.front().time.step_s);
+  CHECK(found.front.front().bytes <= found.room);
 }
 
 TEST_CASE("auto takes the most GPUs that use their hours well", "[search]") {
