@@ -10,10 +10,13 @@
 #include "cmd/plan_search.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
-#include "runtime/plan/search.h"
+#include "runtime/plan/render_search.h"
 #include "runtime/supervise/nodes/run_nodes.h"
+#include "runtime/supervise/nodes/slurm_slots.h"
+#include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/start/start.h"
 
 namespace trainctl::cmd {
@@ -73,17 +76,31 @@ int ranks_of(const ParsedJob& parsed, const DeviceModel& device) {
   return gpus;
 }
 
-[[noreturn]] void nothing_fits(const SearchResult& result, const DeviceModel& device) {
-  throw Error(
-      ErrorCode::kPlan,
-      result.least_bytes == 0
-          ? fmt::format("parallelism.mesh = auto: no mesh of {} keeps what the job gives and is legal; give "
-                        "another parallelism.world_size, or fewer of the widths",
-                        count_of(result.ranks, "rank"))
-          : fmt::format("parallelism.mesh = auto: no mesh of {} fits: the smallest needs {} of each {}, "
-                        "which has {}; give more ranks, or a smaller model",
-                        count_of(result.ranks, "rank"), memory_text(double(result.least_bytes)), device.name,
-                        memory_text(double(result.room))));
+[[noreturn]] void nothing_fits(MeshSearch& search, const SearchResult& result, const JobSpec& job,
+                               const DeviceModel& device) {
+  const std::string what =
+      fmt::format("parallelism.mesh = auto: no mesh of {}", count_of(result.ranks, "rank"));
+  if (result.least_bytes == 0)
+    throw Error(ErrorCode::kPlan,
+                fmt::format("{} keeps what the job gives and is legal; give another parallelism.world_size, "
+                            "or fewer of the widths",
+                            what));
+  const int others = search.other_ranks(result.ranks);
+  throw Error(ErrorCode::kPlan,
+              fmt::format("{} fits: {}", what, render_missing(result, job, device, others)));
+}
+
+/// In two lines what was chosen and why, and a third one with what its bits depend on.
+void print_chosen(const SearchResult& result, const DeviceModel& device) {
+  const Proposal& best = result.front.front();
+  const std::string next = next_best(result);
+  fmt::print(stderr,
+             "mesh        {}, {}: {:.3g} s a step predicted, {} of the {} that {} has, the fastest of {}\n"
+             "            next best: {}; more: plan --alternatives 3\n"
+             "            bits: those of {}\n",
+             mesh_text(best.job.mesh()), rest_words(best.choice), best.time.step_s,
+             memory_text(double(best.bytes)), memory_text(double(best.room)), device.name,
+             count_of(int64_t(result.choices), "choice"), next.empty() ? "none" : next, bits_words(best.job));
 }
 
 /// The settings of the fastest mesh that keeps what the job gives.
@@ -102,13 +119,10 @@ std::vector<std::string> searched_settings(const ParsedJob& parsed, const JobArg
     return choosing.ranks_on_node(with_choice(job, of), device);
   });
   search.keep(keeps_given(parsed));
-  const SearchResult result = search.on(ranks, 1);
-  if (result.front.empty()) nothing_fits(result, device);
-  const Proposal& best = result.front.front();
-  if (!context.quiet())
-    fmt::print(stderr, "mesh        {}, chosen of {} choices: {:.3g} s a step predicted\n",
-               mesh_text(best.job.mesh()), result.choices, best.time.step_s);
-  return best.settings;
+  const SearchResult result = search.on(ranks, 2);
+  if (result.front.empty()) nothing_fits(search, result, job, device);
+  if (!context.quiet()) print_chosen(result, device);
+  return result.front.front().settings;
 }
 
 }  // namespace
@@ -133,6 +147,27 @@ std::optional<ParsedJob> with_chosen_mesh(ParsedJob parsed, JobArguments& argume
   const std::optional<ParsedJob> chosen = load_job(arguments, context);
   if (!chosen) return std::nullopt;
   return with_decided(*chosen, settings, kOrigin);
+}
+
+MeshChoosing choosing_here(const JobSpec& job) {
+  FileSystem& fs = real_file_system();
+  MeshChoosing choosing{
+      .device_of =
+          [](const JobSpec& of) { return device_here(of, device_of_run(of, real_file_system()), true); },
+      .ranks_on_node =
+          [](const JobSpec& of, const DeviceModel&) {
+            std::vector<ClusterNode> nodes = listed_nodes(of, real_file_system());
+            if (const auto slurm = allocation_from_environment(process_variables()); nodes.empty() && slurm)
+              nodes = nodes_for(of, *slurm, 0);
+            return nodes.size() > 1 ? nodes.front().slots : 0;
+          }};
+  if (job.observability.run_id.empty()) return choosing;
+  const RunDirectory run{absolute_path(job.observability.run_dir) + "/" + job.observability.run_id};
+  if (!read_identity(fs, run)) return choosing;
+  const ParsedJob before =
+      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
+  if (before.ok()) choosing.settled = choice_of(before.job);
+  return choosing;
 }
 
 void require_mesh(MeshFrom mesh, const std::string& command) {

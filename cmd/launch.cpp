@@ -7,8 +7,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/paths.h"
-#include "runtime/supervise/nodes/run_nodes.h"
-#include "runtime/supervise/nodes/slurm_slots.h"
 #include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/start/start.h"
 #include "runtime/supervise/start/submit.h"
@@ -82,28 +80,6 @@ int submit(const LaunchOptions& options, ParsedJob job, const Context& context) 
                "next: trainctl status {}   trainctl stop {}   logs: {}/logs/slurm-JOB.out\n",
                done.id, ids, done.run.path, name, name, done.run.path);
   return kExitDone;
-}
-
-/// The mesh of the run that the job goes on with, else one for this machine or the nodes of the job.
-MeshChoosing choosing_here(const JobSpec& job) {
-  FileSystem& fs = real_file_system();
-  MeshChoosing choosing{
-      .device_of =
-          [](const JobSpec& of) { return device_here(of, device_of_run(of, real_file_system()), true); },
-      .ranks_on_node =
-          [](const JobSpec& of, const DeviceModel&) {
-            std::vector<ClusterNode> nodes = listed_nodes(of, real_file_system());
-            if (const auto slurm = allocation_from_environment(process_variables()); nodes.empty() && slurm)
-              nodes = nodes_for(of, *slurm, 0);
-            return nodes.size() > 1 ? nodes.front().slots : 0;
-          }};
-  if (job.observability.run_id.empty()) return choosing;
-  const RunDirectory run{absolute_path(job.observability.run_dir) + "/" + job.observability.run_id};
-  if (!read_identity(fs, run)) return choosing;
-  const ParsedJob before =
-      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
-  if (before.ok()) choosing.settled = choice_of(before.job);
-  return choosing;
 }
 
 int launch(LaunchOptions options, const Context& context) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "cmd/chosen_mesh.h"
 #include "cmd/commands.h"
 #include "cmd/config.h"
 #include "cmd/output.h"
@@ -42,6 +43,21 @@ OrderedJson validate_result(const ParsedJob& parsed) {
           {"origins", parse_ordered_json(parsed.origins_json)}};
 }
 
+/// The job with the mesh that a launch here would choose. As it is where Slurm's nodes are to run it, or this
+/// machine does not say on how many ranks: stderr says why.
+std::optional<ParsedJob> with_mesh_here(ParsedJob parsed, JobArguments arguments, StartsAt place,
+                                        const Context& context) {
+  if (place == StartsAt::elsewhere) return parsed;
+  try {
+    const MeshChoosing choosing = choosing_here(parsed.job);
+    return with_chosen_mesh(parsed, arguments, choosing, context);
+  } catch (const Error& unknown) {
+    if (unknown.code() != ErrorCode::kUsage) throw;
+    fmt::print(stderr, "note: no mesh is chosen here: {}\n", unknown.what());
+    return parsed;
+  }
+}
+
 int validate(const ValidateOptions& options, const Context& context) {
   if (options.schema) {
     fmt::print("{}", job_schema());  // a document of another standard, with --json, too
@@ -49,13 +65,15 @@ int validate(const ValidateOptions& options, const Context& context) {
   }
   if (options.job.path.empty())
     throw Error(ErrorCode::kUsage, "which job spec? write `trainctl validate JOB`, or --schema");
-  const std::optional<ParsedJob> parsed = load_job(options.job, context);
+  std::optional<ParsedJob> parsed = load_job(options.job, context);
   if (!parsed) return exit_status(ErrorCode::kSpec);
   const bool is_for_slurm =
       std::any_of(parsed->values.begin(), parsed->values.end(), [](const EffectiveValue& value) {
         return value.path.starts_with("launcher.slurm.") && value.origin != "default";
       });
   const StartsAt place = is_for_slurm ? StartsAt::elsewhere : StartsAt::here;
+  parsed = with_mesh_here(std::move(*parsed), options.job, place, context);
+  if (!parsed) return exit_status(ErrorCode::kSpec);
   if (const int status = check_start(*parsed, options.job, place, context); status != kExitDone)
     return status;
   if (context.json) {

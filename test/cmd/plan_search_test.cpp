@@ -180,7 +180,9 @@ TEST_CASE("a mesh that is left to the program is the search's first proposal", "
   const Outcome chosen = rig.plan(words);
   INFO(chosen.out << chosen.err);
   CHECK(chosen.status == 0);
-  CHECK(chosen.err.find("mesh        4 ranks = ") != std::string::npos);
+  for (const char* text : {"mesh        4 ranks = ", " s a step predicted, ",
+                           "next best: ", "; more: plan --alternatives 3", "bits: those of tensor "})
+    CHECK(chosen.err.find(text) != std::string::npos);
   words.push_back("--json");
   const Json plan = Json::parse(rig.plan(words).out);
   CHECK(plan["step_seconds_estimate"] == proposals[0]["step_seconds"]);
@@ -193,6 +195,32 @@ TEST_CASE("a mesh that is left to the program is the search's first proposal", "
   CHECK(kept.err.find("pipeline 2") != std::string::npos);
 }
 
+TEST_CASE("validate chooses the mesh that a launch here would", "[cmd]") {
+  const SearchRig rig;
+  const std::vector<std::string> words = {
+      "validate", rig.folder / "job.json",   "--no-data", "-s", "parallelism=auto", "-s", "device=cpu",
+      "-s",       "parallelism.world_size=2"};
+  const Outcome plain = test::run(words);
+  INFO(plain.out << plain.err);
+  CHECK(plain.status == 0);
+  CHECK(plain.err.find("mesh        2 ranks = ") != std::string::npos);
+  CHECK(plain.out.find("2 ranks = tensor ") != std::string::npos);
+  CHECK(plain.out.find("next: trainctl launch ") != std::string::npos);
+  CHECK(plain.out.find("parallelism=auto") != std::string::npos);  // of the job as it is
+  std::vector<std::string> in_json = words;
+  in_json.push_back("--json");
+  const Json spec = Json::parse(test::run(in_json).out)["spec"]["parallelism"];
+  CHECK_FALSE(spec.contains("mesh"));
+  CHECK(spec["world_size"] == 2);
+  // Where Slurm is to run it, that is decided there.
+  std::vector<std::string> of_slurm = words;
+  of_slurm.insert(of_slurm.end(), {"-s", "launcher.slurm.nodes=2", "-s", "launcher.slots=1"});
+  const Outcome later = test::run(of_slurm);
+  INFO(later.out << later.err);
+  CHECK(later.status == 0);
+  CHECK(later.out.find("the mesh is chosen at launch") != std::string::npos);
+}
+
 TEST_CASE("a mesh that cannot be chosen is refused", "[cmd]") {
   const SearchRig rig;
   const auto plan = [&](std::vector<std::string> words) {
@@ -203,13 +231,16 @@ TEST_CASE("a mesh that cannot be chosen is refused", "[cmd]") {
   CHECK(illegal.status == 0);  // `parallelism=auto` comes last and takes the place of all before it
   const std::pair<std::vector<std::string>, std::pair<int, const char*>> refused[] = {
       {{"--device", "h100"}, {2, "give parallelism.world_size"}},
-      {{"--cluster", "h100-4", "-s", "model.preset=llama3-405b"},
+      {{"--cluster", "h100-4", "-s", "model.preset=llama3-70b"},
        {4, "no mesh of 4 ranks fits: the smallest needs"}}};
   for (const auto& [words, expected] : refused) {
     const Outcome outcome = plan(words);
     INFO(outcome.err);
     CHECK(outcome.status == expected.first);
     CHECK(outcome.err.find(expected.second) != std::string::npos);
+    if (expected.first == 4)
+      for (const char* text : {" more than h100 has; ", " GPUs would do"})
+        CHECK(outcome.err.find(text) != std::string::npos);
   }
   const Outcome impossible = rig.plan({"--cluster", "h100-16", "-s", "parallelism=auto", "-s",
                                        "parallelism.world_size=4", "-s", "parallelism.pipeline=3"});

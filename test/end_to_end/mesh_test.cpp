@@ -1,6 +1,9 @@
 // Goal: what holds on rank threads holds under mpirun, through the command line.
 // Method: the golden cases with model.init.from on one rank and on TP2 PP2 DP2; one job with four lanes over several meshes, threads
-// and precisions, whose losses and checkpoints are compared bit for bit with one rank's.
+// and precisions, whose losses and checkpoints are compared bit for bit with one rank's; a run whose mesh is chosen,
+// killed and resumed, compared with one whose job has that mesh.
+#include <signal.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -126,4 +129,51 @@ TEST_CASE("a mesh that is left to the program is chosen once, and gives the same
   const std::string again = launch("chosen", open);
   CHECK_THAT(again, Catch::Contains("exists with the same job"));
   CHECK_THAT(again, !Catch::Contains(" choices"));
+}
+
+TEST_CASE("a run whose mesh was chosen goes on after a kill as one whose mesh is written out", "[mesh]") {
+  const TemporaryFolder dir;
+  write_file(dir.path() + "/job.json", tiny_spec("tiny"));
+  const std::string run = dir.path() + "/runs/chosen";
+  const std::vector<std::string> words = {trainctl_path(),
+                                          "launch",
+                                          "job.json",
+                                          "-s",
+                                          "parallelism=auto",
+                                          "-s",
+                                          "parallelism.world_size=4",
+                                          "-s",
+                                          "observability.run_id=chosen",
+                                          "-s",
+                                          "fault_tolerance.max_restarts=0"};
+  Child child(words, dir.path(), {stop_variable({{.rank = 0, .step = 10}})});
+  const std::vector<pid_t> ranks = await_stopped_rank(child, run, 4, 0);
+  REQUIRE(::kill(ranks[1], SIGKILL) == 0);
+  const Outcome killed = child.wait(120);
+  INFO(killed.err);
+  CHECK(killed.status != 0);
+  for (const char* text : {"mesh        4 ranks = ", "next best: ", "bits: those of tensor "})
+    CHECK_THAT(killed.err, Catch::Contains(text));
+  const Json spec = Json::parse(read_file(run + "/job.json"));
+  CHECK_FALSE(spec["parallelism"].contains("mesh"));
+  CHECK(spec["parallelism"]["world_size"] == 4);
+
+  // The run has the choice: a resume does not search.
+  const Outcome resumed = run_trainctl(dir.path(), {"resume", run});
+  INFO(resumed.err);
+  REQUIRE(resumed.status == 0);
+  CHECK_THAT(resumed.err, !Catch::Contains(" choices"));
+  CHECK(Json::parse(read_file(run + "/job.json"))["parallelism"] == spec["parallelism"]);
+
+  write_file(dir.path() + "/written.json", spec.dump());
+  const Outcome written =
+      run_trainctl(dir.path(), {"launch", "written.json", "-s", "observability.run_id=written"});
+  INFO(written.err);
+  REQUIRE(written.status == 0);
+  const std::string whole = dir.path() + "/runs/written";
+  CHECK(losses_of(run) == losses_of(whole));
+  const Outcome diff = run_trainctl(dir.path(), {"inspect-ckpt", run, "--diff", whole});
+  INFO(diff.out << diff.err);
+  CHECK(diff.status == 0);
+  CHECK_THAT(diff.out, Catch::Contains("identical"));
 }

@@ -45,23 +45,26 @@ void declare_mesh_choice(DeclareSection& parallel) {
   parallel
       .choice(
           "mesh", words_of<MeshFrom>(),
-          "`auto`: launch, plan and simulate search for the mesh on which a step is predicted to be fastest "
-          "and that fits: widths, schedule, virtual stages, ZeRO, recomputation and micro-batch. What the "
-          "job gives of these stays. The number of ranks is `world_size` if it is given, else the slots of "
-          "the nodes, the GPUs of this machine, or as many as its cores are enough for (`threads_per_rank` "
-          "each, where that is given). Chosen once: the run's own job has the "
-          "result. `plan --alternatives` shows what else there is.")
+          "`auto`: launch, validate, plan and simulate search for the mesh on which a step is predicted to "
+          "be fastest and that fits: widths, schedule, virtual stages, ZeRO, recomputation and micro-batch. "
+          "What the job gives of these stays; give `tensor`, `lanes`, `context_blocks` and "
+          "`batch.micro_sequences` for bits that do not depend on the choice. The number of ranks is "
+          "`world_size` if it is given, else the slots of the nodes, the GPUs of this machine, or as many "
+          "as its cores are enough for (`threads_per_rank` each, where that is given). Chosen once: the "
+          "run's own job has the result. `plan --alternatives` shows what else there is.")
       .to(IN_JOB(parallelism.mesh_from))
       .fallback(std::string("given"))
       .left_out_as_default()
       .example("\"auto\"");
 }
 
+constexpr const char* kHowRanksShare =
+    "How ranks share the work: world_size = tensor * context * pipeline * data; or, for the fastest mesh "
+    "that "
+    "fits the launch, \"parallelism\": \"auto\". That is short for `{\"mesh\": \"auto\"}`.";
+
 void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
-  DeclareSection parallel(table, sections, "parallelism",
-                          "How ranks share the work: world_size = tensor * context * pipeline * data. `auto` "
-                          "in place of the object is short for `{\"mesh\": \"auto\"}`.",
-                          Change::free);
+  DeclareSection parallel(table, sections, "parallelism", kHowRanksShare, Change::free);
   declare_mesh_choice(parallel);
   parallel.integer("world_size", "Ranks in all.")
       .to(IN_JOB(parallelism.world_size))
