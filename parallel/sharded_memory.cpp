@@ -20,8 +20,16 @@ kernels::Moments format_of(const StateRow* moments) {
 
 }  // namespace
 
-ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend)
+ShardedMemory::ShardedMemory(Layout l, kernels::Backend& backend, std::unique_ptr<File> state_file)
     : layout(std::move(l)), owned_(layout.owned_chunks()) {
+  if (state_file)
+    places_ = place_states(layout);
+  else
+    places_.parts = {{.begin = 0, .end = owned_.size()}};
+  if (places_.bytes() > 0) {
+    ENSURE(backend.is_host(), "the state of a device in a file");
+    state_file_ = std::make_unique<StateFile>(std::move(state_file), places_.begins);
+  }
   weights_ = backend.allocate(layout.plan.weight_bytes);
   if (!layout.options.weights_alone) gradients_ = backend.allocate(size_t(layout.gradient_elements()) * 4);
   groups_.resize(size_t(groups()));
@@ -38,7 +46,8 @@ void ShardedMemory::allocate_group(int g, kernels::Backend& backend) {
   const auto take = [&](std::unique_ptr<kernels::Buffer>& buffer, size_t n) {
     if (n > 0) buffer = backend.allocate(n);
   };
-  for (const size_t state : bytes.states) take(memory.states.emplace_back(), state);
+  for (const size_t state : bytes.states)
+    take(memory.states.emplace_back(), state_file_ && bytes.state_in_file ? 0 : state);
   take(memory.weights, bytes.weights);
   take(memory.summed, bytes.summed);
   take(memory.received, bytes.most_received());
@@ -95,6 +104,7 @@ void ShardedMemory::average(float decay, kernels::Backend& backend, kernels::Str
     const StateRow* row = rows.find(StateRole::ema);
     const int64_t count = layout.options.zero_stage == 0 ? group(g).size() : own(g);
     if (!row || count == 0 || !owns_state(layout.plan, g)) continue;
+    if (state_file_ && layout.group_bytes(g).state_in_file) continue;
     const auto values = [&](const StateRow* of) {
       return kernels::matrix(groups_[size_t(g)].states[size_t(of - rows.begin())]->data(), DType::f32, 1,
                              count);
@@ -106,10 +116,42 @@ void ShardedMemory::average(float decay, kernels::Backend& backend, kernels::Str
   }
 }
 
+void ShardedMemory::average(const StatePlaces::Part& part, float decay, kernels::Backend& backend,
+                            kernels::Stream& stream) const {
+  for (size_t i = part.begin; i < part.end; ++i) {
+    const ShardedParams::StateChunk& chunk = state_chunks_[i];
+    if (!chunk.rows.has(StateRole::ema)) continue;
+    const auto values = [&](StateRole role) {
+      return kernels::matrix(chunk.floats(role), DType::f32, 1, chunk.box.count());
+    };
+    backend.run(stream, kernels::ScaledAdd{.x = values(StateRole::master),
+                                           .out = values(StateRole::ema),
+                                           .alpha = 1 - decay,
+                                           .beta = decay});
+  }
+}
+
+void ShardedMemory::with_parts(StateAccess access, const std::function<void(size_t part)>& use) const {
+  std::vector<size_t> in_file;
+  for (size_t i = 0; i < places_.parts.size(); ++i) {
+    if (places_.parts[i].in_file)
+      in_file.push_back(i);
+    else
+      use(i);
+  }
+  if (state_file_) state_file_->visit(access, [&](size_t part) { use(in_file[part]); });
+}
+
+std::byte* ShardedMemory::state_place(size_t owned, size_t row) const {
+  if (state_file_ && !places_.rows[owned].empty()) return state_file_->address() + places_.rows[owned][row];
+  const auto& [g, c, saved_here] = owned_[owned];
+  return static_cast<std::byte*>(groups_[size_t(g)].states[row]->data()) +
+         group(g).key.states[row].bytes(c.offset - layout.state_begin(g),
+                                        c.block_offset - layout.state_block_begin(g));
+}
+
 void ShardedMemory::build_state_chunks() {
   for (const auto& [g, c, saved_here] : owned_) {
-    const GroupMemory& memory = groups_[size_t(g)];
-    const int64_t at = c.offset - layout.state_begin(g);
     ShardedParams::StateChunk s{
         .param = c.where.param, .chunk = c.where.chunk, .use = c.use, .box = c.where.global};
     s.rows = group(g).key.states;
@@ -121,9 +163,7 @@ void ShardedMemory::build_state_chunks() {
       boxes_.push_back({});
       continue;
     }
-    for (size_t i = 0; i < s.rows.size(); ++i)
-      s.states.push_back(static_cast<std::byte*>(memory.states[i]->data()) +
-                         s.rows[i].bytes(at, c.block_offset - layout.state_block_begin(g)));
+    for (size_t i = 0; i < s.rows.size(); ++i) s.states.push_back(state_place(state_chunks_.size(), i));
     if (!group(g).in_place) {
       s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();

@@ -11,8 +11,8 @@ namespace trainctl::parallel::sharding {
 
 class ShardedMemory {
  public:
-  /// Takes what the layout names.
-  ShardedMemory(Layout layout, kernels::Backend& backend);
+  /// Takes what the layout names. state_file: see ShardedParams.
+  ShardedMemory(Layout layout, kernels::Backend& backend, std::unique_ptr<File> state_file);
   ShardedMemory(const ShardedMemory&) = delete;
   ShardedMemory& operator=(const ShardedMemory&) = delete;
 
@@ -67,18 +67,27 @@ class ShardedMemory {
   /// another.
   void* received_sums(int g) const { return groups_[size_t(g)].received->data(); }
 
-  /// Of each group that has averages of weights: average = decay * average + (1 - decay) * master, each
-  /// operation rounded once. A decay of 0 does not read them.
+  /// Of each group that has averages of weights in memory: average = decay * average + (1 - decay) * master,
+  /// each operation rounded once. A decay of 0 does not read them.
   void average(float decay, kernels::Backend& backend, kernels::Stream& stream) const;
+  /// The same of the chunks of a part that is in the file.
+  void average(const StatePlaces::Part& part, float decay, kernels::Backend& backend,
+               kernels::Stream& stream) const;
 
   /// The chunks whose state is here, what updates them, and where they lie; equally long.
   const std::vector<ShardedParams::StateChunk>& state_chunks() const { return state_chunks_; }
   const std::vector<kernels::UpdateBox>& update_boxes() const { return boxes_; }
   const std::vector<OwnedChunk>& owned_chunks() const { return owned_; }
+  /// Runs of them: those whose state is in memory, and those that come into memory together.
+  const std::vector<StatePlaces::Part>& state_parts() const { return places_.parts; }
+  /// Calls use(part) for all of them, while their state is in memory.
+  void with_parts(StateAccess access, const std::function<void(size_t part)>& use) const;
+  const StateFile* state_file() const { return state_file_.get(); }
 
  private:
   void allocate_group(int g, kernels::Backend& backend);
   void build_state_chunks();
+  std::byte* state_place(size_t owned, size_t row) const;
 
   struct GroupMemory {
     std::vector<std::unique_ptr<kernels::Buffer>> states;  // [row]: of the own run (ZeRO-0: of all)
@@ -91,6 +100,8 @@ class ShardedMemory {
   std::vector<ShardedParams::StateChunk> state_chunks_;
   std::vector<kernels::UpdateBox> boxes_;
   const std::vector<OwnedChunk> owned_;
+  StatePlaces places_;
+  std::unique_ptr<StateFile> state_file_;  // null: all state is in memory
 };
 
 }  // namespace trainctl::parallel::sharding

@@ -1,6 +1,7 @@
 #include "parallel/sharded_params.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -36,31 +37,49 @@ struct ShardedParams::Impl {
   GradientReduction reduction;
   const std::unique_ptr<WeightGathers> gathers;
   std::unique_ptr<kernels::Buffer> squares;  // host: sum of squares of each state chunk's gradient
-  std::vector<std::vector<kernels::UpdateBox>> boxes;  // [rule]: of one element after another
+  /// Of one element after another.
+  using BoxesOfRules = std::array<std::vector<kernels::UpdateBox>, size_t(UpdateRule::muon)>;
+  std::vector<BoxesOfRules> boxes;                     // [part of the state]
   std::unique_ptr<MuonUpdates> muon;                   // null: no matrix here has this rule
   bool summed = false;                       // no step since the gradients were summed
 
-  Impl(Layout layout, const AxisGroups& g, kernels::Backend& b, kernels::Stream& s)
+  Impl(Layout layout, const AxisGroups& g, kernels::Backend& b, kernels::Stream& s,
+       std::unique_ptr<File> state_file)
       : backend(b),
         stream(s),
         groups(g),
-        memory(checked(std::move(layout), g), b),
+        memory(checked(std::move(layout), g), b, std::move(state_file)),
         reducing(make_lane_groups(memory.layout.plan, groups, LaneTags::reductions)),
         gathering(make_lane_groups(memory.layout.plan, groups, LaneTags::gathers)),
         reduction(memory, reducing, groups, b, s),
         gathers(make_gathers(memory, gathering, b, s)),
         squares(b.allocate_host(memory.state_chunks().size() * sizeof(double))),
-        boxes(size_t(UpdateRule::muon)) {
-    for (size_t i = 0; i < memory.owned_chunks().size(); ++i) {
-      if (rule_of(i) != UpdateRule::muon) boxes[size_t(rule_of(i))].push_back(memory.update_boxes()[i]);
-    }
+        boxes(memory.state_parts().size()) {
+    for (size_t part = 0; part < boxes.size(); ++part)
+      for (size_t i = memory.state_parts()[part].begin; i < memory.state_parts()[part].end; ++i)
+        if (rule_of(i) != UpdateRule::muon)
+          boxes[part][size_t(rule_of(i))].push_back(memory.update_boxes()[i]);
     if (memory.layout.plan.muon.matrix > 0)
       muon = std::make_unique<MuonUpdates>(memory, groups.find(axes::tensor), b, s);
   }
   UpdateRule rule_of(size_t state_chunk) const {
     return memory.layout.uses[size_t(memory.owned_chunks()[state_chunk].chunk.use)].rule;
   }
-  const std::vector<kernels::UpdateBox>& boxes_of(UpdateRule rule) const { return boxes[size_t(rule)]; }
+  void update(size_t part, const UpdateStep& step) {
+    const BoxesOfRules& of = boxes[part];
+    const auto run = [&](auto op) {
+      if (!op.boxes.empty()) backend.run(stream, op);
+    };
+    run(kernels::AdamW{.boxes = of[size_t(UpdateRule::adamw)], .step = step.adamw});
+    run(kernels::Lion{.boxes = of[size_t(UpdateRule::lion)], .step = step.lion});
+    run(kernels::Sgd{.boxes = of[size_t(UpdateRule::sgd)], .step = step.sgd});
+    run(kernels::Balance{.boxes = of[size_t(UpdateRule::balance)], .step = step.balance});
+    average_in_file(part, step.ema_decay);
+  }
+  void average_in_file(size_t part, float decay) {
+    const StatePlaces::Part& of = memory.state_parts()[part];
+    if (of.in_file) memory.average(of, decay, backend, stream);
+  }
 
   static Layout checked(Layout layout, const AxisGroups& groups) {
     for (const AxisLine& line : layout.lines) {
@@ -92,8 +111,8 @@ ShardedParams::ShardedParams(std::vector<ParamUse> uses, const std::vector<std::
     : ShardedParams(make_layout(std::move(uses), grids, made_here(options, groups), groups.lines()), groups,
                     backend, stream) {}
 ShardedParams::ShardedParams(Layout layout, const AxisGroups& groups, kernels::Backend& backend,
-                             kernels::Stream& stream)
-    : impl_(std::make_unique<Impl>(std::move(layout), groups, backend, stream)) {}
+                             kernels::Stream& stream, std::unique_ptr<File> state_file)
+    : impl_(std::make_unique<Impl>(std::move(layout), groups, backend, stream, std::move(state_file))) {}
 ShardedParams::~ShardedParams() = default;
 
 int ShardedParams::use_count() const { return int(uses().size()); }
@@ -180,19 +199,19 @@ int ShardedParams::last_bad_gradient() const {
 void ShardedParams::step(const UpdateStep& step) {
   ENSURE(std::exchange(impl_->summed, false), "the gradients were not summed");
   ENSURE(impl_->gathers->all_awaited(), "parameters of the step before are on their way");
-  const auto run = [&](auto op) {
-    if (!op.boxes.empty()) impl_->backend.run(impl_->stream, op);
-  };
-  run(kernels::AdamW{.boxes = impl_->boxes_of(UpdateRule::adamw), .step = step.adamw});
-  run(kernels::Lion{.boxes = impl_->boxes_of(UpdateRule::lion), .step = step.lion});
-  run(kernels::Sgd{.boxes = impl_->boxes_of(UpdateRule::sgd), .step = step.sgd});
-  run(kernels::Balance{.boxes = impl_->boxes_of(UpdateRule::balance), .step = step.balance});
+  impl_->memory.with_parts(StateAccess::update, [&](size_t part) { impl_->update(part, step); });
   if (impl_->muon) impl_->muon->step(step.muon);
   impl_->memory.average(step.ema_decay, impl_->backend, impl_->stream);
   impl_->gathers->weights_changed();
 }
 
-void ShardedParams::begin_averages() { impl_->memory.average(0, impl_->backend, impl_->stream); }
+void ShardedParams::begin_averages() {
+  impl_->memory.average(0, impl_->backend, impl_->stream);
+  const std::vector<ParamUse>& all = uses();
+  if (std::none_of(all.begin(), all.end(), [](const ParamUse& u) { return u.states.has(StateRole::ema); }))
+    return;
+  impl_->memory.with_parts(StateAccess::update, [&](size_t part) { impl_->average_in_file(part, 0); });
+}
 
 void ShardedParams::gather(int begin, int end) { impl_->gathers->gather(begin, end); }
 void ShardedParams::await(int begin, int end) { impl_->gathers->await(begin, end); }
@@ -200,11 +219,15 @@ void ShardedParams::finish_gathers() { impl_->gathers->finish(); }
 
 void ShardedParams::publish() {
   finish_gathers();
-  for (const kernels::UpdateBox& box : impl_->memory.update_boxes())
-    if (box.master)
-      impl_->backend.run(impl_->stream, kernels::Copy{.src = kernels::matrix(box.master, DType::f32,
-                                                                             box.param.rows, box.param.cols),
-                                                      .dst = box.param});
+  impl_->memory.with_parts(StateAccess::read, [&](size_t part) {
+    const StatePlaces::Part& of = impl_->memory.state_parts()[part];
+    for (size_t i = of.begin; i < of.end; ++i) {
+      const kernels::UpdateBox& box = impl_->memory.update_boxes()[i];
+      if (!box.master) continue;
+      const Matrix master = kernels::matrix(box.master, DType::f32, box.param.rows, box.param.cols);
+      impl_->backend.run(impl_->stream, kernels::Copy{.src = master, .dst = box.param});
+    }
+  });
   impl_->gathers->weights_changed();
   if (!shards_weights()) gather(0, use_count());
 }
@@ -223,6 +246,23 @@ float* ShardedParams::StateChunk::floats(StateRole role) const {
 
 const std::vector<ShardedParams::StateChunk>& ShardedParams::state_chunks() const {
   return impl_->memory.state_chunks();
+}
+
+void ShardedParams::with_state(StateAccess access, const UseChunks& use) const {
+  impl_->memory.with_parts(access, [&](size_t part) {
+    const StatePlaces::Part& of = impl_->memory.state_parts()[part];
+    use(std::span(state_chunks()).subspan(of.begin, of.end - of.begin));
+  });
+}
+
+bool ShardedParams::is_in_file(const std::byte* state) const {
+  const StateFile* const file = impl_->memory.state_file();
+  return file && file->has(state);
+}
+
+void ShardedParams::read_state(const std::byte* state, std::span<std::byte> to) const {
+  ENSURE(is_in_file(state));
+  impl_->memory.state_file()->read(state, to);
 }
 
 }  // namespace trainctl::parallel

@@ -38,7 +38,9 @@
 // Source: ZeRO, arXiv:1910.02054; lanes: balanced-tree summation at every width.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -49,6 +51,7 @@
 #include "parallel/group_key.h"
 #include "parallel/layout.h"
 #include "parallel/muon.h"
+#include "parallel/state_file.h"
 #include "parallel/state_rows.h"
 
 namespace trainctl::parallel {
@@ -91,6 +94,7 @@ struct ShardingOptions {
   /// Of a model that is not trained, on one rank: compute copies, without gradients and optimizer state.
   bool weights_alone = false;
   MuonOptions muon = {};
+  bool state_in_file = false;  ///< of rules that look at one element at a time (parallel/state_file.h)
 };
 
 /// The factors of one step, for parameters of each rule.
@@ -108,6 +112,8 @@ struct ShardingBytes {
   size_t weights = 0, gradients = 0, optimizer = 0, communication = 0;
   size_t matrix_scratch = 0;  ///< of updates of whole matrices (MuonScratch)
   std::vector<kernels::BoxListShape> square_sums;  ///< of whole matrices (MuonScratch)
+  /// Of the optimizer's state in a file, whose parts that are in memory count in `optimizer`.
+  size_t state_file = 0;
   // Of the optimizer's state here:
   int64_t state_boxes = 0, state_elements = 0;  ///< chunks of parameters, and their elements
   size_t saved = 0;                             ///< bytes of what checkpoints hold of it
@@ -123,8 +129,10 @@ class ShardedParams {
  public:
   /// Takes the memory that the layout names. The groups' communicators must outlive this and have the sizes
   /// and ranks of the layout's lines.
+  /// state_file: where the layout has state in a file, of sharding::StatePlaces::bytes() bytes; null: all of it
+  /// is in memory. Only on a host.
   ShardedParams(sharding::Layout layout, const AxisGroups& groups, kernels::Backend& backend,
-                kernels::Stream& stream);
+                kernels::Stream& stream, std::unique_ptr<File> state_file = nullptr);
   /// Lays them out, too. uses: in forward order. grids[param]: chunk grid of each parameter of the table.
   ShardedParams(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
                 ShardingOptions options, const AxisGroups& groups, kernels::Backend& backend,
@@ -227,6 +235,14 @@ class ShardedParams {
     bool saved_here = false;      ///< this rank writes it to checkpoints (exactly one rank does)
   };
   const std::vector<StateChunk>& state_chunks() const;
+  /// Calls use(chunks) for all state_chunks(), a run of them at a time, while their state is in memory: all at
+  /// once, but for state in a file. Only then may it be looked at; work on it must be done when `use` returns
+  /// where it is in a file. Error(kIo), also of `use`.
+  using UseChunks = std::function<void(std::span<const StateChunk> chunks)>;
+  void with_state(StateAccess access, const UseChunks& use) const;
+  /// Whether a place in a state is in a file, and reads from there. Any thread, as long as nothing is written.
+  bool is_in_file(const std::byte* state) const;
+  void read_state(const std::byte* state, std::span<std::byte> to) const;
 
  private:
   struct Impl;

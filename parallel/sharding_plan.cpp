@@ -280,6 +280,7 @@ Plan make_plan(const std::vector<ParamUse>& uses, const std::vector<std::vector<
   plan.gather_ring = gather_ring(plan, options);
   for (const ParamUse& use : uses)
     if (use.rule == UpdateRule::muon && !options.weights_alone) plan.muon.add(use.layout);
+  plan.state_part = largest_state_part(plan, options);
   return plan;
 }
 
@@ -314,6 +315,7 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
                                    : row.bytes(share.own, share.blocks));
   if (owns && shards_weights(options, plan.line_of(g).ranks)) bytes.weights = own * size_of(group.key.dtype);
   if (!group.in_place) bytes.summed = 4 * ((whole ? size : own) + own * size_t(share.levels - 1));
+  bytes.state_in_file = owns && keeps_in_file(group.key, options);
   for (const AxisSet axis : group.sums)
     if (owns) bytes.received.emplace_back(axis, sum_received_bytes(line_of(lines, axis).size, share.own));
   return bytes;
@@ -362,7 +364,8 @@ ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const A
                                           .blocks = share.blocks[size_t(g)],
                                           .levels = plan.owner.levels.count});
     bytes.weights += group.weights;
-    for (const size_t state : group.states) bytes.optimizer += state;
+    for (const size_t state : group.states)
+      (group.state_in_file ? bytes.state_file : bytes.optimizer) += state;
     bytes.communication += group.summed;
     for (const auto& [axis, received] : group.received) bytes.communication += received;
     if (!owns_state(plan, g)) continue;
@@ -375,6 +378,7 @@ ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const A
     bytes.saved += of.key.states.saved_bytes(elements, whole ? of.blocks() : share.blocks[size_t(g)]);
     bytes.saved_chunks += boxes * of.key.states.saved();
   }
+  bytes.optimizer += std::min(bytes.state_file, StatePlaces::kPartsInMemory * plan.state_part);
   return bytes;
 }
 

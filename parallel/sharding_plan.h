@@ -118,6 +118,7 @@ struct Plan {
   size_t weight_bytes = 0;         ///< of two parts where they take turns
   GatherRing gather_ring;
   MuonScratch muon;
+  size_t state_part = 0;  ///< most bytes of a part of the state in a file (StatePlaces); 0: none is in one
   /// From ZeRO-2 on, of more than one rank, and of lanes with parts: the lanes of one time are reduced as
   /// soon as they are complete.
   bool reduces_lanes = false;
@@ -146,6 +147,7 @@ struct GroupShare {
 struct GroupBytes {
   size_t weights = 0;    ///< own compute copies, apart from the places of parts (ZeRO-3)
   std::vector<size_t> states;  ///< [row of GroupKey::states]; empty: its state is another group's
+  bool state_in_file = false;
   size_t summed = 0;     ///< own sums in flat order (ZeRO-0: everyone's; ZeRO-2, 3: all levels)
   std::vector<std::pair<AxisSet, size_t>> received;  ///< to add the sums over each of GroupPlan::sums
   size_t most_received() const;
@@ -202,6 +204,30 @@ struct Layout {
 /// Along each axis with lanes, this rank is where LaneLine::rank_of its rank along the first one is.
 Layout make_layout(std::vector<ParamUse> uses, const std::vector<std::vector<Box>>& grids,
                    const ShardingOptions& options, AxisLines lines);
+
+/// Where the state of a rank's owned chunks is, if some of it is in a file: parts of the file, each with all
+/// rows of a run of owned chunks. Parts come into memory one after another.
+struct StatePlaces {
+  // Of a part, unless a chunk has more: that many bytes, or fewer where there would be few parts.
+  static constexpr size_t kPartBytes = size_t{16} << 20;
+  static constexpr size_t kFewestParts = 16;
+  static constexpr size_t kAligned = 4096;  ///< of parts, for a disk
+  static constexpr int kPartsInMemory = 3;
+  /// Chunks [begin, end) of Layout::owned_chunks.
+  struct Part {
+    size_t begin = 0, end = 0;
+    bool in_file = false;
+  };
+  std::vector<Part> parts;                  ///< all owned chunks, in order
+  std::vector<uint64_t> begins;             ///< in the file, of each part there, and the end
+  std::vector<std::vector<uint64_t>> rows;  ///< [owned chunk][row]: in the file; empty: in memory
+  uint64_t bytes() const { return begins.empty() ? 0 : begins.back(); }
+};
+StatePlaces place_states(const Layout& layout);
+/// Whether the state of a group is in a file where some is: that of balances stays, since a step reads it.
+bool keeps_in_file(const GroupKey& key, const ShardingOptions& options);
+/// Plan::state_part of a plan that has the chunks of its groups.
+size_t largest_state_part(const Plan& plan, const ShardingOptions& options);
 
 /// Ranks that take the same memory: they own as many elements and as many chunks of each group.
 struct RankClass {

@@ -34,7 +34,7 @@ uint64_t tensor_number(const std::string& name, const StateRow& row) {
 
 StateDigests::StateDigests(const ShardedParams& params, const AxisLines& lines, kernels::Backend& backend,
                            kernels::Stream& stream)
-    : backend_(backend), stream_(stream), lines_(lines) {
+    : params_(params), backend_(backend), stream_(stream), lines_(lines) {
   const std::vector<ParamUse>& uses = params.uses();
   // Several uses of a parameter on one rank have one copy.
   std::set<int> seen;
@@ -48,6 +48,7 @@ StateDigests::StateDigests(const ShardedParams& params, const AxisLines& lines, 
     copies_.push_back({.data = weight, .tensor = xxh3(uses[use].layout.name), .row_step = weight.cols});
   }
   for (const ShardedParams::StateChunk& chunk : params.state_chunks()) {
+    first_of_chunk_.push_back(state_.size());
     const ParamUse& use = uses[size_t(chunk.use)];
     const AxisSet axes = use.replicated & ~params.dealt_axis(chunk.use);
     const bool compared = among(lines_, axes).size > 1;
@@ -72,6 +73,7 @@ StateDigests::StateDigests(const ShardedParams& params, const AxisLines& lines, 
       state_.push_back(part_of);
     }
   }
+  first_of_chunk_.push_back(state_.size());
   numbers_ =
       backend.allocate_host(std::max<size_t>(1, copies_.size() + 2 * state_.size()) * sizeof(uint64_t));
 }
@@ -92,14 +94,17 @@ void StateDigests::read_copies() {
   if (!copies_.empty()) backend_.run(stream_, kernels::Digest{.boxes = copies_, .out = numbers_of(false)});
 }
 
-void StateDigests::read_state() {
-  if (!state_.empty()) backend_.run(stream_, kernels::Digest{.boxes = state_, .out = numbers_of(true)});
+void StateDigests::read_state_into(uint64_t* numbers) {
+  params_.with_state(StateAccess::read, [&](std::span<const ShardedParams::StateChunk> chunks) {
+    const auto of = size_t(chunks.data() - params_.state_chunks().data());
+    const size_t begin = first_of_chunk_[of], end = first_of_chunk_[of + chunks.size()];
+    const auto boxes = std::span<const kernels::DigestBox>(state_).subspan(begin, end - begin);
+    if (!boxes.empty()) backend_.run(stream_, kernels::Digest{.boxes = boxes, .out = numbers + begin});
+  });
 }
 
-void StateDigests::read_resting_state() {
-  if (!state_.empty())
-    backend_.run(stream_, kernels::Digest{.boxes = state_, .out = numbers_of(true) + state_.size()});
-}
+void StateDigests::read_state() { read_state_into(numbers_of(true)); }
+void StateDigests::read_resting_state() { read_state_into(numbers_of(true) + state_.size()); }
 
 bool StateDigests::has_rested() const {
   const uint64_t* const before = numbers_of(true);

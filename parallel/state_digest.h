@@ -67,12 +67,15 @@ class StateDigests {
     std::vector<size_t> numbers;  ///< of copies or of the state
   };
   Part& part(AxisSet axes, bool is_state);
+  void read_state_into(uint64_t* numbers);
   uint64_t digest_of(const Part& part) const;
 
+  const ShardedParams& params_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
   const AxisLines lines_;
   std::vector<kernels::DigestBox> copies_, state_;
+  std::vector<size_t> first_of_chunk_;  ///< in state_: of each chunk of the state, and the end
   std::vector<size_t> counted_;  ///< of state_: this rank saves it
   uint64_t form_ = 0;
   std::vector<Part> parts_;

@@ -24,7 +24,7 @@ FORMATTED="test/support/*.h test/support/*.cpp test/runtime/supervise/simulation
 # runtime/base/file_system.h, and the owners of memory listed here. Communicators are a seam themselves.
 SEAMS='\b(v?fork|posix_spawnp?|exec(ve?|vpe?|l|le|lp)|waitp?id)\( | runtime/machine/process.cpp runtime/machine/pmix/fork_server.cpp runtime/run/agent/agent.cpp
 \bflock\( | runtime/base/file_system.cpp
-\bmmap\( | kernels/host_memory.cpp data/mapped_file.cpp ckpt/shared_memory.cpp ckpt/page_memory.cpp runtime/run/wire/activity_board.cpp runtime/run/wire/flight_ring.cpp
+\bmmap\( | kernels/host_memory.cpp data/mapped_file.cpp ckpt/shared_memory.cpp ckpt/page_memory.cpp parallel/state_file.cpp runtime/run/wire/activity_board.cpp runtime/run/wire/flight_ring.cpp
 \b(clock_gettime|gettimeofday|u?sleep|nanosleep)\(|(steady|system)_clock|sleep_(for|until) | runtime/base/file_system.cpp runtime/train/measure/thread_time.cpp runtime/machine/burn_in_clock.cpp parallel/back_off.h parallel/transfer_rules.h parallel/nccl_api.h parallel/nccl_library.cpp parallel/nccl_link.h parallel/nccl_link.cpp parallel/nccl_communicator.cpp parallel/mpi_communicator.cpp parallel/staged_engine.h parallel/thread_communicator.cpp'
 LONG_FUNCTIONS="kernels/cuda/attention_backward.cu"   # the two tensor-core loops
 

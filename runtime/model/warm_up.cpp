@@ -50,11 +50,14 @@ void warm_up(const WarmUp& w) {
   if (!w.params.shards_weights()) w.params.gather(0, w.params.use_count());
   w.params.finish_gathers();
   w.model.weights_changed();
-  for (const auto& chunk : w.params.state_chunks())
-    for (size_t i = 0; i < chunk.rows.size(); ++i)
-      w.backend.run(stream, kernels::FillZero{.data = chunk.states[i],
-                                              .size = size_t(chunk.box_of(chunk.rows[i]).count()) *
-                                                      size_of(chunk.rows[i].dtype)});
+  w.params.with_state(
+      parallel::StateAccess::write, [&](std::span<const parallel::ShardedParams::StateChunk> all) {
+        for (const auto& chunk : all)
+          for (size_t i = 0; i < chunk.rows.size(); ++i)
+            w.backend.run(stream, kernels::FillZero{.data = chunk.states[i],
+                                                    .size = size_t(chunk.box_of(chunk.rows[i]).count()) *
+                                                            size_of(chunk.rows[i].dtype)});
+      });
   stream.synchronize();
 }
 

@@ -94,16 +94,17 @@ class Offers {
   MeshSearch search_;
 };
 
-std::vector<Proposal> in_bf16(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
-                              size_t most) {
-  const std::vector<std::string> first = {"precision.compute=bf16"};
+/// What fits of the job with another setting: on its own mesh, or on as many ranks, at most `most`.
+std::vector<Proposal> with_setting(const char* setting, const ParseInput& spec, const JobSpec& job,
+                                   const DeviceModel& device, bool own_mesh, size_t most) {
   ParseInput input = spec;
-  input.overrides.push_back(first.front());
+  input.overrides.push_back(setting);
   ParsedJob parsed = parse_job(input);
   if (!parsed.ok()) return {};
   parsed.job.data = job.data;
-  Offers offers(std::move(input), std::move(parsed.job), device, first);
-  std::vector<Proposal> found = offers.on(job.mesh().world_size(), most);
+  Offers offers(std::move(input), std::move(parsed.job), device, {setting});
+  std::vector<Proposal> found =
+      own_mesh ? offers.on_own_mesh() : offers.on(job.mesh().world_size(), most);
   for (Proposal& p : found) p.other_bits = other_bits(job, p.job);
   return found;
 }
@@ -116,11 +117,16 @@ std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, cons
   const DeviceModel known = with_speed(device, job);
   Offers offers(spec, job, known, {});
   std::vector<Proposal> found = offers.on(job.mesh().world_size(), most);
-  for (Proposal& least : offers.on_own_mesh())
+  std::vector<Proposal> same_mesh = offers.on_own_mesh();
+  if (device.is_host() && job.optimizer.offload == StateOffload::none)
+    for (Proposal& p : with_setting("optimizer.offload=disk", spec, job, known, true, 1))
+      same_mesh.push_back(std::move(p));
+  for (Proposal& least : same_mesh)
     if (std::none_of(found.begin(), found.end(),
                      [&](const Proposal& p) { return p.settings == least.settings; }))
       found.push_back(std::move(least));
-  if (found.empty() && job.compute == DType::f32) found = in_bf16(spec, job, known, most);
+  if (found.empty() && job.compute == DType::f32)
+    found = with_setting("precision.compute=bf16", spec, job, known, false, most);
   if (found.empty() && other_counts)
     if (const int ranks = offers.other_ranks(); ranks > 0) found = offers.on(ranks, most);
   if (!device.cluster)

@@ -100,7 +100,9 @@ ChoiceCosts::ChoiceCosts(const JobSpec& job, const DeviceModel& device, RanksOnN
   const ParamTable table = parameter_table(model_, job.optimizer);
   for (const Param& p : table.params)
     if (p.layer < 0 || p.layer == int(model_.layers.size())) add(p.layer < 0 ? embedding_ : head_, p);
-  state_bytes_ = double(table.state_bytes()) / double(table.total_count());
+  // Of state in files few parts are in memory.
+  if (job.optimizer.offload == StateOffload::none)
+    state_bytes_ = double(table.state_bytes()) / double(table.total_count());
 }
 
 double ChoiceCosts::micro_batches_of(const MeshChoice& c) const {

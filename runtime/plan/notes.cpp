@@ -49,6 +49,20 @@ std::string fp8_note(const PlanReport& r) {
       memory_text(of(r.plan) - of(make_plan(without, r.device))), name_of(r.job.compute));
 }
 
+/// What state in files costs, and would cost in memory.
+std::string disk_note(const PlanReport& r, const DiskTime& disk) {
+  JobSpec without = r.job;
+  without.optimizer.offload = StateOffload::none;
+  const auto of = [](const JobPlan& plan) { return double(plan.worst().sharding.optimizer); };
+  return fmt::format(
+      "the optimizer's state is in a file of each rank, and parts of it in memory: {} a rank instead of {}; "
+      "each "
+      "step reads and writes {} of a node, in {} at {}/s each way ({})",
+      memory_text(of(r.plan)), memory_text(of(make_plan(without, r.device))), memory_text(disk.node_bytes),
+      duration_text(disk.seconds()), size_text(uint64_t(disk.bytes_per_s)),
+      disk.is_assumed ? "assumed" : "node.disk_gb_per_s of the cluster");
+}
+
 /// What it costs to gather weights part by part, or to keep them then.
 std::string gathers_note(const PlanReport& r) {
   JobSpec other = r.job;
@@ -226,6 +240,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
   if (shards_weights(r.job.parallelism)) notes.push_back(gathers_note(r));
   if (r.job.optimizer.type == OptimizerType::muon) notes.push_back(muon_note(r));
+  if (const auto disk = disk_time(r.job, r.plan, r.device)) notes.push_back(disk_note(r, *disk));
   if (r.job.fp8.exists()) notes.push_back(fp8_note(r));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)

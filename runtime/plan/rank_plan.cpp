@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 
 namespace trainctl {
@@ -60,6 +62,7 @@ RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at) {
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences,
                   .counted_micro_batches = StepCut(job).counted_micro_batches_of(at.dp)};
   parts.lines = lines_of(parts.groups);
+  parts.sharding.state_in_file = job.optimizer.offload == StateOffload::disk && device.is_host();
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.ranks_of_parameters() > 1;
   parts.sharding.links = device.is_host() ? parallel::links_of_hosts() : parallel::links_of_gpus();
   const parallel::MeshGroup& dp = parts.groups.axes[Axis::dp];
@@ -127,12 +130,14 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   for (int g = 0; g < params.groups(); ++g) {
     const GroupBytes bytes = params.group_bytes(g);
     const std::string of = " of " + parallel::name_of(params.group(g).key);
-    for (size_t i = 0; i < bytes.states.size(); ++i)
+    for (size_t i = 0; i < bytes.states.size() && !bytes.state_in_file; ++i)
       add(std::string(params.group(g).key.states[i].words) + of, bytes.states[i]);
     add("own gradients" + of, bytes.summed);
     for (const auto& [axis, received] : bytes.received)
       add(sums_text(axis) + of, received);
   }
+  add("parts of the state in a file",
+      std::min(m.sharding.state_file, StatePlaces::kPartsInMemory * params.plan.state_part));
   add("buckets under way", params.ring.bytes());
   add("buckets of weights under way", params.plan.gather_ring.bytes());
   add("updates of whole matrices", m.sharding.matrix_scratch);

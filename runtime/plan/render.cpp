@@ -121,7 +121,8 @@ std::string optimizer_text(const OptimizerSpec& optimizer) {
     }
     return fmt::format("one {}moment", format);
   };
-  return fmt::format("optimizer (master, {}{})", moments(), optimizer.ema_decay > 0 ? ", ema" : "");
+  return fmt::format("optimizer ({}master, {}{})", optimizer.offload == StateOffload::disk ? "parts of " : "",
+                     moments(), optimizer.ema_decay > 0 ? ", ema" : "");
 }
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;
@@ -170,6 +171,8 @@ std::string memory_lines(const PlanReport& r) {
     line(m.stage.host > 0 ? "and pinned memory of the host"
                           : "and pinned memory of the host, to save and load",
          m.pinned_host);
+  if (m.sharding.state_file > 0)
+    line("and its state on disk, read and written each step", m.sharding.state_file);
   if (m.copies > 0 && !m.copies_count)
     line(fmt::format("and {} of its state in /dev/shm", copies_text(r)), m.copies);
   return out;
@@ -445,6 +448,7 @@ std::string plan_json(const PlanReport& r) {
     OrderedJson stage{{"stage", m.at.pp}};
     for (const Term& term : terms_of(r, m)) stage[term.json] = term.bytes;
     stage["total"] = m.total();
+    if (m.sharding.state_file > 0) stage["state_file"] = m.sharding.state_file;
     if (m.pinned_host > 0) stage["pinned_host"] = m.pinned_host;
     if (m.copies > 0 && !m.copies_count) stage["copies"] = m.copies;
     j["memory"].push_back(std::move(stage));

@@ -107,21 +107,34 @@ double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
 }  // namespace
 
 double StepParts::sum() const {
-  return work.sum() + tensor + context + experts + bubble + data + optimizer + spread;
+  return work.sum() + tensor + context + experts + bubble + data + optimizer + disk + spread;
 }
 
 std::vector<NamedSeconds> named(const StepParts& parts) {
-  return {{"products", parts.work.products},
-          {"attention", parts.work.attention},
-          {"other ops", parts.work.memory},
-          {"host", parts.work.launches},
-          {"tensor", parts.tensor},
-          {"context", parts.context},
-          {"experts", parts.experts},
-          {"bubble", parts.bubble},
-          {"data", parts.data},
-          {"optimizer", parts.optimizer},
-          {"spread", parts.spread}};
+  std::vector<NamedSeconds> all = {{"products", parts.work.products},
+                                   {"attention", parts.work.attention},
+                                   {"other ops", parts.work.memory},
+                                   {"host", parts.work.launches},
+                                   {"tensor", parts.tensor},
+                                   {"context", parts.context},
+                                   {"experts", parts.experts},
+                                   {"bubble", parts.bubble},
+                                   {"data", parts.data},
+                                   {"optimizer", parts.optimizer},
+                                   {"spread", parts.spread}};
+  if (parts.disk > 0) all.push_back({"disk", parts.disk});
+  return all;
+}
+
+std::optional<DiskTime> disk_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
+  const size_t bytes = plan.worst().sharding.state_file;
+  if (bytes == 0) return std::nullopt;
+  const int all = job.mesh().world_size();
+  const int ranks = device.ranks_on_node > 0 ? std::min(device.ranks_on_node, all) : all;
+  const double known = device.cluster ? device.cluster->disk_bytes_per_s : 0;
+  return DiskTime{.node_bytes = double(bytes) * ranks,
+                  .bytes_per_s = known > 0 ? known : kAssumedDiskBytesPerS,
+                  .is_assumed = known == 0};
 }
 
 StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
@@ -143,6 +156,9 @@ StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel
   time.bubble_fraction = busy_s > 0 ? time.parts.bubble / (busy_s + time.parts.bubble) : 0;
   time.parts.data = timer.data_s(plan, passes.time_s);
   time.parts.optimizer = sharing * timer.optimizer_s();
+  // One part is updated while others are read and written.
+  if (const auto disk = disk_time(job, plan, device))
+    time.parts.disk = std::max(0.0, disk->seconds() - time.parts.optimizer);
   // The expected slowest of so many normal variables is about sqrt(2 ln n) standard deviations off.
   time.parts.spread =
       cluster.device.spread * std::sqrt(2 * std::log(std::max(1.0, ranks))) * time.parts.sum();

@@ -1,6 +1,7 @@
 // Predicts the time of a step: each counted op by its shape, each exchange by its bytes and by where its
 // ranks are, and the pipeline by the simulator of its programs. Pure.
 #pragma once
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct StepParts {
   double data = 0;       ///< exchange of gradients and weights that no computation hides, and what hidden
                          ///< messages take from computations
   double optimizer = 0;  ///< updates, sums over ranks, packing
+  double disk = 0;       ///< reads and writes of the optimizer's state that updates do not hide
   double spread = 0;     ///< all wait for the slowest of equal devices
   double sum() const;
 };
@@ -41,6 +43,17 @@ struct StepTime {
 /// Of a fast and a slow run, over the median: so far from their predictions are nine of ten published
 /// measurements of steps on A100 and H100 (scripts/bench/results/predicted-published.md).
 inline constexpr double kBandLow = 0.93, kBandHigh = 1.22;
+
+/// Of the disk of a node, in each step: the state of its ranks that is in files, and the time to read it while
+/// as much is written; nullopt: none is in files.
+struct DiskTime {
+  double node_bytes = 0;
+  double bytes_per_s = 0;  ///< the cluster's, or kAssumedDiskBytesPerS
+  bool is_assumed = false;
+  double seconds() const { return node_bytes / bytes_per_s; }
+};
+inline constexpr double kAssumedDiskBytesPerS = 1e9;
+std::optional<DiskTime> disk_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device);
 
 /// `plan`: of the job on the device. `sharing`: so many ranks take turns on one device (a GPU, or a rank's
 /// share of the cores) and fill each other's pipeline bubbles.

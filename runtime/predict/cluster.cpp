@@ -45,6 +45,7 @@ constexpr NumberRow kNumbers[] = {
     {"node", "link_gb_per_s", 0.01, 1e5, 1e9, TRAINCTL_AT(node.bytes_per_s)},
     {"node", "latency_us", 0, 1e5, 1e-6, TRAINCTL_AT(node.latency_s)},
     {"node", "overlap_slowdown", 0, 0.9, 1, TRAINCTL_AT(overlap_slowdown)},
+    {"node", "disk_gb_per_s", 0.001, 1e5, 1e9, TRAINCTL_AT(disk_bytes_per_s), true},
     {"fabric", "device_gb_per_s", 0.001, 1e5, 1e9, TRAINCTL_AT(fabric.bytes_per_s)},
     {"fabric", "latency_us", 0, 1e6, 1e-6, TRAINCTL_AT(fabric.latency_s)},
 };

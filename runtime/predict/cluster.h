@@ -76,6 +76,7 @@ struct ClusterModel {
   /// Whether collectives are rings of NCCL, which have a latency for each of their ranks. Not in a file:
   /// for other software.
   bool in_rings = false;
+  double disk_bytes_per_s = 0;  ///< of a node's own disks, read and written at the same time; 0: not known
   double overlap_slowdown = 0;  ///< share of their speed that computations lose while messages are under way
 };
 

@@ -323,8 +323,29 @@ void check_optimizer(Resolution& r) {
                             std::string_view(path) == "optimizer.momentum" ? "muon or sgd" : "muon")});
 }
 
+void check_offload(Resolution& r) {
+  const char *offload = "optimizer.offload", *folder = "optimizer.offload_directory";
+  if (!r.sound(offload)) return;
+  const OptimizerSpec& o = r.job.optimizer;
+  if (r.sound(folder) && !o.offload_directory.empty() && o.offload == StateOffload::none)
+    r.report("W0245", fmt::format("`{}` has no effect here", folder), {folder, offload},
+             {"optimizer.offload is \"none\"; remove the field, or choose disk"});
+  if (o.offload == StateOffload::none) return;
+  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
+    r.report(
+        "E0326", "the optimizer's state of GPUs stays in their memory", {offload, "device"},
+        {"set device = \"cpu\"", "or offload = \"none\", with zero_stage 1 to 3 or bf16 or int8 moments"});
+  if (r.sound("optimizer.type") && o.type == OptimizerType::muon)
+    r.report("E0326", "muon updates whole matrices, and parts of a file hold none",
+             {offload, "optimizer.type"}, {"use adamw, lion or sgd with it", "or offload = \"none\""});
+  if (r.sound(folder) && !o.offload_directory.empty() && !o.offload_directory.starts_with("/"))
+    r.report("E0326", fmt::format("`{}` is no absolute path", folder), {folder},
+             {"name a folder on a disk of each node, such as /local/scratch"});
+}
+
 void check_training(Resolution& r) {
   check_optimizer(r);
+  check_offload(r);
   const ScheduleSpec& s = r.job.schedule;
   const bool lengths = r.sound({"schedule.total_steps", "schedule.warmup_steps"});
   const char* total = r.given("schedule.total_tokens") ? "schedule.total_tokens" : "schedule.total_steps";

@@ -35,6 +35,7 @@ struct RankOptions {
   std::string resolved_spec_json, spec_hash;
   std::string checkpoint_dir;         ///< folder for checkpoints: <run>/ckpt
   std::string memory_folder;          ///< for copies of the state in memory (ckpt/pieces.h); "": none
+  std::string scratch_folder;         ///< of the attempt, on a disk of this node; "": /tmp
   std::string resume_from;            ///< a step directory; "": a fresh start, or `memory`
   std::string resume_manifest;        ///< SHA-256 of its manifest; "": its COMMIT says it
   bool from_store = false;            ///< resume_from is a copy out of checkpoint.store

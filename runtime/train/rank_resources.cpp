@@ -6,6 +6,7 @@
 #include <array>
 
 #include "runtime/base/error.h"
+#include "runtime/base/scratch_file.h"
 #include "runtime/machine/rank_device.h"
 #include "runtime/model/placement_check.h"
 #include "runtime/model/warm_up.h"
@@ -43,7 +44,8 @@ RankResources::RankResources(const JobSpec& job, Communicator& w, kernels::Backe
       numerics(run_numerics(job, backend.is_host() ? DeviceKind::cpu : DeviceKind::cuda, backend.numerics())),
       stream(backend.create_stream()) {}
 
-void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
+void RankResources::build(size_t most_staging_bytes, const std::string& scratch_folder,
+                          RankActivity& activity) {
   activity.enter(RunPhase::building);
   const Problem wrong_sum = placement_problem(tables, job, at);
   ENSURE(wrong_sum.is_none(), "{}", wrong_sum.text_or_empty());
@@ -53,7 +55,8 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   const int micro_batches = plan.program.shape.pipeline.micro_batches;
   tp = std::make_unique<parallel::TensorParallel>(*comms.axes[Axis::tp], backend, *stream,
                                                   job.parallelism.sequence_parallel);
-  params = std::make_unique<parallel::ShardedParams>(plan.params, comms.shared(), backend, *stream);
+  params = std::make_unique<parallel::ShardedParams>(plan.params, comms.shared(), backend, *stream,
+                                                     state_file(scratch_folder));
   activity.progress(1, 3, false);
   model = std::make_unique<StageModel>(plan.uses, plan.model, *params, *tp, backend, *stream,
                                        comms.peers(rehearsing_));
@@ -74,8 +77,20 @@ void RankResources::build(size_t most_staging_bytes, RankActivity& activity) {
   saving_stream = backend.create_stream();
   staging = std::make_unique<StateStaging>(backend, *saving_stream,
                                            staging_bytes(plan.memory.sharding.saved, most_staging_bytes));
-  device_chunks = std::make_unique<DeviceChunks>(*staging);
+  device_chunks = std::make_unique<DeviceChunks>(*staging, *params);
   backend.reserve_scratch(plan.scratch);
+}
+
+std::unique_ptr<File> RankResources::state_file(const std::string& scratch_folder) const {
+  const uint64_t bytes =
+      job.optimizer.offload == StateOffload::disk ? parallel::sharding::place_states(plan.params).bytes() : 0;
+  if (bytes == 0) return nullptr;
+  const std::string& asked = job.optimizer.offload_directory;
+  return create_scratch_file({.directory = !asked.empty()            ? asked
+                                           : !scratch_folder.empty() ? scratch_folder
+                                                                     : "/tmp",
+                              .field = "optimizer.offload_directory",
+                              .bytes = bytes});
 }
 
 void RankResources::rehearse(RankActivity& activity) {

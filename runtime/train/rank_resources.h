@@ -29,7 +29,9 @@ class RankResources {
   RankResources& operator=(const RankResources&) = delete;
 
   /// Allocates everything. Collective only in that every rank must do it before the first step.
-  void build(size_t most_staging_bytes, RankActivity& activity);
+  /// Error(kPreflight): the folder for state in a file cannot be used.
+  ///   scratch_folder   for it, where the job names none; "": /tmp
+  void build(size_t most_staging_bytes, const std::string& scratch_folder, RankActivity& activity);
   /// Loads the kernels of a step, where a device loads any: no peer waits for this rank yet. Then connects it
   /// with the peers of the step. Collective.
   void rehearse(RankActivity& activity);
@@ -53,6 +55,7 @@ class RankResources {
     parallel::Rehearsed* messages;
   };
   std::vector<RehearsedAxis> rehearsed_axes();
+  std::unique_ptr<File> state_file(const std::string& scratch_folder) const;
 
  public:
   parallel::Communicator& world;

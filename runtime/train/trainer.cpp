@@ -140,7 +140,7 @@ struct Trainer::Impl {
     prefetcher = std::make_unique<data::Prefetcher>(
         *dataset, job.data.seq_len, job.data.prefetch_batches,
         [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });
-    rank.build(options.most_staging_bytes, activity);
+    rank.build(options.most_staging_bytes, options.scratch_folder, activity);
     if (!job.eval.tasks.empty()) tasks = std::make_unique<RunTasks>(fs, rank);
     if (job.model.moe.num_experts > 0) experts = std::make_unique<ExpertWatch>(rank);
     spans->reserve(rank.plan.spans);

@@ -65,21 +65,28 @@ TEST_CASE("peak memory is within 5 % of the plan", "[mesh]") {
     "data": {"train": )" +
                  source + R"(, "seq_len": 64}, "batch": {"global_sequences": 8, "micro_sequences": 4},
     "schedule": {"total_steps": 6}, "checkpoint": {"every_steps": 2, "keep_last": 1, "on_exit": false}})");
+  const TemporaryFolder disk("offload", ".");
   struct Case {
     std::string model;
     int tensor, data, zero = 1;
     std::string copies = "off";  // of the state, in /dev/shm
+    std::string offload = "none";
   };
-  for (const Case& c : {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1},
-                        Case{"gpt2-30m", 2, 2}, Case{"gpt2-30m", 1, 2, 2}, Case{"gpt2-30m", 1, 2, 3},
-                        Case{"llama-4m", 1, 1, 1, "auto"}, Case{"llama-4m", 2, 2, 1, "auto"},
-                        Case{"llama-tiny", 1, 1, 1, "auto"}, Case{"moe", 1, 1, 1, "auto"}}) {
-    const std::string id = fmt::format("{}-{}-{}-{}", c.model, c.tensor * c.data, c.zero, c.copies);
-    const std::vector<std::string> mesh = {"-s", "parallelism.tensor=" + std::to_string(c.tensor),
-                                           "-s", "parallelism.data=" + std::to_string(c.data),
-                                           "-s", "parallelism.zero_stage=" + std::to_string(c.zero),
-                                           "-s", "checkpoint.memory=" + c.copies,
-                                           "-s", "parallelism.threads_per_rank=1"};
+  for (const Case& c :
+       {Case{"llama-4m", 1, 1}, Case{"llama-4m", 2, 2}, Case{"gpt2-30m", 1, 1}, Case{"gpt2-30m", 2, 2},
+        Case{"gpt2-30m", 1, 2, 2}, Case{"gpt2-30m", 1, 2, 3}, Case{"llama-4m", 1, 1, 1, "auto"},
+        Case{"llama-4m", 2, 2, 1, "auto"}, Case{"llama-tiny", 1, 1, 1, "auto"}, Case{"moe", 1, 1, 1, "auto"},
+        Case{"gpt2-30m", 1, 1, 1, "off", "disk"}, Case{"gpt2-30m", 1, 2, 3, "off", "disk"}}) {
+    const std::string id =
+        fmt::format("{}-{}-{}-{}-{}", c.model, c.tensor * c.data, c.zero, c.copies, c.offload);
+    std::vector<std::string> mesh = {"-s", "parallelism.tensor=" + std::to_string(c.tensor),
+                                     "-s", "parallelism.data=" + std::to_string(c.data),
+                                     "-s", "parallelism.zero_stage=" + std::to_string(c.zero),
+                                     "-s", "checkpoint.memory=" + c.copies,
+                                     "-s", "parallelism.threads_per_rank=1"};
+    if (c.offload != "none")  // not in /tmp, which may be memory
+      mesh.insert(mesh.end(), {"-s", "optimizer.offload=" + c.offload, "-s",
+                               "optimizer.offload_directory=" + disk.path()});
     std::vector<std::string> launch = {"launch", c.model + ".json"},
                              plan = {"plan", c.model + ".json", "--json"};
     launch.insert(launch.end(), mesh.begin(), mesh.end());

@@ -171,6 +171,7 @@ RankOptions options_of(const RunDirectory& run, const RunIdentity& identity, con
           .spec_hash = job.hash,
           .checkpoint_dir = run.checkpoints(job.job.checkpoint),
           .memory_folder = memory_folder,
+          .scratch_folder = attempt.session_folder,
           .resume_from = attempt.resume_from,
           .resume_manifest = attempt.resume_manifest,
           .from_store = attempt.from_store,

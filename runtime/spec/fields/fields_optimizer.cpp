@@ -45,6 +45,36 @@ void declare_ema(std::vector<Field>& table, std::vector<Section>& sections) {
       .left_out_as_default();
 }
 
+void declare_offload(DeclareSection& optimizer) {
+  optimizer
+      .choice(
+          "offload", words_of<StateOffload>(),
+          "Where master weights, moments and averages are. `none`: in the memory of the device. `disk`: in a "
+          "file for each rank (`optimizer.offload_directory`); updates, digests and saves bring them into "
+          "memory part by part, of which at most three are there, while the disk reads the next and writes "
+          "the last. A step then reads and writes all of them once: the same bits, in less memory, at the "
+          "speed of the disk. `disk` is for ranks on CPUs, whose memory would be no other for the host than "
+          "for the device, and not for `muon`, whose updates need whole matrices. Copies in memory "
+          "(`checkpoint.memory`) would take what this saves: it is best `off`, or `one`.")
+      .to(IN_JOB(optimizer.offload))
+      .on_change(Change::free)
+      .fallback(std::string("none"))
+      .left_out_as_default()
+      .also({"optimizer_offload", "offload_optimizer", "cpu_offload"})
+      .example("\"disk\"");
+  optimizer
+      .string("offload_directory",
+              "Of `optimizer.offload` = \"disk\": an absolute path to a folder on a disk of each node, no "
+              "network file system and no memory. The files have no names there: nothing is left of a rank "
+              "that ends, however it does. Empty: the run's scratch folder in /tmp.")
+      .to(IN_JOB(optimizer.offload_directory))
+      .on_change(Change::free)
+      .fallback(std::string())
+      .left_out_as_default()
+      .also({"nvme_path"})
+      .example("\"/local/scratch\"");
+}
+
 void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection optimizer(table, sections, "optimizer", "How gradients change the parameters, in float32.",
                            Change::branch);
@@ -111,6 +141,7 @@ void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections
       .upto(1e9)
       .fallback(1.0)
       .also({"clip_grad", "max_grad_norm", "gradient_clipping"});
+  declare_offload(optimizer);
 }
 
 }  // namespace

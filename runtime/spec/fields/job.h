@@ -186,6 +186,13 @@ struct Words<OptimizerType> {
   static constexpr std::string_view list[] = {"adamw", "muon", "lion", "sgd"};
 };
 
+/// Where the optimizer's state is between two updates.
+enum class StateOffload { none, disk };
+template <>
+struct Words<StateOffload> {
+  static constexpr std::string_view list[] = {"none", "disk"};
+};
+
 struct MuonSpec {
   int steps = 5;
   parallel::MuonScale scale = parallel::MuonScale::match_rms;
@@ -206,6 +213,8 @@ struct OptimizerSpec {
   MuonSpec muon;
   kernels::Moments moments = kernels::Moments::f32;
   double ema_decay = 0;  // of averages of the weights; 0: none
+  StateOffload offload = StateOffload::none;
+  std::string offload_directory;  // of the file of each rank; empty: node-local scratch
   RoleFactors lr_scale, weight_decay_scale;
 };
 

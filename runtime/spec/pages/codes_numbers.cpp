@@ -1,4 +1,4 @@
-// Pages of the codes of runtime/spec/check_fp8.cpp, and of fields that another field makes void.
+// Pages of the codes of runtime/spec/check_fp8.cpp, of state in files, and of fields that another field makes void.
 #include "runtime/spec/pages/codes.h"
 
 namespace trainctl::spec {
@@ -24,10 +24,17 @@ const std::vector<CodePage>& number_pages() {
        "A power of two changes no bit of a gradient, so the loss scale, its beginning and its floor are "
        "such, and the floor is not above the beginning.",
        R"("loss_scale": {"initial": 1000})", R"(Use 512 or 1024.)"},
+      {"E0326", "State that cannot be in a file",
+       "With `optimizer.offload` = \"disk\" the optimizer's state of ranks on CPUs is in a file of each "
+       "rank, "
+       "in a folder that every node has at the same absolute path. Updates see one part after another, so "
+       "their rule must look at one element at a time: adamw, lion and sgd do.",
+       R"("optimizer": {"type": "muon", "offload": "disk"})",
+       R"(Write "type": "adamw", or "offload": "none".)"},
       {"W0245", "A field that nothing reads",
        "`optimizer.momentum` is of muon and sgd, `optimizer.muon` of muon alone: other optimizers do not "
        "read them. `precision.keep` and `precision.fp8.gradients` are of a recipe of FP8, and "
-       "`precision.loss_scale` is of f16.",
+       "`precision.loss_scale` is of f16. `optimizer.offload_directory` is of an offload to disk.",
        R"("optimizer": {"type": "adamw", "momentum": 0.9})", R"(Remove the field, or write "type": "sgd".)"},
   };
   return pages;

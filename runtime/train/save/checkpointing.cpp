@@ -19,6 +19,7 @@
 namespace trainctl {
 
 using parallel::ShardedParams;
+using parallel::StateAccess;
 
 namespace {
 
@@ -112,16 +113,18 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
     rooms.clear();
     upload.flush();
   };
-  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
-    zero_others(state, c);
-    in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
-      if (!upload.fits(size_t(band.count()) * sizeof(float))) fill();
-      rooms.push_back({&table.params[size_t(c.param)], band,
-                       upload.room(c.floats(ckpt::Role::master) + offset, band.count())});
-    });
-    progress.add(c);
-  }
-  fill();
+  state.params.with_state(StateAccess::write, [&](std::span<const ShardedParams::StateChunk> chunks) {
+    for (const ShardedParams::StateChunk& c : chunks) {
+      zero_others(state, c);
+      in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
+        if (!upload.fits(size_t(band.count()) * sizeof(float))) fill();
+        rooms.push_back({&table.params[size_t(c.param)], band,
+                         upload.room(c.floats(ckpt::Role::master) + offset, band.count())});
+      });
+      progress.add(c);
+    }
+    fill();
+  });
   upload.finish();
   state.params.begin_averages();
 }
@@ -132,15 +135,17 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   int found = -1;
   LoadProgress progress(state);
   Upload upload(state.staging);
-  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
-    if (c.param != found) stored = model.find(table.params[size_t(c.param)]);
-    found = c.param;
-    in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
-      model.read(stored, band, upload.room(c.floats(ckpt::Role::master) + offset, band.count()));
-    });
-    zero_others(state, c);
-    progress.add(c);
-  }
+  state.params.with_state(StateAccess::write, [&](std::span<const ShardedParams::StateChunk> chunks) {
+    for (const ShardedParams::StateChunk& c : chunks) {
+      if (c.param != found) stored = model.find(table.params[size_t(c.param)]);
+      found = c.param;
+      in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
+        model.read(stored, band, upload.room(c.floats(ckpt::Role::master) + offset, band.count()));
+      });
+      zero_others(state, c);
+      progress.add(c);
+    }
+  });
   upload.finish();
   state.params.begin_averages();
 }
@@ -276,7 +281,7 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
     reads.clear();
     upload.flush();
   };
-  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
+  const auto add = [&](const ShardedParams::StateChunk& c) {
     const std::string& name = table.params[size_t(c.param)].layout.name;
     for (size_t i = 0; i < c.rows.size(); ++i) {
       const parallel::StateRow& row = c.rows[i];
@@ -289,8 +294,11 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
             {name, row.role, band, upload.room(c.states[i] + size_t(offset) * size, bytes), !c.saved_here});
       });
     }
-  }
-  read();
+  };
+  state.params.with_state(StateAccess::write, [&](std::span<const ShardedParams::StateChunk> chunks) {
+    for (const ShardedParams::StateChunk& c : chunks) add(c);
+    read();
+  });
   upload.finish();
   if (!has_averages) state.params.begin_averages();
 }

@@ -96,9 +96,27 @@ class PieceCutter {
 
 }  // namespace
 
+void DeviceChunks::read_host(std::span<const std::span<const std::byte>> chunks, const Take& take) const {
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  std::vector<std::byte> piece;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (!params_.is_in_file(chunks[i].data())) {
+      take(i, chunks[i]);
+      continue;
+    }
+    piece.resize(kPieceBytes);
+    for (auto left = chunks[i]; !left.empty();) {
+      const auto part = std::span(piece).first(std::min(kPieceBytes, left.size()));
+      params_.read_state(left.data(), part);
+      take(i, part);
+      left = left.subspan(part.size());
+    }
+  }
+}
+
 void DeviceChunks::read(std::span<const std::span<const std::byte>> chunks, const Take& take) {
   kernels::Backend& backend = staging_.backend();
-  if (backend.is_host()) return ckpt::host_chunks().read(chunks, take);
+  if (backend.is_host()) return read_host(chunks, take);
   PieceCutter cutter(chunks, staging_.half_bytes());
   const auto begin_copies = [&](int half) {
     std::vector<Piece> pieces = cutter.next();

@@ -8,6 +8,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "kernels/backend.h"
+#include "parallel/sharded_params.h"
 #include "runtime/plan/rank_sizes.h"
 
 namespace trainctl {
@@ -76,12 +77,16 @@ class Upload {
 /// writes the other.
 class DeviceChunks final : public ckpt::ChunkSource {
  public:
-  explicit DeviceChunks(StateStaging& staging) : staging_(staging) {}
+  /// params: whose state may be in a file.
+  DeviceChunks(StateStaging& staging, const parallel::ShardedParams& params)
+      : staging_(staging), params_(params) {}
   void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override;
   bool is_for_threads() const override { return staging_.backend().is_host(); }
 
  private:
+  void read_host(std::span<const std::span<const std::byte>> chunks, const Take& take) const;
   StateStaging& staging_;
+  const parallel::ShardedParams& params_;
 };
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// Goal: f16 and its loss scale are refused where they cannot be computed, each with one sentence; a job that
-// does not have them keeps its text. Method: a table of overrides of a valid job, with the exact diagnostics.
+// Goal: f16 and its loss scale, and state in files, are refused where they cannot be, each with one sentence; a
+// job that does not have them keeps its text. Method: a table of overrides of a valid job, with the exact diagnostics.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -60,6 +60,33 @@ TEST_CASE("f16 and its loss scale are checked with everything that they depend o
     }
     CHECK(found == one.expected);
   }
+}
+
+TEST_CASE("state in files is refused where it cannot be, and is not in other jobs", "[spec]") {
+  const std::string disk = "optimizer.offload=disk", folder = "optimizer.offload_directory=";
+  for (const NumbersCase& one : std::vector<NumbersCase>{
+           {{disk}, {}},
+           {{disk, folder + "/local", "optimizer.type=lion", "optimizer.moments=int8"}, {}},
+           {{"optimizer.offload=host"}, {"E0203 `optimizer.offload` cannot be \"host\""}},
+           {{disk, "device=auto"}, {"E0326 the optimizer's state of GPUs stays in their memory"}},
+           {{disk, "optimizer.type=muon"},
+            {"E0326 muon updates whole matrices, and parts of a file hold none"}},
+           {{disk, folder + "scratch"}, {"E0326 `optimizer.offload_directory` is no absolute path"}},
+           {{folder + "/local"}, {"W0245 `optimizer.offload_directory` has no effect here"}}}) {
+    INFO(fmt::format("{}", fmt::join(one.overrides, "  ")));
+    std::vector<std::string> found;
+    for (const Diagnostic& d : parsed_with(one.overrides).diagnostics) {
+      found.push_back(d.code + " " + d.message);
+      CHECK(!d.help.empty());
+      CHECK(!explain(d.code, nullptr).empty());
+    }
+    CHECK(found == one.expected);
+  }
+  CHECK(parsed_with({}).resolved_json.find("offload") == std::string::npos);
+  const ParsedJob with = parsed_with({disk, folder + "/local"});
+  const ParsedJob again = parse_job({.text = with.resolved_json, .file = "job.json"});
+  CHECK(again.job.optimizer.offload == StateOffload::disk);
+  CHECK(again.job.optimizer.offload_directory == "/local");
 }
 
 TEST_CASE("a resolved job has a loss scale only where it was given", "[spec]") {
