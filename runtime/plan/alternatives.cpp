@@ -117,11 +117,7 @@ std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, cons
   const DeviceModel known = with_speed(device, job);
   Offers offers(spec, job, known, {});
   std::vector<Proposal> found = offers.on(job.mesh().world_size(), most);
-  std::vector<Proposal> same_mesh = offers.on_own_mesh();
-  if (device.is_host() && job.optimizer.offload == StateOffload::none)
-    for (Proposal& p : with_setting("optimizer.offload=disk", spec, job, known, true, 1))
-      same_mesh.push_back(std::move(p));
-  for (Proposal& least : same_mesh)
+  for (Proposal& least : offers.on_own_mesh())
     if (std::none_of(found.begin(), found.end(),
                      [&](const Proposal& p) { return p.settings == least.settings; }))
       found.push_back(std::move(least));
@@ -129,6 +125,9 @@ std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, cons
     found = with_setting("precision.compute=bf16", spec, job, known, false, most);
   if (found.empty() && other_counts)
     if (const int ranks = offers.other_ranks(); ranks > 0) found = offers.on(ranks, most);
+  if (device.is_host() && job.optimizer.offload == StateOffload::none)
+    for (Proposal& p : with_setting("optimizer.offload=disk", spec, job, known, true, 1))
+      found.push_back(std::move(p));
   if (!device.cluster)
     for (Proposal& p : found) p.time = {};
   return found;

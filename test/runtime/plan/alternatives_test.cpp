@@ -1,6 +1,6 @@
 // Goal: what is offered for a job that does not fit fits, and is what it says: ranks share experts, and sequences,
-// where the checks allow them; a job in f32 may fit in bf16, and on fewer ranks. Method: small models with
-// experts and with long sequences on a machine of just the memory that they need; each is planned again.
+// where the checks allow them; a job in f32 may fit in bf16, on fewer ranks, or with its state on disk. Method: small
+// models with experts and with long sequences on a machine of just the memory that they need; each is planned again.
 #include <catch2/catch.hpp>
 
 #include "runtime/plan/search.h"
@@ -95,8 +95,9 @@ TEST_CASE("alternatives: bf16, and fewer ranks of a machine", "[experts]") {
       if (const auto planned = search.planned(choice)) least = std::min(least, planned->bytes);
     return least;
   };
-  const ParseInput narrow =
-      spec_of_experts({"parallelism.data=2", "batch.global_sequences=2", "data.seq_len=32"});
+  // Of muon nothing is offered on disk.
+  const ParseInput narrow = spec_of_experts(
+      {"parallelism.data=2", "batch.global_sequences=2", "data.seq_len=32", "optimizer.type=muon"});
   ParseInput input = narrow;
   input.overrides.push_back("precision.compute=f32");
   const JobSpec wide = parsed_with(input, {}).job;
@@ -120,4 +121,20 @@ TEST_CASE("alternatives: bf16, and fewer ranks of a machine", "[experts]") {
   CHECK(what_fits(narrow, job, device, 3, false).empty());
   device.memory_bytes = of_one / 2;
   CHECK(what_fits(narrow, job, device).empty());
+}
+
+TEST_CASE("alternatives: the optimizer's state on disk, with the same mesh and bits") {
+  const std::string disk = "optimizer.offload=disk";
+  const std::vector<Proposal> found = offered(spec_of_experts({}), {disk});
+  const auto on_disk = std::find_if(found.begin(), found.end(),
+                                    [&](const Proposal& p) { return p.settings.front() == disk; });
+  REQUIRE(on_disk != found.end());
+  CHECK(on_disk->other_bits.empty());
+  // Nor is it offered where it may not be.
+  const ParseInput muon = spec_of_experts({"optimizer.type=muon"});
+  const ParsedJob job = parsed_with(muon, {});
+  DeviceModel device = device_of_kind(job.job, DeviceKind::cpu);
+  device.memory_bytes = need_of(job.job) / 2;
+  for (const Proposal& p : what_fits(muon, job.job, device))
+    CHECK(std::count(p.settings.begin(), p.settings.end(), disk) == 0);
 }

@@ -280,3 +280,45 @@ TEST_CASE("the report gives the prediction, and an MFU that is given instead") {
   CHECK_FALSE(assumed.time->predicted);
   CHECK_THAT(render_plan(assumed), Catch::Contains("an assumed MFU of 40 %"));
 }
+
+TEST_CASE("state on disk takes what its disk does not do during the updates") {
+  const auto job_with = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"device=cpu", "precision.compute=f32"});
+    ParseInput input = timed_input(kSmall, {});
+    input.overrides = std::move(settings);
+    const ParsedJob parsed = parse_job(input);
+    REQUIRE(parsed.ok());
+    return parsed.job;
+  };
+  const JobSpec memory = job_with({}), disk = job_with({"optimizer.offload=disk"});
+  DeviceModel device = device_of_kind(disk, DeviceKind::cpu);
+  predict::ClusterModel cluster = predict::known_cluster("cpu-core");
+  device.cluster = cluster;
+  const JobPlan plan = make_plan(disk, device);
+  const auto state = double(plan.worst().sharding.state_file);
+  REQUIRE(state > 0);
+  CHECK(!disk_time(memory, make_plan(memory, device), device));
+  const auto assumed = disk_time(disk, plan, device);
+  REQUIRE(assumed);
+  CHECK(
+      (assumed->is_assumed && assumed->bytes_per_s == kAssumedDiskBytesPerS && assumed->node_bytes == state));
+
+  cluster.disk_bytes_per_s = 2e7;
+  const predict::ClusterModel again = predict::parse_cluster(predict::cluster_text(cluster), "again");
+  CHECK(again.disk_bytes_per_s == 2e7);
+  device.cluster = again;
+  const StepTime slow = predict_step(disk, plan, device, again);
+  CHECK(slow.parts.disk == Approx(state / 2e7 - slow.parts.optimizer));
+  CHECK(slow.parts.sum() == Approx(slow.step_s));
+  device.cluster->disk_bytes_per_s = 1e14;  // hidden behind the updates
+  const StepTime fast = predict_step(disk, plan, device, *device.cluster);
+  CHECK(fast.parts.disk == 0);
+  CHECK(fast.step_s == Approx(predict_step(memory, make_plan(memory, device), device, cluster).step_s));
+
+  const JobSpec four = job_with({"optimizer.offload=disk", "parallelism.data=4", "batch.global_sequences=8"});
+  const JobPlan of_four = make_plan(four, device);
+  const auto each = double(of_four.worst().sharding.state_file);
+  CHECK(disk_time(four, of_four, device)->node_bytes == 4 * each);
+  device.ranks_on_node = 2;
+  CHECK(disk_time(four, of_four, device)->node_bytes == 2 * each);
+}
