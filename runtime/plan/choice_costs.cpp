@@ -152,7 +152,8 @@ PassSeconds ChoiceCosts::pass_of(const StepTally& tally, const ParallelSpec& p, 
                                  double of_experts) const {
   const predict::WorkKind kind{.f32 = job_.compute == DType::f32,
                                .head_dim = double(job_.model.head_dim()),
-                               .passes = cluster_.device.passes};
+                               .passes = cluster_.device.passes,
+                               .experts = std::max<int64_t>(1, job_.model.moe.num_experts / p.expert)};
   PassSeconds pass;
   double calls = 0;
   for (const auto& [shape, count] : tally.work.ops) {

@@ -154,7 +154,8 @@ predict::WorkKind InstructionTimes::kind(double passes) const {
           .head_dim = double(job_.model.head_dim()),
           .passes = passes,
           .fp8_head_rows = job_.fp8.exists() ? job_.model.vocab_size / job_.parallelism.tensor : 0,
-          .fp8_head_columns = job_.model.hidden_size};
+          .fp8_head_columns = job_.model.hidden_size,
+          .experts = std::max<int64_t>(1, job_.model.moe.num_experts / job_.parallelism.expert)};
 }
 
 }  // namespace trainctl

@@ -34,13 +34,14 @@ bool is_fp8(const DeviceSpeed& device, const kernels::OpShape& shape, const Work
          !is_of_head(shape, kind);
 }
 
-/// rate: of all processors together on large tiles.
-double tiled_seconds(const DeviceSpeed& device, double m, double n, double k, double rate,
+/// Of `number` products of one shape that are dealt together. rate: of all processors together on large
+/// tiles.
+double tiled_seconds(const DeviceSpeed& device, double number, double m, double n, double k, double rate,
                      double depth_cost) {
   const double processors = device.processors;
   double best = INFINITY;
   for (const Tile& tile : kTiles) {
-    const double tiles = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double tiles = number * std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
     const double cuts = std::max(1.0, std::min(std::floor(processors / tiles), k / kLeastDepth));
     const double waves = tiles * cuts / processors;
     const double charged = kWholeWaves * std::ceil(waves) + (1 - kWholeWaves) * std::max(1.0, waves);
@@ -48,6 +49,17 @@ double tiled_seconds(const DeviceSpeed& device, double m, double n, double k, do
     best = std::min(best, charged * flops / (rate * tile.share / processors));
   }
   return best;
+}
+
+double products_s(const DeviceSpeed& device, double number, double m, double n, double k, bool f32) {
+  const double rate = device.product_share * device.peak_flops_per_s(f32);
+  // A core deals no tiles: small blocks follow each other at one rate, whatever the shape.
+  return device.processors > 1 ? tiled_seconds(device, number, m, n, k, rate, device.depth_cost)
+                               : 2 * number * m * n * (k + device.depth_cost) / rate;
+}
+
+double at_least_bytes(const DeviceSpeed& device, double seconds, double bytes) {
+  return std::max(seconds, bytes / (device.memory_bytes_per_s * device.memory_share)) + device.op_s;
 }
 
 }  // namespace
@@ -65,17 +77,24 @@ TimeParts operator*(double times, TimeParts parts) {
 }
 
 double product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes, bool f32) {
-  const double rate = device.product_share * device.peak_flops_per_s(f32);
-  // A core deals no tiles: small blocks follow each other at one rate, whatever the shape.
-  const double products_s = device.processors > 1 ? tiled_seconds(device, m, n, k, rate, device.depth_cost)
-                                                  : 2 * m * n * (k + device.depth_cost) / rate;
-  return std::max(products_s, bytes / (device.memory_bytes_per_s * device.memory_share)) + device.op_s;
+  return at_least_bytes(device, products_s(device, 1, m, n, k, f32), bytes);
 }
 
 double fp8_product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes) {
-  return std::max(tiled_seconds(device, m, n, k, device.fp8_flops_per_s, device.fp8_depth_cost),
-                  bytes / (device.memory_bytes_per_s * device.memory_share)) +
-         device.op_s;
+  return at_least_bytes(
+      device, tiled_seconds(device, 1, m, n, k, device.fp8_flops_per_s, device.fp8_depth_cost), bytes);
+}
+
+double grouped_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, int64_t experts,
+                       double bytes, bool f32, bool fp8) {
+  const double number = double(std::max<int64_t>(1, experts));
+  const bool of_weight = shape.op == kernels::GroupedBackwardWeight::kName;
+  const double m = double(shape.m) / (of_weight ? 1 : number), n = double(shape.n),
+               k = double(shape.k) / (of_weight ? number : 1);
+  const double multiplied =
+      fp8 ? tiled_seconds(device, number, m, n, k, device.fp8_flops_per_s, device.fp8_depth_cost)
+          : products_s(device, number, m, n, k, f32);
+  return at_least_bytes(device, multiplied / device.grouped_share, bytes);
 }
 
 double product_peak(const DeviceSpeed& device, bool f32, bool tf32) {
@@ -101,12 +120,13 @@ TimeParts op_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, c
   }
   if (count.flops > 0) {
     const double m = double(shape.m), n = double(shape.n), k = double(shape.k), bytes = count.bytes / calls;
-    const double one = is_fp8(device, shape, kind) ? fp8_product_seconds(device, m, n, k, bytes)
-                                                   : product_seconds(device, m, n, k, bytes, kind.f32);
+    const bool fp8 = is_fp8(device, shape, kind);
+    const double one = is_grouped(shape) ? grouped_seconds(device, shape, kind.experts, bytes, kind.f32, fp8)
+                       : fp8             ? fp8_product_seconds(device, m, n, k, bytes)
+                                         : product_seconds(device, m, n, k, bytes, kind.f32);
     // Bytes that tensor cores wait for. Cores compute what they move, which their rates contain.
     const double apart = device.processors > 1 ? kind.passes * count.apart_bytes : 0;
-    return {.products = calls * one / (is_grouped(shape) ? device.grouped_share : 1),
-            .memory = apart / (device.memory_bytes_per_s * device.memory_share)};
+    return {.products = calls * one, .memory = apart / (device.memory_bytes_per_s * device.memory_share)};
   }
   if (const OpRate* rate = device.rate_of(shape.op))
     return {.memory =

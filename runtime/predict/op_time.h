@@ -22,6 +22,12 @@ double product_seconds(const DeviceSpeed& device, double m, double n, double k, 
 /// That of 8-bit numbers. The device knows their speed.
 double fp8_product_seconds(const DeviceSpeed& device, double m, double n, double k, double bytes);
 
+/// Products of `experts` experts of the same number of rows, as if `bytes` was what all of them move;
+/// `shape`: of all rows together, as ops count it. Each expert has its own tiles, and of the gradient of
+/// its weight its own depth.
+double grouped_seconds(const DeviceSpeed& device, const kernels::OpShape& shape, int64_t experts,
+                       double bytes, bool f32, bool fp8);
+
 /// Peak of a job's products. Tensor cores multiply f32 that is rounded to TF32 at half of the rate of bf16.
 double product_peak(const DeviceSpeed& device, bool f32, bool tf32);
 
@@ -33,6 +39,7 @@ struct WorkKind {
   /// In a job with precision.fp8: a tensor rank's part of the head's weight. Its products stay in bf16, and
   /// so do those of a layer's weight of just this shape, which are counted with it. 0: all products do.
   int64_t fp8_head_rows = 0, fp8_head_columns = 0;
+  int64_t experts = 1;  ///< that a rank multiplies with, of the products of experts
 };
 
 /// All calls of one shape.

@@ -224,6 +224,20 @@ TEST_CASE("a layer's products stay in FP8 where its width is a rank's part of th
   CHECK(products(32768, fp8) < 0.85 * products(32768, "precision.compute=bf16"));
 }
 
+TEST_CASE("experts with more rows multiply them faster, as gradients of each have a depth of their own") {
+  // Of one lane, 256 rows of an expert for each sequence of a micro-batch; the ranks that share them are one.
+  const auto products = [](int sequences, int layers) {
+    const JobSpec job =
+        timed_job(R"({"preset": "qwen3-30b-a3b", "num_layers": )" + std::to_string(layers) + "}",
+                  {"parallelism.data=4", "parallelism.lanes=4", "parallelism.expert=4", "data.seq_len=4096",
+                   fmt::format("batch.micro_sequences={}", sequences), "batch.global_sequences=16"});
+    return time_of(job, predict::known_cluster("h100")).parts.work.products;
+  };
+  const auto of_layers = [&](int sequences) { return products(sequences, 4) - products(sequences, 2); };
+  CHECK(of_layers(1) > 1.05 * of_layers(4));
+  CHECK(of_layers(2) > of_layers(4));
+}
+
 TEST_CASE("the steady state of a long step is extrapolated without loss") {
   const predict::ClusterModel cluster = predict::known_cluster("h100");
   // 2 stages x 100,000 micro-batches are more than are simulated.

@@ -230,6 +230,42 @@ TEST_CASE("more work never takes less time, and no product beats the device") {
   }
 }
 
+TEST_CASE("products of experts have tiles and depths of their own") {
+  using kernels::OpShape;
+  DeviceSpeed device = known_cluster("h100").device;
+  device.op_s = 0;
+  device.memory_bytes_per_s = 1e18;  // so that none waits for its bytes
+  const auto grouped = [&](const OpShape& shape, int64_t experts, bool fp8 = false) {
+    return grouped_seconds(device, shape, experts, 0, false, fp8);
+  };
+  const double share = device.grouped_share;
+  // Experts of whole tiles are one product of all their rows, and gradients one of all experts' outputs.
+  const OpShape forward{"grouped_forward", 8192, 4096, 2048},
+      gradient{"grouped_backward_weight", 4096, 2048, 8192};
+  CHECK(grouped(forward, 1) == Approx(product_seconds(device, 8192, 4096, 2048, 0, false) / share));
+  CHECK(grouped(forward, 16) == Approx(grouped(forward, 1)));
+  CHECK(grouped(gradient, 16) == Approx(product_seconds(device, 16 * 4096, 2048, 512, 0, false) / share));
+  CHECK(grouped(gradient, 16, true) == Approx(fp8_product_seconds(device, 16 * 4096, 2048, 512, 0) / share));
+  // A tile costs as much as so much depth, whatever its own is.
+  CHECK(grouped(gradient, 64) / grouped(gradient, 16) ==
+        Approx(4 * (128 + device.depth_cost) / (512 + device.depth_cost)).epsilon(0.03));
+  for (const OpShape& shape : {forward, gradient, OpShape{"grouped_backward_input", 8192, 2048, 4096}})
+    for (const bool fp8 : {false, true}) {
+      CAPTURE(shape.op, fp8);
+      for (int64_t experts = 1; experts < 512; experts *= 2)
+        CHECK(grouped(shape, 2 * experts, fp8) >= grouped(shape, experts, fp8));
+      // Rows that fill no tile take the time of one that they fill.
+      CHECK(grouped(shape, 512, fp8) > 1.5 * grouped(shape, 16, fp8));
+    }
+  // Where few rows multiply, the bytes of all experts' weights are the time.
+  device.memory_bytes_per_s = known_cluster("h100").device.memory_bytes_per_s;
+  CHECK(grouped_seconds(device, {"grouped_forward", 64, 4096, 2048}, 64, 1e9, false, false) ==
+        Approx(1e9 / (device.memory_bytes_per_s * device.memory_share)));
+  // Ops have them from the job.
+  const kernels::OpCount count{.calls = 3, .flops = 3 * 2 * gradient.volume(), .bytes = 3};
+  CHECK(op_seconds(device, gradient, count, {.experts = 64}).products == Approx(3 * grouped(gradient, 64)));
+}
+
 TEST_CASE("a collective takes a ring's time on the links between its ranks") {
   ClusterModel cluster = known_cluster("h100");
   cluster.node = {.bytes_per_s = 400e9, .latency_s = 0};
