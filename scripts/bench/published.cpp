@@ -18,6 +18,7 @@
 #include "runtime/plan/report.h"
 #include "runtime/predict/op_time.h"
 #include "runtime/spec/parse.h"
+#include "scripts/bench/published_experts.h"
 #include "scripts/bench/published_rows.h"
 
 using namespace trainctl;
@@ -153,14 +154,19 @@ ParsedJob parsed_row(const Row& row, const std::vector<std::string>& more) {
 /// Returns why that is no job; "": it is.
 std::string multiply_at_once(const Row& row, const JobSpec& job, const DeviceModel& device, StepTime& time) {
   const int64_t own = std::max(job.model.moe.num_experts / job.parallelism.expert, 2 * job.model.moe.top_k);
-  const ParsedJob alone =
-      parsed_row(row, {"parallelism.expert=1", fmt::format("model.moe.num_experts={}", own)});
+  // Every round of micro-batches is the same work.
+  const int64_t all = job.micro_batches_of(0), round = job.parallelism.pipeline;
+  const int64_t few = std::min(all, all % round + 2 * round);
+  const int64_t sequences = job.batch.global_sequences / all * few;
+  const ParsedJob alone = parsed_row(row, {"parallelism.expert=1", "parallelism.expert_tensor=0",
+                                           fmt::format("model.moe.num_experts={}", own),
+                                           fmt::format("batch.global_sequences={}", sequences)});
   for (const Diagnostic& d : alone.diagnostics)
     if (d.is_error()) return d.message;
   const StepTime other = predict_step(alone.job, make_plan(alone.job, device), device, *device.cluster);
   StepParts& parts = time.parts;
   const double before = parts.sum();
-  parts.work = other.parts.work;
+  parts.work = double(all) / double(few) * other.parts.work;
   const double busy = parts.work.sum() + parts.tensor + parts.context + parts.experts;
   parts.bubble = busy * time.bubble_fraction / (1 - time.bubble_fraction);
   parts.spread *= parts.sum() / before;
@@ -188,8 +194,10 @@ Judged judge(Row row, const std::string& clusters) {
   device.ranks_on_node = device.cluster->devices_of_node;
   const JobPlan plan = make_plan(job, device);
   result.time = predict_step(job, plan, device, *device.cluster);
-  if (job.parallelism.expert > 1)
+  if (job.parallelism.expert > 1) {
     result.lane_by_lane = multiply_at_once(result.row, job, device, result.time);
+    use_their_experts(result.row.experts, job, *device.cluster, result.time);
+  }
   if (result.row.whole_again) repeat_last_products(job, device.cluster->device, result.time);
   if (result.row.hides_tensor) hide_tensor(*device.cluster, result.time);
   result.predicted = double(plan.tokens_per_step) / result.time.step_s / job.mesh().world_size();
@@ -294,6 +302,7 @@ int main(int argc, char** argv) {
   print_summary(judged, by_table);
   if (flags.contains("--rows")) print_rows(judged);
   print_bubbles(published_bubbles(folders[0]), clusters);
+  print_exchanges(folders[0]);
   fmt::print("After one fitted efficiency for each group:\n\n");
   print_summary(fitted(judged, false), by_group);
   if (flags.contains("--leave-one-out")) {

@@ -23,7 +23,18 @@ double number(const Json& row, const char* key, double fallback) {
   return found != row.end() && found->is_number() ? found->get<double>() : fallback;
 }
 
+std::vector<std::string> mesh_settings(double tp, double pp, double dp, double micro, double global) {
+  return {fmt::format("parallelism.tensor={}", int(tp)),
+          fmt::format("parallelism.pipeline={}", int(pp)),
+          fmt::format("parallelism.data={}", int(dp)),
+          fmt::format("parallelism.lanes={}", int(dp)),
+          fmt::format("batch.micro_sequences={}", int(micro)),
+          fmt::format("batch.global_sequences={}", int(global))};
+}
+
 namespace {
+
+constexpr auto mesh = mesh_settings;
 
 std::string gpt(double hidden, double layers, double heads, double vocab, double seq, bool tied = true) {
   return fmt::format(
@@ -37,15 +48,6 @@ std::string llama(double hidden, double layers, double heads, double kv, double 
       R"({{"family": "llama", "hidden_size": {}, "num_layers": {}, "num_heads": {}, "num_kv_heads": {},
            "ffn_size": {}, "vocab_size": {}, "max_seq_len": {}, "tie_embeddings": false}})",
       int(hidden), int(layers), int(heads), int(kv), int(ffn), int(vocab), int(seq));
-}
-
-std::vector<std::string> mesh(double tp, double pp, double dp, double micro, double global) {
-  return {fmt::format("parallelism.tensor={}", int(tp)),
-          fmt::format("parallelism.pipeline={}", int(pp)),
-          fmt::format("parallelism.data={}", int(dp)),
-          fmt::format("parallelism.lanes={}", int(dp)),
-          fmt::format("batch.micro_sequences={}", int(micro)),
-          fmt::format("batch.global_sequences={}", int(global))};
 }
 
 /// MPT of LLM Foundry: PyTorch's FSDP.
@@ -252,7 +254,7 @@ std::vector<std::string> nemo_mesh(const Json& r) {
   return settings;
 }
 
-/// Rows that several releases measured count with the best of them: gpt-oss-120b on H100.
+/// Rows that several releases measured count with the best of them: those of experts are in add_expert_rows.
 void add_bridge(const std::string& folder, std::vector<Row>& rows) {
   const Json json = load(folder + "/14_megatron_bridge_2511.json");
   if (json.is_null()) return;
@@ -268,6 +270,10 @@ void add_bridge(const std::string& folder, std::vector<Row>& rows) {
     const bool hopper = system == "H100";
     if ((!hopper && system != "B200" && system != "GB200") || number(r, "gbs") == 0) continue;
     const bool experts = number(r, "ep", 1) > 1, fp8 = precision != "BF16";
+    const std::string device = hopper ? "h100" : system == "B200" ? "b200" : "gb200";
+    if (experts && has_best_of(device, presets.at(model), fp8, int(number(r, "gpus")),
+                               number(r, "tokens_per_s_per_gpu")))
+      continue;
     Row row{.table = "Megatron-Bridge",
             .label = fmt::format("{} {} x{}", model, precision, number(r, "gpus")),
             .group = fmt::format("{}{}{}", fp8 ? "FP8 " : "",
@@ -275,16 +281,15 @@ void add_bridge(const std::string& folder, std::vector<Row>& rows) {
                                  : fp8   ? ""
                                          : "dense ",
                                  hopper ? "H100" : "Blackwell"),
-            .device = hopper             ? "h100"
-                      : system == "B200" ? "b200"
-                                         : "gb200",
+            .device = device,
             .model = fmt::format(R"({{"preset": "{}"}})", presets.at(model)),
             .seq_len = int64_t(number(r, "seq_len")),
             .settings = nemo_mesh(r),
             .tokens_per_s = number(r, "tokens_per_s_per_gpu"),
             .stack = Stack::own};
-    if (hopper && model == "GPT OSS 120B") row.tokens_per_s = std::max(5993.0, row.tokens_per_s);  // 26.02
     row.hides_tensor = true;
+    if (experts && device == "gb200") row.experts = {.host = ExpertStack::Host::graphs, .sends_once = true};
+    if (experts && number(r, "tp", 1) > 1) row.settings.emplace_back("parallelism.expert_tensor=1");
     if (fp8) row.settings.emplace_back("precision.fp8.recipe=tensor");
     rows.push_back(std::move(row));
   }
@@ -349,6 +354,7 @@ std::vector<Row> published_rows(const std::string& folder) {
   for (const auto add : {add_mosaic, add_torchtitan, add_korthikanti, add_zero_bubble, add_megatron,
                          add_single_node, add_bridge, add_nemo})
     add(folder, rows);
+  add_expert_rows(rows);
   return rows;
 }
 

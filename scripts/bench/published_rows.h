@@ -26,6 +26,19 @@ enum class Products {
   cuda12   ///< cuBLAS 12.0 and 12.1, of PyTorch 2.1
 };
 
+/// How Megatron-Core computes layers with experts, as the recipe of a row has it.
+struct ExpertStack {
+  /// eager: the host enqueues each op; unfused: more of them, as in 2025; graphs: attention and the router
+  /// are replayed; whole: the whole step is, and an expert's rows are multiplied, activated and quantised
+  /// at once.
+  enum class Host { unfused, eager, graphs, whole } host = Host::eager;
+  /// Each pair of a token and an expert is sent (NCCL), or a token once to each rank and node that has some
+  /// of its experts (DeepEP, HybridEP).
+  bool sends_once = false;
+  bool hides = false;               ///< exchanges run beside the computations of another micro-batch
+  bool recomputes_latents = false;  ///< the products from latents to heads, in the backward pass
+};
+
 /// A measured row as a job of ours.
 struct Row {
   std::string table, label;
@@ -39,12 +52,20 @@ struct Row {
   Products products = Products::today;
   bool whole_again = false;   ///< recomputation repeats a layer's last product, too; ours does not
   bool hides_tensor = false;  ///< most of the exchanges of tensor ranks run beside products
+  ExpertStack experts = {};
 };
 
 Json load(const std::string& path);
 /// "", or `fallback`, where the row does not have it.
 std::string text(const Json& row, const char* key);
 double number(const Json& row, const char* key, double fallback = 0);
+
+std::vector<std::string> mesh_settings(double tp, double pp, double dp, double micro, double global);
+/// Whether add_expert_rows has a row of this model that is at least as fast.
+bool has_best_of(const std::string& device, const std::string& preset, bool fp8, int gpus,
+                 double tokens_per_s);
+/// Rows of mixtures of experts in releases of Megatron-Bridge and in guides of Megatron-Core.
+void add_expert_rows(std::vector<Row>& rows);
 
 /// FOLDER has the published tables as JSON, a file each, with "rows".
 std::vector<Row> published_rows(const std::string& folder);
