@@ -88,6 +88,9 @@ class MixedDataset final : public Dataset {
     return {.source = name_of(options_.sources[s]), .file = file, .token = token};
   }
 
+  int source_of(uint64_t index) const override { return mixture_.pick(index).source; }
+  int source_count() const override { return int(sources_.size()); }
+
   uint64_t samples_per_epoch() const override {
     uint64_t n = 0;
     for (const uint64_t s : samples_) n += s;
@@ -227,6 +230,7 @@ SampleBatch SampleBatch::of(const Dataset& dataset, size_t samples, size_t width
   SampleBatch batch{.tokens = std::vector<int32_t>(samples * width)};
   if (dataset.has_documents()) batch.document_starts.resize(samples * width);
   if (dataset.has_weights()) batch.weights.resize(samples * width);
+  if (dataset.source_count() > 1) batch.sources.resize(samples);
   return batch;
 }
 
@@ -235,6 +239,11 @@ SampleRows SampleBatch::rows(size_t i, size_t width) {
     return row.empty() ? std::span(row) : std::span(row).subspan(i * width, width);
   };
   return {.tokens = of(tokens), .document_start = of(document_starts), .weights = of(weights)};
+}
+
+void SampleBatch::read(const Dataset& dataset, uint64_t index, size_t i, size_t width) {
+  dataset.sample(index, rows(i, width));
+  if (!sources.empty()) sources[i] = dataset.source_of(index);
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetOptions& options) { return std::make_unique<MixedDataset>(options); }

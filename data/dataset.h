@@ -95,6 +95,9 @@ class Dataset {
   void sample(uint64_t index, std::span<int32_t> out) const { sample(index, SampleRows{.tokens = out}); }
   virtual void sample(uint64_t index, const SampleRows& out) const = 0;
   virtual SamplePlace place(uint64_t index) const = 0;
+  /// The source that it is of, from 0, and how many there are.
+  virtual int source_of(uint64_t index) const = 0;
+  virtual int source_count() const = 0;
   /// Whether samples have documents, and weights.
   virtual bool has_documents() const = 0;
   virtual bool has_weights() const = 0;
@@ -122,11 +125,14 @@ struct SampleBatch {
   std::vector<int32_t> tokens;
   std::vector<int32_t> document_starts = {};  ///< SampleRows::document_start; empty without documents
   std::vector<uint8_t> weights = {};          ///< SampleRows::weights; empty if every target counts once
+  std::vector<int32_t> sources = {};          ///< Dataset::source_of each; empty: there is one
 
   /// With room for so many samples of seq_len + 1 tokens, and what the dataset has of them.
   static SampleBatch of(const Dataset& dataset, size_t samples, size_t width);
   /// The i-th sample.
   SampleRows rows(size_t i, size_t width);
+  /// Makes sample `index` of the dataset its i-th one.
+  void read(const Dataset& dataset, uint64_t index, size_t i, size_t width);
 };
 
 /// Opens every source and checks it without a full scan. Checks token ids in up to 1 M tokens per source.

@@ -53,7 +53,7 @@ struct Prefetcher::State {
     try {
       batch.samples = SampleBatch::of(dataset, indices.size(), width);
       for (size_t i = 0; i < indices.size() && !stopping(); ++i)
-        dataset.sample(indices[i], batch.samples.rows(i, width));
+        batch.samples.read(dataset, indices[i], i, width);
       dataset.require_unchanged();
     } catch (...) {
       batch.failure = std::current_exception();

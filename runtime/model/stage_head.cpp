@@ -18,6 +18,9 @@ void StageModel::Impl::heads_forward(const VirtualStageUses& virtual_stage, Slot
   if (train && !s.mtp.empty()) pass.input = tp.enter(s.final_out, memory.shared.head_input);
   head_forward(virtual_stage, mb, pass);
   if (!train) return;
+  if (watched_losses)
+    backend.copy_to_host(stream, watched_losses + int64_t(mb.index) * shape.rows, memory.shared.loss,
+                         size_t(shape.rows) * sizeof(float));
   for (size_t i = 0; i < s.mtp.size(); ++i) head_forward(virtual_stage, mb, module_pass(s, mb, i, loss));
   merge_lanes(virtual_stage.head, virtual_stage.head + 1, mb);
 }

@@ -38,6 +38,7 @@ struct StageModel::Impl {
   Matrix d, embedding_gradient;            // backward under way
   std::unique_ptr<kernels::PackedWeight> head;
   int32_t* watched_experts = nullptr;  // see watch_experts
+  float* watched_losses = nullptr;     // see watch_losses
   std::vector<Margins> margins;
 
   Impl(StageUses u, Options o, parallel::ShardedParams& p, parallel::TensorParallel& t, kernels::Backend& b,

@@ -58,6 +58,7 @@ StageModel::ExpertCounts StageModel::expert_counts(const StageUses& uses) {
   return counts;
 }
 void StageModel::watch_experts(int32_t* host) { impl_->watched_experts = host; }
+void StageModel::watch_losses(float* host) { impl_->watched_losses = host; }
 std::span<const Margins> StageModel::margins() const { return impl_->margins; }
 void StageModel::clear_margins() {
   for (const Margins& margins : impl_->margins)

@@ -30,11 +30,13 @@ double tail(int64_t n, int64_t least, double p) {
   return sum;
 }
 
-std::set<DataShard> shards_of(const data::Dataset& dataset, int64_t first, int64_t end) {
+/// source: of that one alone; "": of all.
+std::set<DataShard> shards_of(const data::Dataset& dataset, int64_t first, int64_t end,
+                              const std::string& source = "") {
   std::set<DataShard> shards;
   for (int64_t sample = std::max<int64_t>(0, first); sample < end; ++sample) {
     const data::SamplePlace place = dataset.place(uint64_t(sample));
-    shards.insert({place.source, place.file});
+    if (source.empty() || place.source == source) shards.insert({place.source, place.file});
   }
   return shards;
 }
@@ -47,10 +49,15 @@ std::vector<LossIncident> spikes_of(FileSystem& fs, const RunDirectory& run) {
     if (kind != EventKind::loss_spike && kind != EventKind::loss_divergence) continue;
     try {
       LossIncident incident = record_of<LossIncident>(event);
-      // The modules of multi-token prediction see the same samples.
-      const auto same = [&](const LossIncident& s) { return s.sample == incident.sample; };
-      if (incident.decides() && incident.sample >= 0 && std::none_of(spikes.begin(), spikes.end(), same))
+      if ((!incident.decides() && incident.source.empty()) || incident.sample < 0) continue;
+      // The modules of multi-token prediction see the same samples, and so does the loss of a source, which
+      // says more.
+      const auto same = std::find_if(spikes.begin(), spikes.end(),
+                                     [&](const LossIncident& s) { return s.sample == incident.sample; });
+      if (same == spikes.end())
         spikes.push_back(std::move(incident));
+      else if (same->source.empty() && !incident.source.empty())
+        *same = std::move(incident);
     } catch (const BadRecord&) {
       // A line that another version wrote.
     }
@@ -103,7 +110,7 @@ SpikeData spike_data(FileSystem& fs, const RunDirectory& run, const JobSpec& job
   std::vector<std::set<DataShard>> of_spikes, ordinary;
   int64_t end = per_step;
   for (const LossIncident& spike : spikes) {
-    of_spikes.push_back(shards_of(*dataset, spike.sample, spike.sample_end));
+    of_spikes.push_back(shards_of(*dataset, spike.sample, spike.sample_end, spike.source));
     found.spikes.push_back({spike, {of_spikes.back().begin(), of_spikes.back().end()}});
     end = std::max(end, spike.sample_end);
   }
@@ -136,8 +143,20 @@ OrderedJson spikes_json(const SpikeData& found) {
                                {"last", spike.incident.last},
                                {"text", spike.incident.text()},
                                {"shards", std::move(shards)}});
+    if (!spike.incident.source.empty()) list.back()["source"] = spike.incident.source;
   }
   return list;
+}
+
+/// "; it read web-031.bin, web-032.bin and 3 more" of a spike of one source; else "".
+std::string files_text(const SpikeData::Spike& spike) {
+  constexpr size_t kMostFiles = 4;
+  if (spike.incident.source.empty()) return "";
+  std::string text;
+  for (size_t i = 0; i < std::min(kMostFiles, spike.shards.size()); ++i)
+    text += (i == 0 ? "; it read " : ", ") + name_of_file(spike.shards[i].second);
+  if (spike.shards.size() > kMostFiles) text += fmt::format(" and {} more", spike.shards.size() - kMostFiles);
+  return text;
 }
 
 std::string json_of(const SpikeData& found) {
@@ -175,7 +194,8 @@ std::string render_spike_data(const SpikeData& found, bool json) {
                                  count_of(int64_t(found.skipped.size() + found.not_listed), "sample"));
   if (found.blamed) text += fmt::format("blamed     {}\n", found.blamed->text());
   for (const SpikeData::Spike& spike : found.spikes)
-    text += fmt::format("{:<11}{}\n", word_of(spike.incident.kind), spike.incident.text());
+    text +=
+        fmt::format("{:<11}{}{}\n", word_of(spike.incident.kind), spike.incident.text(), files_text(spike));
   for (const LossDecision& decision : found.decisions)
     text += fmt::format("rollback   {}\n", decision.text());
   constexpr size_t kMostLines = 32;

@@ -188,6 +188,17 @@ std::string waits_line(const StepLine& line) {
                      line.phases->communication_s, fmt::join(parts, " and "));
 }
 
+/// "sources    web 2.3412 · code 1.2201"; "" where there is one.
+std::string sources_line(const StepLine& line) {
+  constexpr size_t kMostSources = 12;
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < std::min(kMostSources, line.sources.size()); ++i)
+    parts.push_back(fmt::format("{} {:.4f}", line.sources[i].name, line.sources[i].loss));
+  if (line.sources.size() > kMostSources)
+    parts.push_back(fmt::format("{} more", line.sources.size() - kMostSources));
+  return parts.empty() ? "" : fmt::format("sources    {}\n", fmt::join(parts, " · "));
+}
+
 /// "checkpoint step 41 in memory · 36 with second copies on 4 nodes · 30 written · 30 verified · 20 copied to
 /// s3://bucket/runs/tiny". What ranks without a supervisor left in memory may be gone.
 std::string checkpoint_line(const RunStatus& s, bool supervised) {
@@ -235,6 +246,7 @@ std::string render_status(const RunStatus& s, SupervisorState supervisor, double
                         short_duration(double(s.total_steps - s.step) * step_s));
   text += fmt::format("\nloss       {} · grad norm {} · lr {}\n", number(last.loss, "{:.4f}"),
                       number(last.grad_norm, "{:.3g}"), number(last.lr, "{:.3g}"));
+  text += sources_line(last);
   if (!s.tasks.empty()) text += fmt::format("tasks      step {} · {}\n", s.tasks_step, scores_text(s.tasks));
   text += fmt::format("speed      {} tokens/s · mfu {}\n", short_number(last.tokens_per_s),
                       number(last.mfu * 100, "{:.1f} %"));

@@ -56,6 +56,8 @@ RankMemory memory_of_stage(const PlanBasis& basis, const StageBytes& stage, cons
     m.data = size_t(job.data.prefetch_batches + 2) * size_t(sequences * (job.data.seq_len + 1)) *
                  (4 * (batch.documents ? 2 : 1) + (job.data.reads_loss() ? 1 : 0)) +
              2 * tokens;
+  if (batch.last && job.data.train.size() > 1)  // the losses of targets: StageModel::watch_losses
+    m.data += size_t(sequences * seq_len) * sizeof(float);
   m.data += 2 * of_tasks;
   return m;
 }

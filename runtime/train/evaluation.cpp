@@ -47,7 +47,7 @@ double Evaluation::loss(data::Dataset& validation, RankResources& rank, Executor
                      data::SampleBatch samples =
                          data::SampleBatch::of(validation, size_t(count * micro), width);
                      for (int64_t s = 0; s < count * micro; ++s)
-                       validation.sample(uint64_t(first * micro + s), samples.rows(size_t(s), width));
+                       samples.read(validation, uint64_t(first * micro + s), size_t(s), width);
                      rank.tokens->upload(samples, *rank.stream);
                    },
                .done =

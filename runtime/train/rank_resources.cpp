@@ -63,6 +63,10 @@ void RankResources::build(size_t most_staging_bytes, const std::string& scratch_
   activity.progress(2, 3, false);
   losses =
       backend.allocate_host(std::max<size_t>(size_t(micro_batches * model->loss_sums()), 1) * sizeof(double));
+  if (job.data.train.size() > 1 && owns_losses()) {
+    token_losses = backend.allocate_host(size_t(micro_batches) * size_t(tables.shape.rows) * sizeof(float));
+    model->watch_losses(static_cast<float*>(token_losses->data()));
+  }
   const StageModel::ExpertCounts counts = StageModel::expert_counts(plan.uses);
   if (counts.layers > 0 && at.tp == 0) {
     const size_t bytes = size_t(counts.of_micro_batch()) * size_t(micro_batches) * sizeof(int32_t);

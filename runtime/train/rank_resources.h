@@ -75,6 +75,7 @@ class RankResources {
   std::unique_ptr<StageModel> model;
   std::unique_ptr<TokenFeed> tokens;  ///< of a rank that reads tokens, else null
   std::unique_ptr<kernels::Buffer> losses;
+  std::unique_ptr<kernels::Buffer> token_losses;   ///< StageModel::watch_losses; null with one source of data
   std::unique_ptr<kernels::Buffer> expert_counts;  ///< StageModel::watch_experts; null without experts
 };
 

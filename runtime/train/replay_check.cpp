@@ -112,8 +112,7 @@ void ReplayCheck::upload(const TrainingState& state, const data::Dataset& datase
       samples_of_step(state, job.batch, job.parallelism, state.step - 1, of.dp);
   const auto count = size_t(job.batch.micro_sequences), width = size_t(job.data.seq_len) + 1;
   data::SampleBatch batch = data::SampleBatch::of(dataset, count, width);
-  for (size_t s = 0; s < count; ++s)
-    dataset.sample(samples[size_t(of.index) * count + s], batch.rows(s, width));
+  for (size_t s = 0; s < count; ++s) batch.read(dataset, samples[size_t(of.index) * count + s], s, width);
   rank_.tokens->upload(batch, *rank_.stream);
 }
 

@@ -89,6 +89,7 @@ StepEnd::StepEnd(RankResources& rank, Control& control, Saver& saver)
       may_drop_(rank.job.model.moe.num_experts > 0 && rank.job.model.moe.capacity_factor > 0),
       balance_(balance_step(rank.job)),
       quantiles_(rank),
+      sources_(rank),
       optimizer_(rank.job.optimizer),
       schedule_(rank.job.schedule) {}
 
@@ -145,6 +146,7 @@ StepScalars StepEnd::exchange(const OwnScalars& own, const TargetCounts& targets
   if (sums.experts.slots > 0)
     s.line.expert_load = sums.experts.load(), s.line.idle_experts = sums.experts.idle_share();
   if (rank_.job.compute == DType::f16) s.line.loss_scale = loss_scale;
+  s.line.sources = sources_.of_step();
   s.line.mtp_losses = mtp_losses(targets);
   if (sums.experts.slots > 0 && may_drop_)
     s.line.dropped_slots = sums.experts.dropped, s.line.dropped_share = sums.experts.dropped_share();

@@ -12,6 +12,7 @@
 #include "runtime/train/rank_resources.h"
 #include "runtime/train/save/save_calendar.h"
 #include "runtime/train/save/saver.h"
+#include "runtime/train/source_losses.h"
 #include "runtime/train/state_info.h"
 #include "runtime/train/target_counts.h"
 
@@ -127,6 +128,7 @@ class StepEnd {
   const bool may_drop_;
   const kernels::BalanceStep balance_;
   QuantileBalance quantiles_;
+  SourceLosses sources_;
   const OptimizerSpec optimizer_;
   const ScheduleSpec schedule_;
 };

@@ -41,23 +41,37 @@ SampleTokens TokenFeed::sample(const data::SampleBatch& samples, size_t i) const
   return of;
 }
 
-void TokenFeed::count(const SampleTokens& sample, size_t token, TargetCounts& counts) const {
-  counts.head += sample.weight(token);
-  for (int i = 0; i < rows_.mtp; ++i) counts.modules[size_t(i)] += sample.weight(token, size_t(i) + 1);
+void TokenFeed::count(const SampleTokens& sample, size_t token) {
+  targets_.head += sample.weight(token);
+  for (int i = 0; i < rows_.mtp; ++i) targets_.modules[size_t(i)] += sample.weight(token, size_t(i) + 1);
 }
 
-TargetCounts TokenFeed::targets_of(const data::SampleBatch& samples, size_t sequences) const {
-  TargetCounts counts;
+void TokenFeed::add_to_source(size_t sequence, int64_t targets) {
+  if (sources_.empty()) return;
+  const auto source = size_t(sources_[sequence]);
+  if (targets_of_sources_.size() <= source) targets_of_sources_.resize(source + 1);
+  targets_of_sources_[source] += targets;
+}
+
+void TokenFeed::count_targets(const data::SampleBatch& samples, size_t sequences) {
+  targets_ = {};
+  sources_ = samples.sources;
+  targets_of_sources_.assign(targets_of_sources_.size(), 0);
   const size_t t = size_t(cut_.seq_len);
   if (tokens_.empty())
     for (size_t i = 0; i < sequences; ++i) {
       const SampleTokens all = sample(samples, i);
-      for (size_t token = 0; token < t; ++token) count(all, token, counts);
+      const int64_t before = targets_.head;
+      for (size_t token = 0; token < t; ++token) count(all, token);
+      add_to_source(i, targets_.head - before);
     }
   for (size_t first = 0; !tokens_.empty() && first < sequences; first += size_t(cut_.sequences))
-    for (const int32_t token : tokens_)
-      count(sample(samples, first + size_t(token) / t), size_t(token) % t, counts);
-  return counts;
+    for (const int32_t token : tokens_) {
+      const size_t i = first + size_t(token) / t;
+      const int64_t before = targets_.head;
+      count(sample(samples, i), size_t(token) % t);
+      add_to_source(i, targets_.head - before);
+    }
 }
 
 template <typename OfSequence>
@@ -99,7 +113,9 @@ void TokenFeed::upload(const data::SampleBatch& samples, kernels::Stream& stream
          samples.document_starts.size(), tokens);
   ENSURE(samples.weights.size() == tokens || (samples.weights.empty() && !rows_.weights),
          "weights of {} tokens of {}", samples.weights.size(), tokens);
-  targets_ = targets_of(samples, std::min(n, size_t(counted)));
+  ENSURE(samples.sources.size() == n || samples.sources.empty(), "sources of {} samples of {}",
+         samples.sources.size(), n);
+  count_targets(samples, std::min(n, size_t(counted)));
   upload(n, stream, [&](const BatchRow& row, size_t i, int32_t* out) { row.fill(sample(samples, i), out); });
 }
 

@@ -37,6 +37,10 @@ class TokenFeed {
   int64_t targets_weight() const { return targets_.head; }
   /// The same with those of the modules of multi-token prediction.
   const TargetCounts& targets() const { return targets_; }
+  /// Of each sequence of the newest upload its source; empty: there is one.
+  std::span<const int32_t> sources() const { return sources_; }
+  /// targets_weight() of each source, as many as have targets here; empty: there is one.
+  std::span<const int64_t> targets_of_sources() const { return targets_of_sources_; }
   /// The arrays of the newest upload from sequence `index` on, in device memory.
   PerField<const void*> arrays(int64_t index) const;
 
@@ -55,8 +59,9 @@ class TokenFeed {
   void upload(size_t sequences, kernels::Stream& stream, OfSequence of_sequence);
   template <typename OfSequence>
   void fill(size_t sequences, int32_t* out, OfSequence of_sequence) const;
-  TargetCounts targets_of(const data::SampleBatch& samples, size_t sequences) const;
-  void count(const SampleTokens& sample, size_t token, TargetCounts& counts) const;
+  void count_targets(const data::SampleBatch& samples, size_t sequences);
+  void count(const SampleTokens& sample, size_t token);
+  void add_to_source(size_t sequence, int64_t targets);
 
   const BatchRows rows_;
   const int64_t sequences_;
@@ -64,6 +69,8 @@ class TokenFeed {
   const std::vector<int32_t> tokens_;  ///< SequenceCut::tokens_of this rank; empty: all, in order
   const bool counts_boundaries_;
   TargetCounts targets_;
+  std::vector<int32_t> sources_;
+  std::vector<int64_t> targets_of_sources_;
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Stream> copies_;
   Half halves_[2];

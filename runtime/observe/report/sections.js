@@ -64,6 +64,13 @@ function curvesOf(runs, chosen) {
       table: run.curves.evaluations, y: run.curves.evaluations.loss, dots: true, bridge: true, dash: runs.length > 1 ? [5, 4] : null,
     }).filter(Boolean)],
   });
+  add(runs.some((run) => run.curves.sources), {
+    title: 'Loss of each source of the data', log: true, key: true, format: (v) => digits(v, 4), exact: (v) => digits(v, 7),
+    series: () => runs.flatMap((run, i) => Object.entries(run.curves.sources || {}).map(([source, values], s) => ({
+      name: runs.length > 1 ? `${run.id}, ${source}` : source, run: i, colour: runColour(runs.length > 1 ? i : s),
+      table: run.curves.columns, y: values, bridge: true,
+    }))),
+  });
   add(runs.some((run) => run.curves.tasks), {
     title: 'Accuracy of tasks', zero: true, key: true, format: (v) => percent(v, 1), exact: (v) => percent(v, 2),
     series: () => runs.flatMap((run, i) => Object.entries(run.curves.tasks || {}).filter(([, table]) => table.accuracy).map(([task, table], t) => ({

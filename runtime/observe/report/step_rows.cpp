@@ -57,6 +57,16 @@ OrderedJson odd_numbers(const std::vector<StepRow>& rows) {
   return odd;
 }
 
+/// {"web": column}, each as long as the other columns.
+OrderedJson source_columns(const StepRows& steps, const std::vector<size_t>& shown) {
+  OrderedJson columns = OrderedJson::object();
+  for (size_t i = 0; i < steps.sources().size(); ++i)
+    add(columns, steps.sources()[i].c_str(), steps.rows(), shown, [i](const StepRow& r) {
+      return i < r.source_losses.size() ? number(double(r.source_losses[i]), kExact) : OrderedJson();
+    });
+  return columns;
+}
+
 OrderedJson evaluations(const std::vector<StepRow>& all, double begin_unix_s, size_t most) {
   std::vector<StepRow> rows;
   for (const StepRow& row : all)
@@ -126,13 +136,26 @@ StepRow row_of(const StepLine& line) {
   return row;
 }
 
+std::vector<float> StepRows::losses_of(const std::vector<SourceLoss>& sources) {
+  std::vector<float> losses;
+  for (const SourceLoss& source : sources) {
+    const auto known = std::find(sources_.begin(), sources_.end(), source.name);
+    const auto at = size_t(known - sources_.begin());
+    if (known == sources_.end()) sources_.push_back(source.name);
+    if (losses.size() <= at) losses.resize(at + 1, std::numeric_limits<float>::quiet_NaN());
+    losses[at] = float(source.loss);
+  }
+  return losses;
+}
+
 void StepRows::take(const StepLine& line) {
-  const StepRow row = row_of(line);
+  StepRow row = row_of(line);
   if (row.step <= 0) {
     ++damaged_;
     return;
   }
   for (; !rows_.empty() && rows_.back().step >= row.step; rows_.pop_back()) ++replaced_;
+  row.source_losses = losses_of(line.sources);
   rows_.push_back(row);
   while (!scored_.empty() && scored_.back().row.step >= row.step) scored_.pop_back();
   if (!line.tasks.empty()) scored_.push_back({row, line.tasks});
@@ -209,6 +232,8 @@ OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most)
   OrderedJson result{{"steps", rows.size()}, {"columns", std::move(columns)}};
   if (OrderedJson val = evaluations(rows, begin_unix_s, most); !val["step"].empty())
     result["evaluations"] = val;
+  if (OrderedJson sources = source_columns(steps, shown); !sources.empty())
+    result["sources"] = std::move(sources);
   if (OrderedJson tasks = task_curves(steps.scored(), begin_unix_s, most); !tasks.empty())
     result["tasks"] = std::move(tasks);
   if (OrderedJson odd = odd_numbers(rows); !odd.empty()) result["not_finite"] = std::move(odd);

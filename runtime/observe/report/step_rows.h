@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -43,6 +44,7 @@ struct StepRow {
   double compute_median_s = kAbsent, compute_max_s = kAbsent, peak_memory_bytes = kAbsent;
   int compute_max_rank = -1;
   std::optional<uint64_t> state_digest;
+  std::vector<float> source_losses;  ///< in the order of StepRows::sources(); those behind its end: absent
   Phases phases = Phases::none();  ///< communication_s without its two parts, so that their sum is the step
   /// Of an evaluation or a save; 0 where the line does not say it.
   double phase_or_zero(double Phases::*phase) const {
@@ -69,13 +71,17 @@ class StepRows {
   int64_t replaced() const { return replaced_; }  ///< steps that a later line computed again
   int64_t damaged() const { return damaged_; }    ///< lines that are no step
   const std::vector<ScoredStep>& scored() const { return scored_; }
+  /// The names of the sources of data that have losses of their own, in the order in which they came.
+  const std::vector<std::string>& sources() const { return sources_; }
   /// The newest line that has the numbers of the ranks: not every step does.
   const StepLine& newest_timed() const { return newest_timed_; }
 
  private:
+  std::vector<float> losses_of(const std::vector<SourceLoss>& sources);
   StepLine newest_timed_;
   std::vector<StepRow> rows_;
   std::vector<ScoredStep> scored_;
+  std::vector<std::string> sources_;
   int64_t replaced_ = 0, damaged_ = 0;
 };
 
@@ -90,7 +96,8 @@ std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most);
 OrderedJson number(double value, int digits = 5);
 
 /// The curves as columns of equal length: {"step":[1,2,...],"loss":[...],...}, of at most about `most` steps,
-/// and the evaluations in columns of their own, and so each task by its name. A column without a number is left out. Times are seconds
+/// and the evaluations in columns of their own, and so each task by its name; the loss of each source of data is a
+/// column of "sources". A column without a number is left out. Times are seconds
 /// since `begin_unix_s`.
 OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most);
 

@@ -14,6 +14,8 @@ constexpr double kNormal = 1.4826;
 /// A loss whose spread is smaller than this share of it is as smooth as if it had that spread; one of less
 /// than a nat, as that of texts that are known by heart, as if it had that of one nat.
 constexpr double kLeastShare = 0.005;
+/// Of the loss of one source, which has fewer samples.
+constexpr double kLeastSourceShare = 0.01;
 /// Likewise of the logarithm of the gradient norm.
 constexpr double kLeastLog = 0.05;
 /// A plateau falls by less than this share.
@@ -95,42 +97,76 @@ std::vector<LossIncident> LossMonitor::step(const StepLine& line) {
   samples_.push_back(line.sample);
   if (int64_t(samples_.size()) > spec_.lead_steps + 1) samples_.pop_front();
   add_modules(line.mtp_losses.size());
-  for (Series& series : series_) add(take(series, line));
+  for (Series& series : series_) add(take(series, judge(series, line), line, true));
+  for (LossIncident& incident : take_sources(line)) found.push_back(std::move(incident));
   add(plateau(line));
   add(experts(line));
   return found;
 }
 
-std::optional<LossIncident> LossMonitor::take(Series& series, const StepLine& line) const {
-  const double value = series.value(line);
-  if (!std::isfinite(value)) return std::nullopt;  // skipped by itself: bad_steps.h
-  std::optional<LossIncident> found;
-  bool bad = false;
-  if (int64_t(series.usual.size()) >= spec_.window) {
-    const double middle = median({series.usual.begin(), series.usual.end()});
-    std::vector<double> distances;
-    for (const double usual : series.usual) distances.push_back(std::abs(usual - middle));
-    const double least = series.least_deviation * (series.relative ? std::max(std::abs(middle), 1.0) : 1);
-    const double spread = std::max(kNormal * median(std::move(distances)), least);
-    const double score = (value - middle) / spread;
-    bad = score > spec_.threshold;
-    const double shown = series.relative ? value : line.grad_norm;
-    if (bad && !series.open)
-      series.open = LossIncident{.of = series.name,
-                                 .first = line.step,
-                                 .first_value = shown,
-                                 .worst = shown,
-                                 .usual = series.relative ? middle : std::exp(middle),
-                                 .score = score,
-                                 .lead_sample = samples_.front(),
-                                 .sample = line.sample};
-    if (bad) {
-      LossIncident& open = *series.open;
-      open.last = line.step;
-      open.worst = std::max(open.worst, shown);
-      open.sample_end = line.sample < 0 ? -1 : line.sample + global_sequences_;
-    }
+void LossMonitor::add_sources(const std::vector<SourceLoss>& sources) {
+  for (const SourceLoss& source : sources) {
+    const auto same = [&](const Series& series) { return series.source == source.name; };
+    if (std::any_of(sources_.begin(), sources_.end(), same)) continue;
+    sources_.push_back({.name = "loss of source " + source.name,
+                        .value =
+                            [name = source.name](const StepLine& line) {
+                              for (const SourceLoss& one : line.sources)
+                                if (one.name == name) return one.loss;
+                              return StepLine::kAbsent;
+                            },
+                        .source = source.name,
+                        .least_deviation = kLeastSourceShare});
   }
+}
+
+/// What most sources of the step share is the matter of the whole loss.
+std::vector<LossIncident> LossMonitor::take_sources(const StepLine& line) {
+  add_sources(line.sources);
+  std::vector<Judged> judged;
+  for (const Series& series : sources_) judged.push_back(judge(series, line));
+  const auto bad = std::count_if(judged.begin(), judged.end(), [](const Judged& j) { return j.is_bad; });
+  const bool opens = bad == 1 || 2 * bad <= int64_t(line.sources.size());
+  std::vector<LossIncident> found;
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (auto incident = take(sources_[i], judged[i], line, opens)) found.push_back(std::move(*incident));
+  return found;
+}
+
+LossMonitor::Judged LossMonitor::judge(const Series& series, const StepLine& line) const {
+  Judged judged{.value = series.value(line)};
+  if (!std::isfinite(judged.value) || int64_t(series.usual.size()) < spec_.window) return judged;
+  judged.usual = median({series.usual.begin(), series.usual.end()});
+  std::vector<double> distances;
+  for (const double usual : series.usual) distances.push_back(std::abs(usual - judged.usual));
+  const double least = series.least_deviation * (series.relative ? std::max(std::abs(judged.usual), 1.0) : 1);
+  judged.score = (judged.value - judged.usual) / std::max(kNormal * median(std::move(distances)), least);
+  judged.is_bad = judged.score > spec_.threshold;
+  return judged;
+}
+
+std::optional<LossIncident> LossMonitor::take(Series& series, const Judged& judged, const StepLine& line,
+                                              bool opens) const {
+  if (!std::isfinite(judged.value)) return std::nullopt;  // skipped by itself: bad_steps.h
+  const bool bad = judged.is_bad;
+  const double shown = series.relative ? judged.value : line.grad_norm;
+  if (bad && opens && !series.open)
+    series.open = LossIncident{.of = series.name,
+                               .source = series.source,
+                               .first = line.step,
+                               .first_value = shown,
+                               .worst = shown,
+                               .usual = series.relative ? judged.usual : std::exp(judged.usual),
+                               .score = judged.score,
+                               .lead_sample = samples_.front(),
+                               .sample = line.sample};
+  if (bad && series.open) {
+    LossIncident& open = *series.open;
+    open.last = line.step;
+    open.worst = std::max(open.worst, shown);
+    open.sample_end = line.sample < 0 ? -1 : line.sample + global_sequences_;
+  }
+  std::optional<LossIncident> found;
   if (series.open && !bad) found = std::exchange(series.open, std::nullopt);
   if (series.open && series.open->last - series.open->first + 1 >= spec_.diverged_steps) {
     found = std::exchange(series.open, std::nullopt);
@@ -138,7 +174,7 @@ std::optional<LossIncident> LossMonitor::take(Series& series, const StepLine& li
     series.usual.clear();  // what comes is compared with the new level
   }
   if (bad) return found;
-  series.usual.push_back(value);
+  series.usual.push_back(judged.value);
   if (int64_t(series.usual.size()) > spec_.window) series.usual.pop_front();
   return found;
 }

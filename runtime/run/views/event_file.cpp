@@ -86,6 +86,8 @@ std::vector<Scalar> scalars_of(const StepLine& line) {
   const auto add = [&](const char* tag, double value) {
     if (!std::isnan(value)) scalars.push_back({tag, value});
   };
+  for (const SourceLoss& source : line.sources)
+    scalars.push_back({"loss/source/" + source.name, source.loss});
   if (line.val_loss) scalars.push_back({"loss/val", *line.val_loss});
   for (const TaskScore& task : line.tasks) {
     scalars.push_back({"tasks/" + task.name, task.accuracy});

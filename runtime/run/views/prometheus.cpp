@@ -88,6 +88,10 @@ void add_step(Page& page, const StepLine& line) {
     page.counter("trainctl_overflows_total",
                  "Steps in f16 that changed no weights and halved the loss scale.", double(line.overflows));
   page.gauge("trainctl_loss", "Training loss of the last step.", line.loss);
+  if (!line.sources.empty())
+    page.family("trainctl_source_loss", "gauge",
+                "Training loss of the last step, of each source of the data.");
+  for (const SourceLoss& source : line.sources) page.sample("source", source.name, source.loss);
   page.gauge("trainctl_grad_norm", "Norm of the gradients of the last step.", line.grad_norm);
   if (line.val_loss) page.gauge("trainctl_validation_loss", "Of the last step.", *line.val_loss);
   const auto tasks = [&](const char* name, const char* help, double TaskScore::*accuracy) {

@@ -73,7 +73,10 @@ void declare_loss_monitor(std::vector<Field>& table, std::vector<Section>& secti
           "threshold",
           "A step is bad whose loss lies so many deviations above that median; a deviation is 1.48 times "
           "the median distance from it, and at least 0.5 % of the loss, or 0.005 where it is below 1. The "
-          "same holds, with at least 0.05, for the logarithm of the gradient norm, which only warns.")
+          "same holds, with at least 0.05, for the logarithm of the gradient norm, and with at least 1 % for "
+          "the "
+          "loss of one source of several in `data.train`, as long as most others keep their level; both only "
+          "warn.")
       .to(IN_JOB(observability.loss_monitor.threshold))
       .from(3)
       .upto(1e6)

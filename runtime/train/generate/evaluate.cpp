@@ -41,7 +41,7 @@ SourceResult evaluate_source(Generator& generator, const data::Dataset& dataset,
   std::vector<int32_t> targets(t);
   double sum = 0;
   for (int64_t i = 0; i < result.sequences; ++i) {
-    dataset.sample(uint64_t(i), read.rows(0, t + 1));
+    read.read(dataset, uint64_t(i), 0, t + 1);
     kBatchRows[size_t(BatchField::targets)].fill(sample, targets.data());
     const std::vector<float> losses = generator.losses(std::span(read.tokens).first(t), targets, starts);
     for (size_t j = 0; j < t; ++j) {

@@ -163,6 +163,18 @@ struct TaskScore {
   }
 };
 
+/// The loss of a step's targets of one source of data.
+struct SourceLoss {
+  std::string name;  ///< of the source, or its path
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  int64_t targets = 0;  ///< as of StepScalars
+  static void fields(auto& f, auto& r) {
+    f("name", r.name);
+    f.later("loss", r.loss);
+    f("targets", r.targets);
+  }
+};
+
 /// Numbers that a line does not have are NaN. Its size does not depend on the number of ranks.
 struct StepLine {
   static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
@@ -176,6 +188,7 @@ struct StepLine {
   /// Of models with experts, means over sequences and layers: tokens of the most used expert over those of
   /// the mean one; the share of experts that no token has.
   double expert_load = kAbsent, idle_experts = kAbsent;
+  std::vector<SourceLoss> sources;  ///< of those with targets in the step; empty: there is one source
   std::vector<double> mtp_losses;  ///< of the modules of multi-token prediction; `loss` is without them
   /// Where experts have a capacity: the slots of the step over it, of all layers; their share of all. A slot
   /// is a token and one of its experts.
@@ -231,6 +244,7 @@ struct StepLine {
     f.when(r.sample >= 0, "sample", r.sample);
     f.when(!std::isnan(r.expert_load), "expert_load", r.expert_load);
     f.when(!std::isnan(r.idle_experts), "idle_experts", r.idle_experts);
+    f.when(!r.sources.empty(), "sources", r.sources);
     f.when(!r.mtp_losses.empty(), "mtp_losses", r.mtp_losses);
     f.maybe("dropped_slots", r.dropped_slots);
     f.when(!std::isnan(r.dropped_share), "dropped_share", r.dropped_share);

@@ -95,6 +95,19 @@ TEST_CASE("curves of lines without times or attempts, as older versions wrote th
   CHECK_FALSE(curves["columns"].contains("tokens_per_s"));
 }
 
+TEST_CASE("the loss of each source of the data is a column beside those of the steps") {
+  StepRows rows;
+  rows.take(step_line_text({.step = 1, .loss = 2, .sources = {{"web", 2.5, 8}, {"code", 1.5, 8}}}));
+  rows.take(step_line_text({.step = 2, .loss = 2, .sources = {{"code", 1.25, 16}}}));
+  rows.take(step_line_text({.step = 3, .loss = 2, .sources = {{"web", NAN, 8}, {"books", 3, 8}}}));
+  const OrderedJson curves = curves_json(rows, 0, 100);
+  CHECK(curves["sources"] ==
+        OrderedJson::parse(R"({"web":[2.5,null,null],"code":[1.5,1.25,null],"books":[null,null,3]})"));
+  StepRows one;
+  one.take(step_line_text({.step = 1, .loss = 2}));
+  CHECK_FALSE(curves_json(one, 0, 100).contains("sources"));
+}
+
 TEST_CASE("losses that are not finite are null in the curve, and named") {
   StepRows rows;
   rows.take(line(1, 2.5));

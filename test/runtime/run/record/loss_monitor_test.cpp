@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "runtime/base/record.h"
 #include "runtime/run/record/loss_record.h"
 #include "test/support/seed.h"
 
@@ -108,6 +109,70 @@ TEST_CASE("the gradient norm and modules are watched, and a gradient norm decide
   CHECK(!found[0].decides());
   CHECK(found[0].worst == 400);
   CHECK(found[1].decides());
+}
+
+namespace {
+
+/// The same with three sources; `rare` has samples in every fifth step only.
+std::vector<StepLine> of_sources(int64_t steps, uint64_t seed) {
+  std::vector<StepLine> lines = falling(steps, 0.02, seed);
+  std::mt19937_64 random(seed + 1000);
+  std::normal_distribution<double> normal;
+  for (StepLine& line : lines) {
+    const auto noisy = [&](double noise) { return line.loss * (1 + noise * normal(random)); };
+    line.sources = {{"web", noisy(0.03), 90}, {"code", noisy(0.05), 30}};
+    if (line.step % 5 == 0) line.sources.push_back({"rare", noisy(0.1), 10});
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a spike that one source has alone is found, names it, and warns only", "[loss]") {
+  auto lines = of_sources(600, 3);
+  lines[299].sources[1].loss += 3;  // the whole loss moves too little to be seen
+  lines[548].sources[0].loss += 3, lines[549].sources[0].loss += 4;
+  const auto found = found_in(lines);
+  CHECK(short_text(found) == "spike of loss of source code 300-300; spike of loss of source web 549-550; ");
+  CHECK(found[0].source == "code");
+  CHECK_THAT(found[0].text(), Catch::Matchers::StartsWith("the loss of source code rose to ") &&
+                                  Catch::Matchers::Contains(" deviations above its usual "));
+  CHECK(found[0].score > 10);
+  CHECK(found[0].sample == 299 * kSequences);
+  CHECK(found[1].sample_end == 550 * kSequences);
+  for (const LossIncident& incident : found) {
+    CHECK(!incident.decides());
+    CHECK(!decision_on(incident, {.policy = LossPolicy::skip}, kSequences, {}));
+    CHECK(record_of_text<LossIncident>(record_text(incident)).source == incident.source);
+  }
+  lines[299].loss += 3;  // both are said, and the whole loss decides
+  CHECK(short_text(found_in(lines)) ==
+        "spike of loss 300-300; spike of loss of source code 300-300; spike of loss of source web 549-550; ");
+}
+
+TEST_CASE("what all sources share is said of the whole loss alone", "[loss]") {
+  auto lines = of_sources(400, 5);
+  lines[299].loss += 3;
+  for (SourceLoss& source : lines[299].sources) source.loss += 3;
+  CHECK(short_text(found_in(lines)) == "spike of loss 300-300; ");
+}
+
+TEST_CASE("a source with few samples is watched, and noise of sources is no trouble", "[loss]") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    auto lines = of_sources(1000, seed);
+    CHECK(short_text(found_in(lines)) == "");
+    lines[799].sources[2].loss += 6;
+    CHECK(short_text(found_in(lines)) == "spike of loss of source rare 800-800; ");
+  }
+}
+
+TEST_CASE("a source that stays at a new level is one divergence, and decides nothing", "[loss]") {
+  auto lines = of_sources(800, 4);
+  for (size_t i = 399; i < lines.size(); ++i) lines[i].sources[1].loss += 3;
+  const auto found = found_in(lines);
+  CHECK(short_text(found) == "divergence of loss of source code 400-419; ");
+  CHECK(!found[0].decides());
 }
 
 TEST_CASE("a plateau is reported once until the loss falls again", "[loss]") {

@@ -315,7 +315,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
   check_round_trip<ReplicaDispute>({});
   check_round_trip<DisputedReplica>({"node"});
   check_round_trip<Remedies>({"skipped", "rates"});
-  check_round_trip<LossIncident>({"lead_sample"});
+  check_round_trip<LossIncident>({"lead_sample", "source"});
   check_round_trip<AttemptFile::Node>({});
   check_round_trip<RunStatus>({"v", "lineage", "save_intervals", "nodes", "staged_step", "partner_step",
                                "partner_nodes", "verified_step", "uploaded_step", "finite_step", "store",
@@ -337,6 +337,7 @@ TEST_CASE("every record comes back as it was written", "[records]") {
                               "sample",
                               "expert_load",
                               "idle_experts",
+                              "sources",
                               "mtp_losses",
                               "dropped_slots",
                               "dropped_share",
