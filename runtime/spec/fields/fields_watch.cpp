@@ -147,6 +147,15 @@ void declare_alert_limits(DeclareSection& alerts) {
       .fallback(5.0)
       .left_out_as_default();
   alerts
+      .number(
+          "temperature_above_c",
+          "Cause `temperature`: a GPU of the run is hotter than this, in degrees Celsius; 0: no such limit.")
+      .to(IN_JOB(observability.alerts.temperature_above_c))
+      .from(0)
+      .upto(200)
+      .fallback(0.0)
+      .left_out_as_default();
+  alerts
       .number("timeout_seconds",
               "How long one request or one run of the command may take. The run never waits for it, but for "
               "this long at its end.")

@@ -318,17 +318,19 @@ enum class AlertCause {
 };
 template <>
 struct Words<AlertCause> {
-  static constexpr std::string_view list[] = {"failure", "corruption", "spike",   "divergence", "loss",
-                                              "rate",    "goodput",    "silence", "disk",       "finished"};
+  static constexpr std::string_view list[] = {"failure", "corruption",  "spike",   "divergence",
+                                              "loss",    "rate",        "goodput", "silence",
+                                              "disk",    "temperature", "finished"};
 };
 
+  temperature,
 struct AlertsSpec {
   std::string webhook;               // http:// or https://; "": none
   std::vector<std::string> command;  // program and arguments; empty: none
-  std::vector<AlertCause> on = {AlertCause::failure,    AlertCause::corruption, AlertCause::spike,
-                                AlertCause::divergence, AlertCause::loss,       AlertCause::rate,
-                                AlertCause::goodput,    AlertCause::silence,    AlertCause::disk,
-                                AlertCause::finished};
+  std::vector<AlertCause> on = {AlertCause::failure,     AlertCause::corruption, AlertCause::spike,
+                                AlertCause::divergence,  AlertCause::loss,       AlertCause::rate,
+                                AlertCause::goodput,     AlertCause::silence,    AlertCause::disk,
+                                AlertCause::temperature, AlertCause::finished};
   double loss_above = 0;          // 0: no such limit
   double tokens_per_s_below = 0;  // 0: no such limit
   double goodput_below_percent = 0;
@@ -342,6 +344,7 @@ struct AlertsSpec {
 
 struct ObservabilitySpec {
   std::string run_dir = "runs", run_id;        // run_id "": the job's name and four random letters and digits
+  double temperature_above_c = 0;  // 0: no such limit
   int64_t log_every_steps = 1;
   int64_t rank_metrics_every_steps = 100;      // every rank reports its numbers; 0: never
   int64_t state_digest_every_steps = 16;       // the state is digested, and replicas compare theirs; 0: never

@@ -143,6 +143,14 @@ std::vector<Alert> AlertRules::step(const StepLine& line, double now_s) {
   if (spec_.loss_above > 0 && !std::isnan(line.loss))
     add(limit(AlertCause::loss, "above", line.loss > spec_.loss_above,
               fmt::format("the loss is {:.4g}, above {:g}", line.loss, spec_.loss_above), now_s));
+  if (spec_.temperature_above_c > 0 && line.gpus && line.gpus->temperature_c) {
+    const Spread<double>& celsius = *line.gpus->temperature_c;
+    add(limit(AlertCause::temperature, "above", celsius.max > spec_.temperature_above_c,
+              fmt::format("the GPU of rank {}{} is at {:.0f} degrees Celsius, above {:g}", celsius.max_rank,
+                          celsius.max_node.empty() ? "" : " on " + celsius.max_node, celsius.max,
+                          spec_.temperature_above_c),
+              now_s));
+  }
   if (spec_.tokens_per_s_below <= 0 || !std::isfinite(line.unix_s)) return alerts;
   recent_.emplace_back(line.unix_s, line.tokens);
   if (recent_.size() <= kRateSteps) return alerts;

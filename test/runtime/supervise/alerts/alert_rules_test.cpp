@@ -283,6 +283,25 @@ TEST_CASE("a checkpoint that is damaged or suspect alerts once", "[alerts]") {
   CHECK(suspect->text == "checkpoint step 12 is not used: three attempts failed");
 }
 
+TEST_CASE("a GPU that is too hot alerts once, and names its rank and node", "[alerts]") {
+  AlertsSpec spec = spec_of();
+  StepLine line = step_line(1, 2, 1);
+  line.gpus = GpuSpread{.temperature_c = Spread<double>{.min = 60, .median = 70, .max = 91, .max_rank = 5}};
+  CHECK(rules_of(spec).step(line, 1).empty());  // no limit is the default
+  spec.temperature_above_c = 90;
+  AlertRules rules = rules_of(spec);
+  CHECK(rules.step(step_line(1, 2, 1), 1).empty());  // without a GPU
+  const auto alerts = rules.step(line, 2);
+  REQUIRE(alerts.size() == 1);
+  CHECK(alerts[0].cause == AlertCause::temperature);
+  CHECK(alerts[0].text == "the GPU of rank 5 is at 91 degrees Celsius, above 90");
+  CHECK(rules.step(line, 3).empty());
+  line.gpus->temperature_c->max_node = "n1";
+  CHECK(rules_of(spec).step(line, 1)[0].text == "the GPU of rank 5 on n1 is at 91 degrees Celsius, above 90");
+  line.gpus->temperature_c->max = 90;
+  CHECK(rules_of(spec).step(line, 1).empty());
+}
+
 TEST_CASE("a disk that is nearly full alerts once a folder", "[alerts]") {
   AlertRules rules = rules_of();
   CHECK(!rules.disk(0.05, "/runs", 1));
