@@ -216,6 +216,9 @@ std::string words_of(EventKind kind, const Json& e) {
     case EventKind::replicas_judged:
     case EventKind::state_not_verified:
     case EventKind::interval_short: return text("text");
+    // Older events have no text.
+    case EventKind::slow_ranks:
+    case EventKind::slow_ranks_over: return e.contains("text") ? text("text") : plain_fields(e);
     case EventKind::end:
       return fmt::format("{} (exit {}){}", text("state"), text("exit_code"),
                          e.value("reason", "").empty() ? "" : ": " + text("reason"));

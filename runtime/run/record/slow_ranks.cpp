@@ -1,60 +1,59 @@
-#include "runtime/base/record.h"
 #include "runtime/run/record/slow_ranks.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/json.h"
 
 namespace trainctl {
 namespace {
 
-/// "rank 5", "ranks 4, 5, 6 and 3 more".
-std::string ranks_text(const Outliers& o) {
-  std::string text = fmt::format("{} {}", o.count == 1 ? "rank" : "ranks", fmt::join(o.ranks, ", "));
-  if (o.count > int(o.ranks.size())) text += fmt::format(" and {} more", o.count - int(o.ranks.size()));
-  return text;
+std::string event_of(const Straggler& straggler, int64_t step, const std::string& text) {
+  Json fields{{"cause", word_of(straggler.kind)},
+              {"ranks", straggler.ranks},
+              {"count", straggler.count},
+              {"share", straggler.share},
+              {"step", step},
+              {"text", text}};
+  if (!straggler.node.empty()) fields["node"] = straggler.node;
+  return dump_json(fields);
 }
 
 }  // namespace
 
-std::vector<SlowRanks::Notice> SlowRanks::step(const StepLine& line, double unix_s) {
+std::vector<SlowRanks::Notice> SlowRanks::step(int64_t step, std::span<const RankTimes> ranks, int stages,
+                                               const std::function<std::vector<NodeRanks>()>& nodes,
+                                               double unix_s) {
   std::vector<Notice> notices;
-  if (!line.ranks) return notices;
-  std::map<std::string, Outliers> now;
-  for (const Outliers& o : line.ranks->outliers)
-    if (o.of == RankNumber::compute_s) now[o.node.empty() ? ranks_text(o) : o.node] = o;
-  for (const auto& [who, o] : now) {
-    Seen& seen = seen_[who];
-    seen.absent_in_a_row = 0;
-    if (seen.in_a_row++ == 0) seen.since_s = unix_s;
-    if (seen.in_a_row < kReports || unix_s - seen.since_s < kSeconds || seen.noticed) continue;
-    seen.noticed = true;
-    Json fields = record_json(o);
-    fields["step"] = line.step;
-    const std::string ranks = ranks_text(o);
-    notices.push_back(
-        {EventKind::slow_ranks, dump_json(fields),
-         fmt::format(" ! {}{}: computing takes {:.2g} times as long as on the other ranks of the stage "
-                     "({:.3g} s against {:.3g} s)",
-                     who, who == ranks ? "" : ", " + ranks, o.worst / o.median, o.worst, o.median)});
-  }
-  for (auto it = seen_.begin(); it != seen_.end();) {
-    Seen& seen = it->second;
-    if (now.count(it->first)) {
-      ++it;
+  stragglers_.step(ranks, stages);
+  if (!stragglers_.is_due()) return notices;
+  for (Seen& seen : seen_) seen.is_found = false;
+  for (const Straggler& straggler : stragglers_.judge(nodes())) {
+    auto known = std::find_if(seen_.begin(), seen_.end(),
+                              [&](const Seen& seen) { return seen.straggler.is_like(straggler); });
+    if (known == seen_.end()) known = seen_.insert(known, Seen{});
+    known->straggler = straggler;
+    known->is_found = true;
+    known->absent_in_a_row = 0;
+    if (known->in_a_row++ == 0) known->since_s = unix_s;
+    if (known->in_a_row < kJudgements || unix_s - known->since_s < kSeconds ||
+        std::exchange(known->noticed, true))
       continue;
-    }
+    notices.push_back(
+        {EventKind::slow_ranks, event_of(straggler, step, straggler.text()), " ! " + straggler.text()});
+  }
+  std::erase_if(seen_, [&](Seen& seen) {
+    if (seen.is_found) return false;
     seen.in_a_row = 0;
     if (seen.absent_in_a_row++ == 0) seen.absent_since_s = unix_s;
-    if (seen.absent_in_a_row < kReports || unix_s - seen.absent_since_s < kSeconds) {
-      ++it;
-      continue;
-    }
+    if (seen.absent_in_a_row < kJudgements || unix_s - seen.absent_since_s < kSeconds) return false;
+    const std::string text = fmt::format("{}: as fast as the others again", seen.straggler.who());
     if (seen.noticed)
-      notices.push_back({EventKind::slow_ranks_over,
-                         dump_json(Json{{"who", it->first}, {"step", line.step}}),
-                         fmt::format("   {}: computing takes as long as on the others again", it->first)});
-    it = seen_.erase(it);
-  }
+      notices.push_back({EventKind::slow_ranks_over, event_of(seen.straggler, step, text), "   " + text});
+    return true;
+  });
   return notices;
 }
 

@@ -1,12 +1,13 @@
-// SlowRanks finds ranks that compute longer than other ranks with the same work, over several steps. It
-// reports them once, and once more when they are no longer slow. Pure; one thread.
+// SlowRanks reports what Stragglers finds in a run's steps: each trouble once, when it has lasted, and once more
+// when it is over. Pure; one thread.
 #pragma once
-#include <map>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/run/record/stragglers.h"
 #include "runtime/train/control/event_kind.h"
-#include "runtime/train/measure/step_line.h"
 
 namespace trainctl {
 
@@ -14,27 +15,30 @@ class SlowRanks {
  public:
   struct Notice {
     EventKind kind;    ///< kind of the event: slow_ranks | slow_ranks_over
-    std::string json;  ///< fields of the event
+    std::string json;  ///< fields of the event: cause, node, ranks, count, share, step, text
     std::string line;  ///< for the console
   };
-  /// Call after each step; returns new notices. A node (or a set of ranks if nodes are not known) becomes
-  /// slow when it was an outlier in kReports consecutive reports with per-rank numbers and for at least
-  /// kSeconds. Fewer reports are noise on busy cores. The node stops being slow when it was no outlier for as
-  /// many reports and as long.
-  std::vector<Notice> step(const StepLine& line, double unix_s);
+  /// Call after each step with the numbers of its ranks; returns new notices. A trouble is reported when
+  /// kJudgements in a row have found it, over kSeconds at least: fewer are noise on busy cores. It is over when
+  /// as many have not.
+  ///   nodes   called where a judgement is due
+  std::vector<Notice> step(int64_t step, std::span<const RankTimes> ranks, int stages,
+                           const std::function<std::vector<NodeRanks>()>& nodes, double unix_s);
   /// Forgets all counts. Call it for a new attempt, in which ranks may run on other nodes.
-  void forget() { seen_.clear(); }
+  void forget() { *this = {}; }
 
-  static constexpr int kReports = 5;
+  static constexpr int kJudgements = 2;
   static constexpr double kSeconds = 10;
 
  private:
   struct Seen {
+    Straggler straggler;
     int in_a_row = 0, absent_in_a_row = 0;
     double since_s = 0, absent_since_s = 0;
-    bool noticed = false;
+    bool noticed = false, is_found = false;
   };
-  std::map<std::string, Seen> seen_;  ///< by the node's name, or "ranks 4, 5" where nodes are not known
+  Stragglers stragglers_;
+  std::vector<Seen> seen_;
 };
 
 }  // namespace trainctl

@@ -14,6 +14,8 @@ StepRecord record_of(const StepReport& report, std::span<const RankTimes> ranks,
   StepRecord record{.line = report.line, .log = report.log, .ranks = "", .experts = report.experts};
   if (!report.work || ranks.empty()) return record;
   record.line = with_ranks(std::move(record.line), *report.work, ranks, nodes);
+  record.times.assign(ranks.begin(), ranks.end());
+  record.stages = report.work->stages;
   if (report.each_rank) record.ranks = rank_numbers_json(record.line.attempt, record.line.step, ranks);
   return record;
 }

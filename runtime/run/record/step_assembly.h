@@ -19,6 +19,8 @@ struct StepRecord {
   bool log = true;    ///< the console's table shows it
   std::string ranks;  ///< a line of metrics.ranks.jsonl; "": none of this step
   std::string experts = {};  ///< a line of metrics.experts.jsonl; "": none of this step
+  std::vector<RankTimes> times = {};  ///< [world_size], as they came; empty: none of this step
+  int stages = 1;                     ///< as of StepWork
 };
 
 /// The report with the times of the ranks, [world_size]; those that did not come are left out, null in

@@ -91,6 +91,20 @@ void declare_nodes(DeclareSection& fault) {
                "more when a node returns: same global batch, same bits.")
       .to(IN_JOB(fault_tolerance.elastic))
       .fallback(true);
+  fault
+      .choice(
+          "slow_nodes", words_of<SlowNodes>(),
+          "What is done about a node that holds up the others, over many steps: its ranks compute longer "
+          "than "
+          "ranks with the same work, wait for their data or save for longer. `off`: nothing. `notify`: an "
+          "event and a line say which it is. `swap`: where it computes longer and a spare can take its "
+          "place, "
+          "the run also goes on without it, from its next save to the directory on.")
+      .to(IN_JOB(fault_tolerance.slow_nodes))
+      .fallback(std::string("notify"))
+      .left_out_as_default()
+      .also({"stragglers", "straggler_policy"})
+      .example("\"swap\"");
 }
 
 void declare_faults(std::vector<Field>& table, std::vector<Section>& sections) {

@@ -269,6 +269,13 @@ struct CheckpointSpec {
 
 enum class TooFewNodes { wait, requeue, stop };
 
+/// What is done about a node that is slower than the others.
+enum class SlowNodes { off, notify, swap };
+template <>
+struct Words<SlowNodes> {
+  static constexpr std::string_view list[] = {"off", "notify", "swap"};
+};
+
 struct FaultSpec {
   int max_restarts = 0;
   double heartbeat_seconds = 1, collective_timeout_seconds = 60, step_timeout_seconds = 600;
@@ -282,6 +289,7 @@ struct FaultSpec {
   TooFewNodes too_few_nodes = TooFewNodes::wait;
   double wait_for_nodes_seconds = 600;
   bool elastic = true;                         // use a smaller width if a node is lost and there is no spare
+  SlowNodes slow_nodes = SlowNodes::notify;
 };
 
 /// What is done about a loss that leaves its level.
@@ -314,6 +322,7 @@ enum class AlertCause {
   goodput,
   silence,
   disk,
+  temperature,
   finished
 };
 template <>
@@ -323,7 +332,6 @@ struct Words<AlertCause> {
                                               "disk",    "temperature", "finished"};
 };
 
-  temperature,
 struct AlertsSpec {
   std::string webhook;               // http:// or https://; "": none
   std::vector<std::string> command;  // program and arguments; empty: none
@@ -336,6 +344,7 @@ struct AlertsSpec {
   double goodput_below_percent = 0;
   double silence_seconds = 900;
   double disk_free_percent = 5;
+  double temperature_above_c = 0;  // 0: no such limit
   double timeout_seconds = 10;
   int tries = 3;
   bool exist() const { return !webhook.empty() || !command.empty(); }
@@ -344,7 +353,6 @@ struct AlertsSpec {
 
 struct ObservabilitySpec {
   std::string run_dir = "runs", run_id;        // run_id "": the job's name and four random letters and digits
-  double temperature_above_c = 0;  // 0: no such limit
   int64_t log_every_steps = 1;
   int64_t rank_metrics_every_steps = 100;      // every rank reports its numbers; 0: never
   int64_t state_digest_every_steps = 16;       // the state is digested, and replicas compare theirs; 0: never

@@ -156,15 +156,27 @@ void RunLog::step(const StepRecord& record) {
   check_journals();
   summary_.step(line, clock_.unix_s());
   console_.step(line, record.log, clock_.unix_s());
-  for (const SlowRanks::Notice& notice : slow_.step(line, clock_.unix_s())) {
-    event(notice.kind, notice.json);
-    console_.note(notice.line);
-  }
+  notice_slow_ranks(record);
   for (const UnevenExperts::Notice& notice : uneven_.step(line)) {
     event(notice.kind, notice.json);
     console_.note(notice.line);
   }
   if (watch_.step) watch_.step(line);
+}
+
+void RunLog::notice_slow_ranks(const StepRecord& record) {
+  if (!looks_for_slow_) return;
+  const auto nodes = [this] {
+    std::vector<NodeRanks> ranks;
+    for (const NodeStatus& node : nodes_ ? nodes_() : std::vector<NodeStatus>{})
+      if (node.count > 0) ranks.push_back({node.name, node.first, node.count});
+    return ranks;
+  };
+  for (const SlowRanks::Notice& notice :
+       slow_.step(record.line.step, record.times, record.stages, nodes, clock_.unix_s())) {
+    event(notice.kind, notice.json);
+    console_.note(notice.line);
+  }
 }
 
 void RunLog::saved(const SaveOutcome& outcome, double seconds) {

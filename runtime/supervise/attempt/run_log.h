@@ -50,6 +50,8 @@ class RunLog {
   /// Sets the last step of the run. After a failed save before that step, the console says that training goes
   /// on.
   void set_last_step(int64_t step) { last_step_ = step; }
+  /// Whether ranks that hold up the others are looked for; they are unless it is called.
+  void look_for_slow_ranks(bool looks) { looks_for_slow_ = looks; }
   void step(const StepRecord& record);
   void saved(const SaveOutcome& outcome, double seconds);
   /// Like saved, for a save that an earlier supervisor published. Writes the event only if that supervisor
@@ -105,6 +107,7 @@ class RunLog {
   void post_status(bool with_ranks);
   void check_journals();
   void check_answers();
+  void notice_slow_ranks(const StepRecord& record);
   /// What the thread of files_ writes; it alone touches them.
   struct Written {
     Written(FileSystem& fs, const RunDirectory& run);
@@ -134,6 +137,7 @@ class RunLog {
   double written_s_ = -1e9, ranks_written_s_ = -1e9;
   /// The step whose copy failed and was reported; -1: copies are made since.
   int64_t failed_copy_ = -1, failed_second_copy_ = -1;
+  bool looks_for_slow_ = true;
   bool told_journal_error_ = false, told_memory_off_ = false, told_silence_ = false;
 };
 

@@ -68,7 +68,8 @@ NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, d
   n.since_s = now_s;
   n.why = why;
   n.place = -1;
-  n.is_tested = n.is_slow = false;  // what returns may be another machine, or have been repaired
+  n.is_tested = false;  // what returns may be another machine, or have been repaired
+  n.slow.clear();
   n.product_s = 0;
   Loss loss{.was_member = std::exchange(n.member, false)};
   // Losses that follow each other at once have one cause: a flapping link.
@@ -147,18 +148,41 @@ std::vector<NodePool::Slow> NodePool::find_slow(int ranks, double now_s) {
     if (usable(n)) speeds.push_back({n.name, n.product_s});
   std::vector<Slow> found;
   for (const SlowNode& slow : slow_nodes(speeds)) {
-    PoolNode& n = node(slow.node, now_s);
-    if (std::exchange(n.is_slow, true)) continue;
     const std::string text = fmt::format("burn-in: products take {:.2f} times the median of {} nodes",
                                          slow.times_median, slow.nodes);
-    const bool is_out = ranks_without(n) >= ranks;
-    if (is_out) {
-      n.failures.push_back({now_s, attempts_, text, NodeEvidence::slow});
-      put_out(n);
-    }
-    found.push_back({slow.node, text, is_out});
+    if (auto one = found_slow(slow.node, text, ranks, now_s)) found.push_back(std::move(*one));
   }
   return found;
+}
+
+std::optional<NodePool::Slow> NodePool::found_slow(const std::string& name, const std::string& text,
+                                                   int ranks, double now_s) {
+  for (PoolNode& n : nodes_) {
+    if (n.name != name || !usable(n) || !n.slow.empty()) continue;
+    n.slow = text;
+    return Slow{name, text, put_out_slow(n, ranks, now_s)};
+  }
+  return std::nullopt;
+}
+
+void NodePool::not_slow(const std::string& name) {
+  for (PoolNode& n : nodes_)
+    if (n.name == name && !n.quarantined) n.slow.clear();
+}
+
+std::vector<NodePool::Slow> NodePool::replace_slow(int ranks, double now_s) {
+  std::vector<Slow> replaced;
+  for (PoolNode& n : nodes_)
+    if (!n.slow.empty() && n.member && usable(n) && put_out_slow(n, ranks, now_s))
+      replaced.push_back({n.name, n.slow, true});
+  return replaced;
+}
+
+bool NodePool::put_out_slow(PoolNode& n, int ranks, double now_s) {
+  if (ranks_without(n) < ranks) return false;
+  n.failures.push_back({now_s, attempts_, n.slow, NodeEvidence::slow});
+  put_out(n);
+  return true;
 }
 
 void NodePool::set_quarantined(const std::string& name, bool quarantined, bool by_this_run) {
@@ -166,7 +190,10 @@ void NodePool::set_quarantined(const std::string& name, bool quarantined, bool b
   n.quarantined = quarantined;
   n.put_out = quarantined && by_this_run;
   n.failures.clear();
-  if (quarantined) n.place = -1;
+  if (quarantined)
+    n.place = -1;
+  else
+    n.slow.clear();  // what is taken back is judged anew
 }
 
 void NodePool::pardon_if_needed() {

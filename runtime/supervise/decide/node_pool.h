@@ -8,6 +8,7 @@
 //
 // Every input has its time, in monotonic seconds.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,7 @@ struct PoolNode {
   // Of its burn-in since it came.
   bool is_tested = false;  ///< and nothing was wrong
   double product_s = 0;    ///< NodeTest::product_s; 0: not measured
-  bool is_slow = false;    ///< that was found, and said
+  std::string slow = {};   ///< by what it was found to be slow, as it was said; "": it was not
 };
 
 /// A node without which the run went on, with the failures that put it out.
@@ -88,12 +89,18 @@ class NodePool {
   /// The nodes of the attempt have made a step: what was to be tested has passed.
   void stepped();
   /// The nodes that turn out to be slower than the others, each once. One is put out if the others carry
-  /// `ranks` without it, so if a spare can take its place.
+  /// `ranks` without it, so if a spare can take its place: now, or when one has come (replace_slow).
   struct Slow {
     std::string node, text;
     bool is_put_out = false;
   };
   std::vector<Slow> find_slow(int ranks, double now_s);
+  /// Likewise of a node that the steps show to be slow. nullopt: it is known, or not there.
+  std::optional<Slow> found_slow(const std::string& name, const std::string& text, int ranks, double now_s);
+  /// It is as fast as the others again.
+  void not_slow(const std::string& name);
+  /// The slow nodes of the attempt whose place a spare can take now: they are put out.
+  std::vector<Slow> replace_slow(int ranks, double now_s);
   /// See Recovery::set_quarantined.
   void set_quarantined(const std::string& name, bool quarantined, bool by_this_run);
   /// A suspect node is better than none: what this run has put out is used again where the run fits in no
@@ -130,6 +137,7 @@ class NodePool {
   int ranks_on(const PoolNode& node) const { return node.slots / options_.tensor * options_.tensor; }
   int ranks_without(const PoolNode& node) const;
   bool blame(PoolNode& node, const NodeFailure& failure, NodeFault fault = NodeFault::possible);
+  bool put_out_slow(PoolNode& node, int ranks, double now_s);
   void put_out(PoolNode& node);
 
   Options options_;

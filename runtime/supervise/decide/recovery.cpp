@@ -116,6 +116,17 @@ std::vector<NodePool::Slow> Recovery::burned_in(const std::vector<NodeTest>& nod
   return pool_.find_slow(attempt_.width.ranks, now_s);
 }
 
+std::optional<NodePool::Slow> Recovery::found_slow(const std::string& node, const std::string& text,
+                                                   double now_s) {
+  if (!attempt_.is_running) return std::nullopt;
+  return pool_.found_slow(node, text, attempt_.width.ranks, now_s);
+}
+
+std::vector<NodePool::Slow> Recovery::replace_slow(double now_s) {
+  if (!attempt_.is_running) return {};
+  return pool_.replace_slow(attempt_.width.ranks, now_s);
+}
+
 std::vector<PutOutNode> Recovery::take_quarantined() { return pool_.take_quarantined(); }
 
 const Width* Recovery::widest(int ranks) const {

@@ -141,6 +141,11 @@ class Recovery {
   /// rank fails with that. One that is slower than the others is put out if a spare can take its place, and
   /// the attempt goes on. Returns what is to be said of slow ones.
   std::vector<NodePool::Slow> burned_in(const std::vector<NodeTest>& nodes, double now_s);
+  /// The steps of the current attempt show that a node is slow, or is not any more. See NodePool::found_slow.
+  std::optional<NodePool::Slow> found_slow(const std::string& node, const std::string& text, double now_s);
+  void not_slow(const std::string& node) { pool_.not_slow(node); }
+  /// Call it now and then: a spare may have come for a slow node. Returns those that are put out now.
+  std::vector<NodePool::Slow> replace_slow(double now_s);
   /// `start`: the decision of next(), or an attempt that another supervisor has started, once its nodes are
   /// ready.
   void attempt_started(const StartAttempt& start, double now_s);

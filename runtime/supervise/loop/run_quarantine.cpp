@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
+#include "runtime/run/record/stragglers.h"
 #include "runtime/supervise/slurm/cluster_name.h"
 
 namespace trainctl {
@@ -74,13 +75,34 @@ void RunQuarantine::judged(const std::string& json) {
 
 void RunQuarantine::burned_in(const std::string& json) {
   const auto record = record_of_text<BurnInRecord>(json);
-  for (const NodePool::Slow& slow : recovery_.burned_in(record.nodes, run_.clock.monotonic_s())) {
-    const std::string text = fmt::format("{} is slow: {}{}", slow.node, slow.text,
-                                         slow.is_put_out ? "; a spare takes its place after a save" : "");
-    run_.log.event(EventKind::slow_node,
-                   dump_json(Json{{"node", slow.node}, {"left_out", slow.is_put_out}, {"text", text}}));
-    run_.log.console().note(" ! " + text);
-  }
+  for (const NodePool::Slow& slow : recovery_.burned_in(record.nodes, run_.clock.monotonic_s())) say(slow);
+}
+
+void RunQuarantine::say(const NodePool::Slow& slow) {
+  const std::string text = fmt::format("{} is slow: {}{}", slow.node, slow.text,
+                                       slow.is_put_out ? "; a spare takes its place after a save" : "");
+  run_.log.event(EventKind::slow_node,
+                 dump_json(Json{{"node", slow.node}, {"left_out", slow.is_put_out}, {"text", text}}));
+  run_.log.console().note(" ! " + text);
+}
+
+void RunQuarantine::slow_ranks(const std::string& json) {
+  if (run_.plan.job.job.fault_tolerance.slow_nodes != SlowNodes::swap) return;
+  const Json event = try_parse_json(json);
+  // A spare has its data and its saves from where the others have them: a slow disk may be theirs, too.
+  if (!event.is_object() || event.value("cause", "") != word_of(StragglerKind::compute)) return;
+  const std::string node = event.value("node", "");
+  if (node.empty()) return;
+  if (const auto slow = recovery_.found_slow(
+          node, fmt::format("its ranks compute {:.0f} % longer than others", 100 * event.value("share", 0.0)),
+          run_.clock.monotonic_s()))
+    say(*slow);
+}
+
+void RunQuarantine::slow_ranks_over(const std::string& json) {
+  const Json event = try_parse_json(json);
+  if (event.is_object() && event.value("cause", "") == word_of(StragglerKind::compute))
+    recovery_.not_slow(event.value("node", ""));
 }
 
 void RunQuarantine::add(const PutOutNode& node) {
@@ -102,6 +124,7 @@ void RunQuarantine::add(const PutOutNode& node) {
 }
 
 void RunQuarantine::turn() {
+  for (const NodePool::Slow& slow : recovery_.replace_slow(run_.clock.monotonic_s())) say(slow);
   if (out_.none()) return;
   if (!looking_.valid()) {
     if (run_.clock.monotonic_s() - looked_s_ < kLookS) return;

@@ -24,7 +24,12 @@ class RunQuarantine {
   /// Of the event `burn_in`: nodes that are wrong are put out, and slow ones where a spare can take their
   /// place.
   void burned_in(const std::string& json);
-  /// Call it in each turn of a loop: reads the list now and then, and takes nodes back.
+  /// Of the events `slow_ranks` and `slow_ranks_over`: with fault_tolerance.slow_nodes `swap`, a node that
+  /// computes longer is put out where a spare can take its place, now or when one comes.
+  void slow_ranks(const std::string& json);
+  void slow_ranks_over(const std::string& json);
+  /// Call it in each turn of a loop: puts out slow nodes for which a spare has come, reads the list now and
+  /// then, and takes nodes back.
   void turn();
   /// No look is under way.
   bool is_idle() const { return !looking_.valid(); }
@@ -32,6 +37,7 @@ class RunQuarantine {
  private:
   QuarantineFile file() const;
   void add(const PutOutNode& node);
+  void say(const NodePool::Slow& slow);
   SupervisedRun& run_;
   Recovery& recovery_;
   NodesOut out_;

@@ -59,6 +59,8 @@ class Supervisor {
                               alerts_.event(kind, json);
                               if (kind == EventKind::replicas_judged) quarantine_.judged(json);
                               if (kind == EventKind::burn_in) quarantine_.burned_in(json);
+                              if (kind == EventKind::slow_ranks) quarantine_.slow_ranks(json);
+                              if (kind == EventKind::slow_ranks_over) quarantine_.slow_ranks_over(json);
                             },
                         .step =
                             [this](const StepLine& line) {
@@ -67,6 +69,7 @@ class Supervisor {
                               if (line.replayed) checkpoints_.verified(line.step);
                             },
                         .turn = [this] { alerts_.turn(); }});
+    run_.log.look_for_slow_ranks(plan.job.job.fault_tolerance.slow_nodes != SlowNodes::off);
     run_.log.set_nodes([this] { return fleet_.statuses(attempts_.places()); });
   }
 

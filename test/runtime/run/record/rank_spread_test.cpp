@@ -7,11 +7,10 @@
 
 #include "runtime/base/json.h"
 #include "runtime/run/record/journal.h"
-#include "runtime/run/record/slow_ranks.h"
-#include "runtime/train/measure/metrics.h"
 #include "runtime/spec/parse.h"
-#include "test/support/thread_run.h"
+#include "runtime/train/measure/metrics.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -177,39 +176,6 @@ TEST_CASE("the line of every rank's numbers is JSON with an array for each numbe
   CHECK(j["peak_memory_bytes"].size() == 300);
   CHECK(j["power_w"][6].is_null());
   CHECK(j["power_w"][7] == 512.3);
-}
-
-TEST_CASE("a slow node is reported once, and once when it is over") {
-  SlowRanks slow;
-  auto times = alike(16), usual = times;
-  slow_down(times[4], 1.8), slow_down(times[5], 2.0);
-  const auto nodes = nodes_of_ranks(16, 4);
-  std::vector<SlowRanks::Notice> all;
-  double now_s = 1e9, pace_s = 0.02;
-  const auto steps = [&](const std::vector<RankTimes>& t, int count) {
-    for (int i = 0; i < count; ++i)
-      for (auto& notice : slow.step(step_view(step_line(t, nodes)), now_s += pace_s)) all.push_back(notice);
-  };
-  steps(times, 100);  // two seconds of short steps
-  CHECK(all.empty());
-  pace_s = 100;
-  steps(usual, 1);
-  steps(times, SlowRanks::kReports - 1);
-  steps(usual, 1);  // not in a row
-  steps(times, SlowRanks::kReports - 1);
-  CHECK(all.empty());
-  for (int i = 0; i < 3; ++i)
-    CHECK(slow.step({.step = 1}, now_s += pace_s).empty());  // carries no numbers of ranks
-  steps(times, 20);
-  REQUIRE(all.size() == 1);
-  CHECK(all[0].kind == EventKind::slow_ranks);
-  CHECK(Json::parse(all[0].json)["node"] == "node1");
-  CHECK(all[0].line ==
-        " ! node1, ranks 4, 5: computing takes 2 times as long as on the other ranks of the stage (0.202 s "
-        "against 0.1 s)");
-  steps(usual, 20);
-  REQUIRE(all.size() == 2);
-  CHECK(all[1].kind == EventKind::slow_ranks_over);
 }
 
 TEST_CASE("a bounded journal keeps the newest lines in two files") {

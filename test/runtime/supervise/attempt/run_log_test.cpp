@@ -12,8 +12,9 @@
 #include "runtime/base/json.h"
 #include "runtime/observe/console.h"
 #include "runtime/supervise/attempt/run_log.h"
-#include "test/support/thread_run.h"
+#include "test/support/hand_clock.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 
 using namespace trainctl;
 
@@ -166,4 +167,39 @@ TEST_CASE("records wait in memory for a file system that does not answer, and no
     if (const Json event = try_parse_json(line); event.is_object())
       CHECK(event.at("step").get<int64_t>() == ++last);
   CHECK(last == 500);
+}
+
+TEST_CASE("a node whose ranks compute longer is an event, from the records of the steps") {
+  for (const bool looks : {true, false}) {
+    Logged logged;
+    test::HandClock clock;
+    RunLog log(real_file_system(), clock, logged.run, logged.console);
+    log.look_for_slow_ranks(looks);
+    log.set_nodes([] {
+      std::vector<NodeStatus> nodes;
+      for (int i = 0; i < 4; ++i)
+        nodes.push_back({.name = "n" + std::to_string(i), .first = 4 * i, .count = 4});
+      nodes.push_back({.name = "spare"});
+      return nodes;
+    });
+    for (int64_t step = 1; step <= 40; ++step) {
+      std::vector<RankTimes> times(16);
+      for (size_t r = 0; r < times.size(); ++r) {
+        times[r].step_s = 2;
+        times[r].communication_s = 2 - (r == 9 ? 1.4 : 1) * (1 + 0.001 * double((r * 5 + size_t(step)) % 7));
+      }
+      clock.now_s += 2;
+      log.step(record_of({.line = {.step = step}, .work = StepWork{.tokens = 1}}, times, {}));
+    }
+    log.await_files();
+    std::vector<Json> events;
+    for (const std::string& line : lines_of(real_file_system(), logged.run.events()))
+      if (Json event = try_parse_json(line); event.at("kind") == "slow_ranks") events.push_back(event);
+    REQUIRE(events.size() == (looks ? 1 : 0));
+    CHECK((logged.text.find("n2, rank 9: computing takes 40 % longer") != std::string::npos) == looks);
+    if (!looks) continue;
+    CHECK(events[0].at("node") == "n2");
+    CHECK(events[0].at("cause") == "compute");
+    CHECK(events[0].at("ranks") == Json{9});
+  }
 }

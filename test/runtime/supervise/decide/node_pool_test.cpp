@@ -227,3 +227,46 @@ TEST_CASE("a slow node is named once, and out where a spare takes its place", "[
     if (has_spare) CHECK(out[0].failures.at(0).kind == NodeEvidence::slow);
   }
 }
+
+TEST_CASE("a slow node is out when a spare has come for it, and in as long as it is not slow any more",
+          "[node_pool]") {
+  NodePool pool = pool_of({"a", "b", "c"});
+  pool.begin_attempt({"a", "b", "c"}, 0);
+  for (const char* name : {"a", "b"}) pool.passed(name, 1);
+  pool.passed("c", 1.3);
+  REQUIRE(pool.find_slow(6, 1).size() == 1);
+  CHECK(pool.replace_slow(6, 2).empty());
+  pool.ready("d", 2, 3);
+  const std::vector<NodePool::Slow> replaced = pool.replace_slow(6, 4);
+  REQUIRE(replaced.size() == 1);
+  CHECK(replaced[0].node == "c");
+  CHECK(replaced[0].text == "burn-in: products take 1.30 times the median of 3 nodes");
+  CHECK(pool.replace_slow(6, 5).empty());
+  CHECK(pool.has_quarantined_member());
+  CHECK(pool.select(6) == Names{"a", "b", "d"});
+  pool.progressed();
+  const std::vector<PutOutNode> out = pool.take_quarantined();
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].failures.at(0).kind == NodeEvidence::slow);
+
+  // What the steps show.
+  NodePool other = pool_of({"a", "b"});
+  other.begin_attempt({"a", "b"}, 0);
+  CHECK(!other.found_slow("x", "it computes longer", 4, 1));
+  const auto found = other.found_slow("a", "it computes longer", 4, 1);
+  REQUIRE(found);
+  CHECK(!found->is_put_out);
+  CHECK(!other.found_slow("a", "it computes longer", 4, 2));  // it is known
+  other.not_slow("a");
+  other.ready("c", 2, 3);
+  CHECK(other.replace_slow(4, 4).empty());
+  CHECK(other.found_slow("a", "it computes longer", 4, 5)->is_put_out);
+  CHECK(other.replace_slow(4, 6).empty());
+  other.set_quarantined("a", false, false);  // a person has lifted it: it is judged anew
+  CHECK(other.replace_slow(4, 7).empty());
+  // A spare that is slow takes no place.
+  NodePool slow_spare = pool_of({"a", "b", "c"});
+  slow_spare.begin_attempt({"a", "b"}, 0);
+  CHECK(slow_spare.found_slow("c", "slow", 4, 1)->is_put_out);
+  CHECK(!slow_spare.found_slow("a", "slow", 4, 2)->is_put_out);
+}

@@ -127,3 +127,46 @@ TEST_CASE("a node that a burn-in found wrong is listed as such, one that is slow
   CHECK(stage.printed("a is slow: burn-in: products take 1.50 times the median of 3 nodes; a spare takes") ==
         1);
 }
+
+TEST_CASE("what the steps show of a node puts it out where the run swaps, when a spare has come",
+          "[run_quarantine]") {
+  for (const SlowNodes policy : {SlowNodes::notify, SlowNodes::swap}) {
+    QuarantineStage stage;
+    stage.plan.job.job.fault_tolerance.slow_nodes = policy;
+    RunQuarantine quarantine(*stage.run, *stage.recovery);
+    quarantine.begin();
+    stage.recovery->attempt_started({.nodes = {"a", "b"}, .width = {.data = 2, .ranks = 2}}, 1);
+    quarantine.slow_ranks(R"({"cause":"data","node":"b","share":0.4})");  // its disk
+    quarantine.slow_ranks(R"({"cause":"compute","share":0.4})");          // no node is known
+    quarantine.slow_ranks(R"({"cause":"compute","node":"a","share":0.4})");
+    quarantine.turn();
+    CHECK_FALSE(stage.is_out("a"));
+    stage.recovery->node_ready("c", 1, stage.clock.monotonic_s());
+    quarantine.turn();
+    CHECK(stage.is_out("a") == (policy == SlowNodes::swap));
+    CHECK_FALSE(stage.is_out("b"));
+    stage.recovery->progressed(1);
+    quarantine.tell();
+    stage.run->log.await_files();
+    const auto events = stage.events("slow_node");
+    REQUIRE(events.size() == (policy == SlowNodes::swap ? 2 : 0));
+    if (events.empty()) continue;
+    CHECK(events[0].at("left_out") == false);
+    CHECK(events[1].at("left_out") == true);
+    CHECK(stage.printed("a is slow: its ranks compute 40 % longer than others; a spare takes its place") ==
+          1);
+  }
+}
+
+TEST_CASE("a node that is as fast as the others again keeps its place", "[run_quarantine]") {
+  QuarantineStage stage;
+  stage.plan.job.job.fault_tolerance.slow_nodes = SlowNodes::swap;
+  RunQuarantine quarantine(*stage.run, *stage.recovery);
+  quarantine.begin();
+  stage.recovery->attempt_started({.nodes = {"a", "b"}, .width = {.data = 2, .ranks = 2}}, 1);
+  quarantine.slow_ranks(R"({"cause":"compute","node":"a","share":0.4})");
+  quarantine.slow_ranks_over(R"({"cause":"compute","node":"a"})");
+  stage.recovery->node_ready("c", 1, stage.clock.monotonic_s());
+  quarantine.turn();
+  CHECK_FALSE(stage.is_out("a"));
+}
