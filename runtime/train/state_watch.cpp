@@ -69,8 +69,10 @@ bool StateWatch::is_due(int64_t step, int64_t last, const StepScalars& scalars) 
   if (scalars.due.has(SaveTier::directory)) return true;
   // Copies in memory may be of every step. Where each rank updates all of the state, a flipped bit stays on
   // one of them and would get into these copies; elsewhere it is in the state of all.
-  if (rank_.job.parallelism.zero_stage > 0 || rank_.mesh.dp * rank_.mesh.cp == 1) return false;
   const CheckpointSpec& when = rank_.job.checkpoint;
+  if (rank_.job.parallelism.zero_stage > 0 || rank_.mesh.dp * rank_.mesh.cp == 1 ||
+      when.memory == MemoryCopies::off)
+    return false;
   const int64_t memory = when.memory_when == EverySteps::automatic ? 0 : when.memory_every_steps;
   return !scalars.due.empty() || (memory > 0 && step % memory == 0);
 }

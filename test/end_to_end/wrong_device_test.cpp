@@ -216,3 +216,67 @@ TEST_CASE("a bit of a rank's moments that flips is found with the next update, a
     check_like_whole(bench, run);
   }
 }
+
+TEST_CASE("of two replicas whose states differ, the step that is computed again says which was wrong",
+          "[wrong]") {
+  const FaultBench bench;
+  struct Row {
+    const char* name;
+    int wrong, pipeline;
+    std::string flip;
+  };
+  for (const Row& row : {Row{"first", 0, 1, "0:forward:8:moment"}, Row{"second", 1, 1, "1:forward:8:moment"},
+                         // A rank of the second stage.
+                         Row{"stage", 3, 2, "3:forward:8:moment"}}) {
+    CAPTURE(row.name);
+    // States are digested behind each save and behind step 8: nothing looks at what the moments are between.
+    const Outcome o = run_trainctl(
+        bench.dir.path(),
+        replica_words(row.name, {"parallelism.data=2", fmt::format("parallelism.pipeline={}", row.pipeline),
+                                 "parallelism.zero_stage=0", "checkpoint.every_steps=4",
+                                 "checkpoint.memory=off", "observability.state_digest_every_steps=8",
+                                 "observability.replay_every_steps=0", "fault_tolerance.max_restarts=1"}),
+        300, {flip_variable(row.flip)});
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    const std::string run = run_of(bench.dir.path(), row.name);
+    const std::vector<Json> differ = events_of(run, "replicas_differ");
+    REQUIRE(differ.size() == 1);
+    CHECK(differ[0]["step"] == 8);
+    CHECK(differ[0]["replicas"].size() == 2);
+    CHECK_THAT(differ[0]["text"].get<std::string>(), Contains("have the same state"));
+    REQUIRE(events_of(run, "failure").size() == 1);
+    CHECK_THAT(events_of(run, "failure")[0]["cause"].get<std::string>(),
+               Contains("held different bits after step 8"));
+    went_back_to(run, 4);
+    const std::vector<Json> judged = events_of(run, "replicas_judged");
+    REQUIRE(judged.size() == 1);
+    CHECK(judged[0]["step"] == 8);
+    REQUIRE(judged[0]["wrong"].size() == 1);
+    CHECK(judged[0]["wrong"][0]["rank"] == row.wrong);
+    CHECK_THAT(o.err, Contains(fmt::format("step 8 was computed again: rank {} held other bits", row.wrong)));
+    // What was saved is the state that the step gives.
+    check_like_whole(bench, run);
+  }
+}
+
+TEST_CASE("two replicas that differ again in the same way: it is said that nothing tells them apart",
+          "[wrong]") {
+  const FaultBench bench;
+  const std::string flip = "1:forward:8:moment";
+  const Outcome o = run_trainctl(
+      bench.dir.path(),
+      replica_words("again", {"parallelism.data=2", "parallelism.zero_stage=0", "checkpoint.every_steps=4",
+                              "checkpoint.memory=off", "observability.state_digest_every_steps=8",
+                              "observability.replay_every_steps=0", "fault_tolerance.max_restarts=2"}),
+      300, {flip_variable(flip + ";" + flip)});
+  INFO(o.err);
+  REQUIRE(o.status == 0);
+  const std::string run = run_of(bench.dir.path(), "again");
+  CHECK(events_of(run, "failure").size() == 2);
+  const std::vector<Json> judged = events_of(run, "replicas_judged");
+  REQUIRE(judged.size() == 1);
+  CHECK(judged[0]["wrong"].empty());
+  CHECK_THAT(judged[0]["text"].get<std::string>(), Contains("which of them was wrong is not known"));
+  check_like_whole(bench, run);
+}

@@ -57,6 +57,8 @@ void DoubtHistory::add(EventKind kind, const Json& event) {
       return;
     case EventKind::checkpoint: first_saved = std::min(first_saved, event.value("step", INT64_MAX)); return;
     case EventKind::replicas_differ: is_undecided = true; return;
+    // They differ again, and the digests of before do not say which of them is wrong.
+    case EventKind::replicas_judged: is_undecided |= event.value("wrong", Json::array()).empty(); return;
     case EventKind::state_not_verified: is_chosen_next_ = false; return;
     case EventKind::replay_differs: {
       const std::string answer = event.value("answer", "");

@@ -129,6 +129,11 @@ TEST_CASE("steps are read only where there is a doubt", "[replay]") {
 TEST_CASE("a failure is undecided where ranks differ and nothing says which is wrong", "[replay]") {
   CHECK(is_undecided({begun(0), differs(8, "undecided")}));
   CHECK(is_undecided({begun(0), event_line("replicas_differ", 8)}));
+  const auto judged = [](const char* wrong) {
+    return fmt::format(R"({{"kind":"replicas_judged","step":8,"part":"1f","wrong":{}}})", wrong);
+  };
+  CHECK(is_undecided({begun(0), event_line("replicas_differ", 8), begun(0), judged("[]")}));
+  CHECK(!is_undecided({begun(0), event_line("replicas_differ", 8), begun(0), judged(R"([{"rank":1}])")}));
   CHECK(!is_undecided({begun(0), differs(8, "put_out")}));
   CHECK(!is_undecided({begun(0), differs(8, "go_on")}));
   CHECK(!is_undecided({begun(0), differs(8, "undecided"), begun(0)}));
