@@ -22,8 +22,8 @@ struct MeshChoosing {
 std::optional<ParsedJob> with_chosen_mesh(ParsedJob parsed, JobArguments& arguments,
                                           const MeshChoosing& choosing, const Context& context);
 
-/// To choose for a launch now and here: the mesh of the run that the job goes on with, else one for this machine
-/// or the nodes of the job.
+/// To choose for a launch now and here: the mesh of the run that the job goes on with, else one for this
+/// machine or the nodes of the job.
 MeshChoosing choosing_here(const JobSpec& job);
 
 /// For how many ranks `cores` are enough: each has one, or as many as parallelism.threads_per_rank gives it. At

@@ -1,5 +1,5 @@
-// trainctl sample: generates text from a trained model behind each prompt, on a GPU if there is one and on the
-// CPU otherwise.
+// trainctl sample: generates text from a trained model behind each prompt, on a GPU if there is one and on
+// the CPU otherwise.
 #include <unistd.h>
 
 #include <algorithm>

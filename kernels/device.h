@@ -81,8 +81,8 @@ size_t cuda_workspace_bytes();
 size_t cpu_scratch_bytes(const ScratchShape& shape, int threads);
 
 /// The dense peak of a GPU in FLOP/s, by the name that the driver reports: bf16 on tensor cores, f32 without
-/// them, or with `tf32` rounded to it on them: half of bf16's. nullopt for a GPU that is not in the table; then
-/// the peak must be measured. Sources: kernels/gpu_peaks.cpp.
+/// them, or with `tf32` rounded to it on them: half of bf16's. nullopt for a GPU that is not in the table;
+/// then the peak must be measured. Sources: kernels/gpu_peaks.cpp.
 std::optional<double> gpu_peak_flops_per_s(const std::string& name, DType dtype, bool tf32 = false);
 
 }  // namespace trainctl::kernels

@@ -129,8 +129,8 @@ class ShardedParams {
  public:
   /// Takes the memory that the layout names. The groups' communicators must outlive this and have the sizes
   /// and ranks of the layout's lines.
-  /// state_file: where the layout has state in a file, of sharding::StatePlaces::bytes() bytes; null: all of it
-  /// is in memory. Only on a host.
+  /// state_file: where the layout has state in a file, of sharding::StatePlaces::bytes() bytes; null: all
+  /// of it is in memory. Only on a host.
   ShardedParams(sharding::Layout layout, const AxisGroups& groups, kernels::Backend& backend,
                 kernels::Stream& stream, std::unique_ptr<File> state_file = nullptr);
   /// Lays them out, too. uses: in forward order. grids[param]: chunk grid of each parameter of the table.
@@ -235,12 +235,13 @@ class ShardedParams {
     bool saved_here = false;      ///< this rank writes it to checkpoints (exactly one rank does)
   };
   const std::vector<StateChunk>& state_chunks() const;
-  /// Calls use(chunks) for all state_chunks(), a run of them at a time, while their state is in memory: all at
-  /// once, but for state in a file. Only then may it be looked at; work on it must be done when `use` returns
-  /// where it is in a file. Error(kIo), also of `use`.
+  /// Calls use(chunks) for all state_chunks(), a run of them at a time, while their state is in memory: all
+  /// at once, but for state in a file. Only then may it be looked at; work on it must be done when `use`
+  /// returns where it is in a file. Error(kIo), also of `use`.
   using UseChunks = std::function<void(std::span<const StateChunk> chunks)>;
   void with_state(StateAccess access, const UseChunks& use) const;
-  /// Whether a place in a state is in a file, and reads from there. Any thread, as long as nothing is written.
+  /// Whether a place in a state is in a file, and reads from there. Any thread, as long as nothing is
+  /// written.
   bool is_in_file(const std::byte* state) const;
   void read_state(const std::byte* state, std::span<std::byte> to) const;
 

@@ -2,7 +2,8 @@
 // after another. While one is used, the next is read and the last is written.
 //
 // Every byte of the state has an address for as long as the object lives, and memory only while its part is
-// used: a look at another time ends the process. So what points into the state needs to know nothing of files.
+// used: a look at another time ends the process. So what points into the state needs to know nothing of
+// files.
 #pragma once
 #include <cstddef>
 #include <cstdint>

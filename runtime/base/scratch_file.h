@@ -15,8 +15,8 @@ struct ScratchFileOptions {
   uint64_t bytes = 0;  ///< its size, which is taken from the disk at once where the file system can do that
 };
 /// Reads and writes go past the system's cache where they are of whole blocks (4096) in offset, size and
-/// address, and the file system can do that. A failure there is Error(kIo), with what to do about it. Its reads
-/// and writes may be made by several threads at once.
+/// address, and the file system can do that. A failure there is Error(kIo), with what to do about it. Its
+/// reads and writes may be made by several threads at once.
 /// Error(kPreflight): the directory is missing, is not on a disk of this machine, or has too little room.
 std::unique_ptr<File> create_scratch_file(const ScratchFileOptions& options);
 

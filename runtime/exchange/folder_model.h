@@ -22,9 +22,9 @@ void leave_out_missing_modules(ReadConfig& config, ckpt::TensorFolder& folder);
 
 /// A folder whose tensors are those of the model that its config.json describes.
 struct FolderModel {
-  /// Error(kUsage): `name` is no folder. Error(kData): config.json or the tokenizer is unknown, by the name of
-  /// the part. Error(kCheckpoint): tensors are missing, unknown or under two names. `takes_tokenizer`: false:
-  /// the folder's tokenizer is not looked at.
+  /// Error(kUsage): `name` is no folder. Error(kData): config.json or the tokenizer is unknown, by the name
+  /// of the part. Error(kCheckpoint): tensors are missing, unknown or under two names. `takes_tokenizer`:
+  /// false: the folder's tokenizer is not looked at.
   FolderModel(FileSystem& fs, const std::string& name, bool takes_tokenizer);
   FolderModel(const FolderModel&) = delete;
 

@@ -73,8 +73,9 @@ class StageModel {
   /// that far.
   void watch_experts(int32_t* host);
 
-  /// Each training forward pass of micro-batch i writes the losses of the head's targets to host[i]: f32 [rows],
-  /// as CrossEntropyCombine has them, of host memory that outlives the model, once the stream has come that far.
+  /// Each training forward pass of micro-batch i writes the losses of the head's targets to host[i]: f32
+  /// [rows], as CrossEntropyCombine has them, of host memory that outlives the model, once the stream has
+  /// come that far.
   void watch_losses(float* host);
 
   /// Of each layer whose experts' biases follow from them, what training has counted since they were cleared.

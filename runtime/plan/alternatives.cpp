@@ -103,8 +103,7 @@ std::vector<Proposal> with_setting(const char* setting, const ParseInput& spec, 
   if (!parsed.ok()) return {};
   parsed.job.data = job.data;
   Offers offers(std::move(input), std::move(parsed.job), device, {setting});
-  std::vector<Proposal> found =
-      own_mesh ? offers.on_own_mesh() : offers.on(job.mesh().world_size(), most);
+  std::vector<Proposal> found = own_mesh ? offers.on_own_mesh() : offers.on(job.mesh().world_size(), most);
   for (Proposal& p : found) p.other_bits = other_bits(job, p.job);
   return found;
 }

@@ -69,8 +69,8 @@ struct PlanReport {
 /// What the asked run needs of the devices, whose peak is known; nullopt: none is asked for, or it is not.
 std::optional<Claim> claim_of(const PlanReport& report);
 
-/// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches what fits if the job
-/// does not.
+/// Plans the job for the device. `mfu`: the MFU to assume; nullopt: the default. Searches what fits if the
+/// job does not.
 PlanReport make_report(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                        std::optional<double> mfu);
 

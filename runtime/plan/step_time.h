@@ -44,8 +44,8 @@ struct StepTime {
 /// measurements of steps on A100 and H100 (scripts/bench/results/predicted-published.md).
 inline constexpr double kBandLow = 0.93, kBandHigh = 1.22;
 
-/// Of the disk of a node, in each step: the state of its ranks that is in files, and the time to read it while
-/// as much is written; nullopt: none is in files.
+/// Of the disk of a node, in each step: the state of its ranks that is in files, and the time to read it
+/// while as much is written; nullopt: none is in files.
 struct DiskTime {
   double node_bytes = 0;
   double bytes_per_s = 0;  ///< the cluster's, or kAssumedDiskBytesPerS

@@ -10,8 +10,8 @@ namespace {
 /// Sources that are added at once: most jobs have no more.
 constexpr size_t kSourcesTogether = 8;
 
-// A float has 24 bits: one of at least 2^-17 is a multiple of 2^-40, and 2^12 of less than 2^10 are below 2^62 of
-// these. Likewise the small ones, of at least 2^-40, in units of 2^-63.
+// A float has 24 bits: one of at least 2^-17 is a multiple of 2^-40, and 2^12 of less than 2^10 are below
+// 2^62 of these. Likewise the small ones, of at least 2^-40, in units of 2^-63.
 constexpr double kLargest = 0x1p10, kLeastLarge = 0x1p-17, kLeastSmall = 0x1p-40;
 constexpr double kLargeUnits = 0x1p40, kSmallUnits = 0x1p63;
 constexpr size_t kFloatsTogether = 1 << 12;

@@ -12,8 +12,8 @@
 
 namespace trainctl {
 
-/// Adds floats into an ExactSum: what it adds is exact, and takes a few instructions of each float of the size
-/// that losses have, where the sum itself takes some hundred.
+/// Adds floats into an ExactSum: what it adds is exact, and takes a few instructions of each float of the
+/// size that losses have, where the sum itself takes some hundred.
 class FloatSum {
  public:
   void add(std::span<const float> values, ExactSum& sum);

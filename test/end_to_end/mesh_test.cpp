@@ -1,7 +1,7 @@
 // Goal: what holds on rank threads holds under mpirun, through the command line.
 // Method: the golden cases with model.init.from on one rank and on TP2 PP2 DP2; one job with four lanes over several meshes, threads
-// and precisions, whose losses and checkpoints are compared bit for bit with one rank's; a run whose mesh is chosen,
-// killed and resumed, compared with one whose job has that mesh.
+// and precisions, whose losses and checkpoints are compared bit for bit with one rank's; a run whose mesh
+// is chosen, killed and resumed, compared with one whose job has that mesh.
 #include <signal.h>
 
 #include <catch2/catch.hpp>

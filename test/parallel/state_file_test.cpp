@@ -1,7 +1,7 @@
 // Goal: state in a file comes into memory part by part, at most three at a time, while the disk reads and
-// writes others; nothing is lost or mixed up; the first call that fails is what the visit fails with. Method: a
-// file in memory that counts, fails at its n-th call for every n, or makes a write wait for a later read;
-// places of random layouts by their rules.
+// writes others; nothing is lost or mixed up; the first call that fails is what the visit fails with.
+// Method: a file in memory that counts, fails at its n-th call for every n, or makes a write wait for a
+// later read; places of random layouts by their rules.
 #include "parallel/state_file.h"
 
 #include <fmt/format.h>

@@ -96,8 +96,8 @@ std::vector<size_t> shown_rows(const std::vector<StepRow>& rows, size_t most);
 OrderedJson number(double value, int digits = 5);
 
 /// The curves as columns of equal length: {"step":[1,2,...],"loss":[...],...}, of at most about `most` steps,
-/// and the evaluations in columns of their own, and so each task by its name; the loss of each source of data is a
-/// column of "sources". A column without a number is left out. Times are seconds
+/// and the evaluations in columns of their own, and so each task by its name; the loss of each source of
+/// data is a column of "sources". A column without a number is left out. Times are seconds
 /// since `begin_unix_s`.
 OrderedJson curves_json(const StepRows& steps, double begin_unix_s, size_t most);
 

@@ -1,7 +1,7 @@
 // LossMonitor finds trouble in the sequence of a run's steps: spikes and divergence of the loss, of the
 // losses of modules of multi-token prediction and of the gradient norm, a plateau, values that are not
-// finite soon after a state was loaded, experts that have collapsed. Where the data have several sources, also
-// of the loss of each, as long as most of the others keep their level.
+// finite soon after a state was loaded, experts that have collapsed. Where the data have several sources,
+// also of the loss of each, as long as most of the others keep their level.
 //
 // It sees only numbers that are the same bits on every mesh, and its state depends on the lines alone. So
 // what it finds is the same on every mesh and, after the lines were given again, after every restart. Pure;

@@ -1,5 +1,5 @@
-// SlowRanks reports what Stragglers finds in a run's steps: each trouble once, when it has lasted, and once more
-// when it is over. Pure; one thread.
+// SlowRanks reports what Stragglers finds in a run's steps: each trouble once, when it has lasted, and once
+// more when it is over. Pure; one thread.
 #pragma once
 #include <functional>
 #include <span>
@@ -19,8 +19,8 @@ class SlowRanks {
     std::string line;  ///< for the console
   };
   /// Call after each step with the numbers of its ranks; returns new notices. A trouble is reported when
-  /// kJudgements in a row have found it, over kSeconds at least: fewer are noise on busy cores. It is over when
-  /// as many have not.
+  /// kJudgements in a row have found it, over kSeconds at least: fewer are noise on busy cores. It is over
+  /// when as many have not.
   ///   nodes   called where a judgement is due
   std::vector<Notice> step(int64_t step, std::span<const RankTimes> ranks, int stages,
                            const std::function<std::vector<NodeRanks>()>& nodes, double unix_s);

@@ -1,12 +1,12 @@
-// Stragglers decides which ranks hold up a run, and by what: a rank that computes longer, one whose disk gives
-// its data late or takes its saves slowly, and links over which the others wait. It compares the numbers that
-// every rank records of a step with those of the other ranks of its stage, over many steps, so that noise of
-// single steps names none. Pure; one thread.
+// Stragglers decides which ranks hold up a run, and by what: a rank that computes longer, one whose disk
+// gives its data late or takes its saves slowly, and links over which the others wait. It compares the
+// numbers that every rank records of a step with those of the other ranks of its stage, over many steps, so
+// that noise of single steps names none. Pure; one thread.
 //
 // A rank that computes longer waits less than the others, who wait for it. Where a link is slow all compute
-// alike, and the ranks at its ends wait longer: in a pipeline those of one column (the ranks of one place in each
-// stage). A slow link among the ranks of a data-parallel group makes all of them wait alike: it is seen by
-// waits that grew, which no rank's computing explains, and no rank is named.
+// alike, and the ranks at its ends wait longer: in a pipeline those of one column (the ranks of one place
+// in each stage). A slow link among the ranks of a data-parallel group makes all of them wait alike: it is
+// seen by waits that grew, which no rank's computing explains, and no rank is named.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -55,8 +55,8 @@ class Stragglers {
   std::vector<Straggler> judge(std::span<const NodeRanks> nodes);
   void forget() { *this = {}; }
 
-  /// A judgement is of at most kWindow reports, at least kLeastReports, and made after every kEvery. Saves are
-  /// rarer: it is of at most kSaves of them, and of half as many at least.
+  /// A judgement is of at most kWindow reports, at least kLeastReports, and made after every kEvery. Saves
+  /// are rarer: it is of at most kSaves of them, and of half as many at least.
   static constexpr size_t kWindow = 64, kLeastReports = 16, kEvery = 8, kSaves = 16;
   /// What is longer by less than this share of a step is no trouble. Few ranks say little of what is usual.
   static constexpr double kLeastShare = 0.05, kLeastShareOfFew = 0.15;
@@ -93,8 +93,8 @@ class Stragglers {
   int stages_ = 1;
   size_t reports_ = 0, since_ = 0;
   std::array<std::vector<Ring>, kNumbers> rings_;  ///< [number][rank]
-  /// What even the rank that waits least waited, as a share of the step without it: the first kWindow, and the
-  /// newest.
+  /// What even the rank that waits least waited, as a share of the step without it: the first kWindow, and
+  /// the newest.
   std::deque<double> first_waits_, newest_waits_;
 };
 

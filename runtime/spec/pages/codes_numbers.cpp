@@ -1,4 +1,5 @@
-// Pages of the codes of runtime/spec/check_fp8.cpp, of state in files, and of fields that another field makes void.
+// Pages of the codes of runtime/spec/check_fp8.cpp, of state in files, and of fields that another field
+// makes void.
 #include "runtime/spec/pages/codes.h"
 
 namespace trainctl::spec {

@@ -15,8 +15,8 @@ std::string job_schema();
 /// preset, "all" (all fields), "codes" (all codes), or "" (the list of sections). If the topic is unknown,
 /// returns "" and sets `suggestion` to the nearest topic.
 std::string explain(const std::string& topic, std::string* suggestion);
-/// What a field is where a job does not give it, for a reader: the items of a list are apart, so that a line may
-/// end between them. "": it has no default.
+/// What a field is where a job does not give it, for a reader: the items of a list are apart, so that a
+/// line may end between them. "": it has no default.
 std::string default_text(const spec::Field& field);
 /// The commented starter spec of a preset; "" if there is no such preset. `changes`: fields and their values
 /// as JSON text, in place of the starter's own or in addition; with the value "" the starter leaves the

@@ -1,6 +1,7 @@
-// Goal: what is offered for a job that does not fit fits, and is what it says: ranks share experts, and sequences,
-// where the checks allow them; a job in f32 may fit in bf16, on fewer ranks, or with its state on disk. Method: small
-// models with experts and with long sequences on a machine of just the memory that they need; each is planned again.
+// Goal: what is offered for a job that does not fit fits, and is what it says: ranks share experts, and
+// sequences, where the checks allow them; a job in f32 may fit in bf16, on fewer ranks, or with its state
+// on disk. Method: small models with experts and with long sequences on a machine of just the memory that
+// they need; each is planned again.
 #include <catch2/catch.hpp>
 
 #include "runtime/plan/search.h"
@@ -126,8 +127,8 @@ TEST_CASE("alternatives: bf16, and fewer ranks of a machine", "[experts]") {
 TEST_CASE("alternatives: the optimizer's state on disk, with the same mesh and bits") {
   const std::string disk = "optimizer.offload=disk";
   const std::vector<Proposal> found = offered(spec_of_experts({}), {disk});
-  const auto on_disk = std::find_if(found.begin(), found.end(),
-                                    [&](const Proposal& p) { return p.settings.front() == disk; });
+  const auto on_disk =
+      std::find_if(found.begin(), found.end(), [&](const Proposal& p) { return p.settings.front() == disk; });
   REQUIRE(on_disk != found.end());
   CHECK(on_disk->other_bits.empty());
   // Nor is it offered where it may not be.

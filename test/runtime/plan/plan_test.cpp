@@ -194,8 +194,8 @@ TEST_CASE("405 billion parameters do not fit on 8 GPUs, and what is offered does
 }
 
 TEST_CASE("the least number of layers to compute again that fits is offered") {
-  // On one GPU in bf16 there is no other way; elsewhere smaller micro-batches and other meshes are faster, and
-  // recomputation alone is offered in addition.
+  // On one GPU in bf16 there is no other way; elsewhere smaller micro-batches and other meshes are faster,
+  // and recomputation alone is offered in addition.
   struct Case {
     int pipeline;
     const char *given, *format;

@@ -1,5 +1,6 @@
-// Goal: f16 and its loss scale, and state in files, are refused where they cannot be, each with one sentence; a
-// job that does not have them keeps its text. Method: a table of overrides of a valid job, with the exact diagnostics.
+// Goal: f16 and its loss scale, and state in files, are refused where they cannot be, each with one
+// sentence; a job that does not have them keeps its text. Method: a table of overrides of a valid job, with
+// the exact diagnostics.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

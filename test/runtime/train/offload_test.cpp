@@ -1,7 +1,7 @@
-// Goal: a run whose optimizer's state is in files has the bits of one whose state is in memory: losses, norms,
-// digests and checkpoints, on every mesh, for each rule that may be there, with copies in memory, and resumed
-// from one into the other. It allocates less, by what the plan says. Method: runs of tiny models on thread
-// ranks, whose parts of state are as small as chunks, so that each rank has dozens.
+// Goal: a run whose optimizer's state is in files has the bits of one whose state is in memory: losses,
+// norms, digests and checkpoints, on every mesh, for each rule that may be there, with copies in memory,
+// and resumed from one into the other. It allocates less, by what the plan says. Method: runs of tiny
+// models on thread ranks, whose parts of state are as small as chunks, so that each rank has dozens.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

@@ -1,8 +1,8 @@
-// Goal: the loss of each source of the data has the same bits on every mesh, is of that source's samples and no
-// others, and is left out where there is one source. Method: tiny jobs on two and on eleven token files, thread
-// ranks on a cover of meshes, with documents, weights of targets, cut sequences and tensor ranks: the sources of
-// every step against those of one rank; sums against the whole loss, targets against the order of the data; a
-// text that is easily learned next to noise.
+// Goal: the loss of each source of the data has the same bits on every mesh, is of that source's samples
+// and no others, and is left out where there is one source. Method: tiny jobs on two and on eleven token
+// files, thread ranks on a cover of meshes, with documents, weights of targets, cut sequences and tensor
+// ranks: the sources of every step against those of one rank; sums against the whole loss, targets against
+// the order of the data; a text that is easily learned next to noise.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

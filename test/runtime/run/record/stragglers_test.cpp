@@ -1,8 +1,8 @@
-// Goal: in fleets of 64 to 4,096 ranks with noise, a slow rank, a slow disk and a slow link are found, kept apart
-// and named, at least 99 of 100 of them, and at least 99 of 100 of what is named is so; nothing is named in a
-// fleet that is well. Method: simulated steps: every rank has its own speed, noise in each step, and hiccups;
-// it waits for the slowest of its pipeline, and for the slowest pipeline. Faults of known kinds at seeded
-// places. The table of injected against found is printed.
+// Goal: in fleets of 64 to 4,096 ranks with noise, a slow rank, a slow disk and a slow link are found, kept
+// apart and named, at least 99 of 100 of them, and at least 99 of 100 of what is named is so; nothing is
+// named in a fleet that is well. Method: simulated steps: every rank has its own speed, noise in each step,
+// and hiccups; it waits for the slowest of its pipeline, and for the slowest pipeline. Faults of known
+// kinds at seeded places. The table of injected against found is printed.
 #include "runtime/run/record/stragglers.h"
 
 #include <fmt/format.h>
