@@ -190,24 +190,26 @@ SearchResult MeshSearch::on(int ranks, size_t most, bool explains) {
     if (tried.state == State::planned) ready.emplace(i, std::move(*proposal));
     if (tried.state != State::illegal && tried.state != State::too_large) open.emplace(tried.seconds, i);
   }
-  if (!explains) return result;
-  if (result.front.empty())
-    find_smallest(all, result);
-  else
-    explain_losers(all, result);
+  if (result.front.empty() && (explains || !result.complete)) find_smallest(all, result);
+  if (explains && !result.front.empty()) explain_losers(all, result);
   return result;
 }
 
-/// Plans in the order of the bounds of memory, until none is below what was found.
+/// Plans in the order of the bounds of memory, until none is below what was found. One that fits is proposed: a
+/// search that ended early may not have come to it.
 void MeshSearch::find_smallest(std::vector<Tried>& all, SearchResult& result) {
   std::stable_sort(all.begin(), all.end(), [](const Tried& a, const Tried& b) { return a.bytes < b.bytes; });
   size_t tried = 0;
   for (const Tried& of : all) {
     if (of.state == State::illegal) continue;
     if (tried == kMostOfSmallest || (result.least_bytes > 0 && of.bytes >= double(result.least_bytes))) break;
-    const std::optional<Proposal> proposal = planned(of.choice);
+    std::optional<Proposal> proposal = planned(of.choice);
     if (!proposal) continue;
     ++tried;
+    if (proposal->bytes <= result.room) {
+      result.front.push_back(std::move(*proposal));
+      return;
+    }
     if (result.least_bytes == 0 || proposal->bytes < result.least_bytes) result.least_bytes = proposal->bytes;
   }
 }

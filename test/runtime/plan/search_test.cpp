@@ -255,6 +255,12 @@ TEST_CASE("a search that ends early proposes the best of what it planned", "[sea
   REQUIRE(found.front.size() == 1);
   CHECK(found.front.front().time.step_s >= all.front.front().time.step_s);
   CHECK(found.front.front().bytes <= found.room);
+  // Without any, the smallest that fits.
+  hasty.plan_at_most(0);
+  const SearchResult smallest = hasty.on(4, 3);
+  CHECK_FALSE(smallest.complete);
+  REQUIRE(smallest.front.size() == 1);
+  CHECK(smallest.front.front().bytes <= found.front.front().bytes);
 }
 
 TEST_CASE("auto takes the most GPUs that use their hours well", "[search]") {
