@@ -346,3 +346,49 @@ TEST_CASE("a rank that dies twice alerts once", "[alerts]") {
   CHECK(events_of(watched.run("f"), "failure").size() == 2);
   CHECK(events_of(watched.run("f"), "alert_sent").size() == 1);
 }
+
+TEST_CASE(
+    "a spike of one source is found and named with its file, and every mesh has the same losses of sources",
+    "[loss]") {
+  const TemporaryFolder dir;
+  const std::string folder = dir.path();
+  constexpr size_t kSteps = 120, kBad = 100, kSourceTokens = kStepTokens / 2;
+  write_tokens(folder + "/web.bin", plain_tokens((kSteps + 10) * kSourceTokens));
+  // A file for the first half of the steps, one for the second.
+  std::vector<uint16_t> plain(kSteps / 2 * kSourceTokens, 5), bad = plain;
+  const size_t at = (kBad - 1 - kSteps / 2) * kSourceTokens + 40;
+  bad[at] = 200, bad[at + 1] = 201;
+  write_tokens(folder + "/code-1.bin", plain);
+  write_tokens(folder + "/code-2.bin", bad);
+  const char* const source = R"({{"path": "{}", "format": "raw", "dtype": "uint16", "name": "{}"}})";
+  write_file(folder + "/job.json",
+             spec_of(fmt::format("[{}, {}]", fmt::format(fmt::runtime(source), "web.bin", "web"),
+                                 fmt::format(fmt::runtime(source), "code-*.bin", "code")),
+                     kSteps - 2, R"(, "shuffle": false)"));
+  const auto sources_of = [](const std::string& run) {
+    std::string all;
+    std::istringstream lines(read_file(run + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) all += Json::parse(line).at("sources").dump();
+    return all;
+  };
+  int n = 0;
+  for (const Words& mesh : std::vector<Words>{{}, {"parallelism.data=1", "parallelism.pipeline=2"}}) {
+    const std::string id = fmt::format("s{}", n++), run = folder + "/runs/" + id;
+    Words words = {"launch", "job.json", "-s", "observability.run_id=" + id};
+    for (const std::string& field : mesh) words.insert(words.end(), {"-s", field});
+    const Outcome o = run_trainctl(folder, words);
+    INFO(o.err);
+    REQUIRE(o.status == 0);
+    CHECK(sources_of(run) == sources_of(folder + "/runs/s0"));
+    std::vector<Json> spikes;
+    for (const Json& spike : events_of(run, "loss_spike"))
+      if (spike.contains("source")) spikes.push_back(spike);
+    REQUIRE(spikes.size() == 1);
+    CHECK(spikes[0]["source"] == "code");
+    CHECK(spikes[0]["first"] == kBad);
+    CHECK_THAT(o.err, Contains("the loss of source code rose to "));
+    CHECK(events_of(run, "loss_rollback").empty());
+    CHECK_THAT(run_trainctl(folder, {"status", id}).out, Contains("sources    web ") && Contains(" · code "));
+    CHECK_THAT(run_trainctl(folder, {"data", "spikes", id}).out, Contains("; it read code-2.bin\n"));
+  }
+}

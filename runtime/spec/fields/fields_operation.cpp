@@ -92,14 +92,11 @@ void declare_nodes(DeclareSection& fault) {
       .to(IN_JOB(fault_tolerance.elastic))
       .fallback(true);
   fault
-      .choice(
-          "slow_nodes", words_of<SlowNodes>(),
-          "What is done about a node that holds up the others, over many steps: its ranks compute longer "
-          "than "
-          "ranks with the same work, wait for their data or save for longer. `off`: nothing. `notify`: an "
-          "event and a line say which it is. `swap`: where it computes longer and a spare can take its "
-          "place, "
-          "the run also goes on without it, from its next save to the directory on.")
+      .choice("slow_nodes", words_of<SlowNodes>(),
+              "What is done about a node that holds up the others, over many steps: its ranks compute longer "
+              "than ranks with the same work, wait for their data or save for longer. `off`: nothing. "
+              "`notify`: an event and a line say which it is. `swap`: where it computes longer and a spare can "
+              "take its place, the run also saves and goes on without it.")
       .to(IN_JOB(fault_tolerance.slow_nodes))
       .fallback(std::string("notify"))
       .left_out_as_default()
