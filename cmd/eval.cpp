@@ -116,7 +116,7 @@ void print_notes(const TrainedModel& model, const EvaluateResult& result) {
 int run(EvalOptions options, const Context& context) {
   set_model(options.request, options.model);
   if (options.limit >= 0) options.request.most_examples = options.request.most_sequences = options.limit;
-  TrainedModel model = open_model(options.model);
+  TrainedModel model = open_model(options.model, context);
   if (model.is_folder() && options.request.seq_len == 0)
     options.request.seq_len = std::min(model.job.data.seq_len, kMostFolderTokens);
   EvaluateResult result;

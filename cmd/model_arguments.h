@@ -30,18 +30,21 @@ inline void add_model_arguments(CommandLine command, ModelArguments& arguments) 
   command.add_flag("--ema", arguments.averages, "with the averages of the weights (optimizer.ema)");
 }
 
-/// The newest usable checkpoint of a run, a checkpoint, or a Hugging Face folder.
-inline TrainedModel open_model(const ModelArguments& arguments) {
+/// The newest usable checkpoint of a run, a checkpoint, or a Hugging Face folder, whose notes are printed.
+inline TrainedModel open_model(const ModelArguments& arguments, const Context& context) {
   FileSystem& fs = real_file_system();
   const std::string& name = arguments.run.name;
   if (!fs.exists(name + "/config.json"))
     return checkpoint_model(fs, find_checkpoint(arguments.run), arguments.averages);
   if (arguments.averages)
-    throw Error(ErrorCode::kUsage,
-                fmt::format("{} is a Hugging Face folder, which has no averages of the weights; "
-                            "leave --ema out",
-                            name));
-  return folder_model(fs, name, arguments.tokenizer.empty());
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("{} is a Hugging Face folder, which has no averages of the weights; leave --ema out",
+                    name));
+  TrainedModel model = folder_model(fs, name, arguments.tokenizer.empty());
+  for (const std::string& note : model.notes)
+    if (!context.quiet()) fmt::print(stderr, "note: {}\n", note);
+  return model;
 }
 
 /// SampleRequest, EvaluateRequest.

@@ -94,7 +94,7 @@ int run(SampleOptions options, const Context& context) {
     throw Error(ErrorCode::kUsage, "--temperature is not a number; use 0 (the likeliest token) to 100");
   set_model(options.request, options.model);
   if (options.prompts.empty() && !options.interactive) options.prompts.emplace_back();
-  TrainedModel model = open_model(options.model);
+  TrainedModel model = open_model(options.model, context);
   Sampler sampler(real_file_system(), model, options.request);
   SampleResult all;
   const auto some = [&](const std::vector<std::string>& prompts) {

@@ -53,7 +53,7 @@ std::optional<ParsedJob> with_mesh_here(ParsedJob parsed, JobArguments arguments
     return with_chosen_mesh(parsed, arguments, choosing, context);
   } catch (const Error& unknown) {
     if (unknown.code() != ErrorCode::kUsage) throw;
-    fmt::print(stderr, "note: no mesh is chosen here: {}\n", unknown.what());
+    if (!context.quiet()) fmt::print(stderr, "note: no mesh is chosen here: {}\n", unknown.what());
     return parsed;
   }
 }

@@ -112,7 +112,9 @@ int open_and_remove(const std::string& directory) {
   return fd;
 }
 
-void require_local_disk(const ScratchFileOptions& o) {
+}  // namespace
+
+void require_scratch_folder(const ScratchFileOptions& o) {
   struct stat s;
   const bool is_there = ::stat(o.directory.c_str(), &s) == 0;
   if (!is_there || !S_ISDIR(s.st_mode))
@@ -131,8 +133,6 @@ void require_local_disk(const ScratchFileOptions& o) {
                     memory_text(double(o.bytes))),
         "name a folder on a larger disk, or use more data-parallel ranks with parallelism.zero_stage 1 to 3");
 }
-
-}  // namespace
 
 const char* no_local_disk(uint64_t type) {
   static constexpr std::pair<uint64_t, const char*> kOthers[] = {{0x6969, "NFS"},
@@ -154,7 +154,7 @@ const char* no_local_disk(uint64_t type) {
 }
 
 std::unique_ptr<File> create_scratch_file(const ScratchFileOptions& o) {
-  require_local_disk(o);
+  require_scratch_folder(o);
   int fd = open_without_name(o.directory);
   if (fd < 0 && errno != EACCES) fd = open_and_remove(o.directory);
   if (fd < 0) refuse(o, fmt::format("takes no file: {}", std::strerror(errno)), kAnother);

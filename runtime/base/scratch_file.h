@@ -19,6 +19,8 @@ struct ScratchFileOptions {
 /// reads and writes may be made by several threads at once.
 /// Error(kPreflight): the directory is missing, is not on a disk of this machine, or has too little room.
 std::unique_ptr<File> create_scratch_file(const ScratchFileOptions& options);
+/// Error(kPreflight) for what is known of the directory beforehand. Makes nothing.
+void require_scratch_folder(const ScratchFileOptions& options);
 
 /// What kind of file system is no disk of this machine: "NFS", "memory (tmpfs)", by statfs's f_type; null: it
 /// may be one.

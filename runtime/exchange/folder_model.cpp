@@ -148,7 +148,7 @@ FolderModel::FolderModel(FileSystem& fs, const std::string& name, bool takes_tok
 TrainedModel folder_model(FileSystem& fs, const std::string& name, bool takes_tokenizer) {
   FolderModel model(fs, name, takes_tokenizer);
   model.stored.reset();  // refers to the table
-  return {model.path, std::move(model.job.job), 0, std::move(model.tensors)};
+  return {model.path, std::move(model.job.job), 0, std::move(model.tensors), std::move(model.notes)};
 }
 
 }  // namespace trainctl

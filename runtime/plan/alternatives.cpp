@@ -94,15 +94,16 @@ class Offers {
   MeshSearch search_;
 };
 
-/// What fits of the job with another setting: on its own mesh, or on as many ranks, at most `most`.
-std::vector<Proposal> with_setting(const char* setting, const ParseInput& spec, const JobSpec& job,
-                                   const DeviceModel& device, bool own_mesh, size_t most) {
+/// What fits of the job with other settings: on its own mesh, or on as many ranks, at most `most`.
+std::vector<Proposal> with_settings(const std::vector<std::string>& settings, const ParseInput& spec,
+                                    const JobSpec& job, const DeviceModel& device, bool own_mesh,
+                                    size_t most) {
   ParseInput input = spec;
-  input.overrides.push_back(setting);
+  input.overrides.insert(input.overrides.end(), settings.begin(), settings.end());
   ParsedJob parsed = parse_job(input);
   if (!parsed.ok()) return {};
   parsed.job.data = job.data;
-  Offers offers(std::move(input), std::move(parsed.job), device, {setting});
+  Offers offers(std::move(input), std::move(parsed.job), device, settings);
   std::vector<Proposal> found = own_mesh ? offers.on_own_mesh() : offers.on(job.mesh().world_size(), most);
   for (Proposal& p : found) p.other_bits = other_bits(job, p.job);
   return found;
@@ -121,12 +122,14 @@ std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, cons
                      [&](const Proposal& p) { return p.settings == least.settings; }))
       found.push_back(std::move(least));
   if (found.empty() && job.compute == DType::f32)
-    found = with_setting("precision.compute=bf16", spec, job, known, false, most);
+    found = with_settings({"precision.compute=bf16"}, spec, job, known, false, most);
   if (found.empty() && other_counts)
     if (const int ranks = offers.other_ranks(); ranks > 0) found = offers.on(ranks, most);
-  if (device.is_host() && job.optimizer.offload == StateOffload::none)
-    for (Proposal& p : with_setting("optimizer.offload=disk", spec, job, known, true, 1))
-      found.push_back(std::move(p));
+  if (device.is_host() && job.optimizer.offload == StateOffload::none) {
+    std::vector<std::string> on_disk = {"optimizer.offload=disk"};
+    if (job.device != DeviceChoice::cpu) on_disk.push_back("device=cpu");
+    for (Proposal& p : with_settings(on_disk, spec, job, known, true, 1)) found.push_back(std::move(p));
+  }
   if (!device.cluster)
     for (Proposal& p : found) p.time = {};
   return found;

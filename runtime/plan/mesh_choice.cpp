@@ -168,7 +168,10 @@ MeshChoice choice_of(const JobSpec& job) {
 
 int token_parts(const ParallelSpec& p, const MeshChoice& c) { return p.expert_tensor == 1 ? c.tensor : 1; }
 
-int expert_lanes(const ParallelSpec& p, const MeshChoice& c) { return c.expert / token_parts(p, c); }
+// Without experts a choice has expert 1, and nothing is shared out over its tensor ranks.
+int expert_lanes(const ParallelSpec& p, const MeshChoice& c) {
+  return std::max(1, c.expert / token_parts(p, c));
+}
 
 std::function<bool(const MeshChoice&)> keeps_given(const ParsedJob& parsed) {
   using Same = bool (*)(const MeshChoice&, const MeshChoice&);

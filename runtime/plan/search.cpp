@@ -199,9 +199,12 @@ SearchResult MeshSearch::on(int ranks, size_t most, bool explains) {
 /// search that ended early may not have come to it.
 void MeshSearch::find_smallest(std::vector<Tried>& all, SearchResult& result) {
   std::stable_sort(all.begin(), all.end(), [](const Tried& a, const Tried& b) { return a.bytes < b.bytes; });
+  for (const Tried& of : all)
+    if (of.state == State::too_large && (result.least_bytes == 0 || of.bytes < double(result.least_bytes)))
+      result.least_bytes = uint64_t(of.bytes);
   size_t tried = 0;
   for (const Tried& of : all) {
-    if (of.state == State::illegal) continue;
+    if (of.state == State::illegal || of.state == State::too_large) continue;
     if (tried == kMostOfSmallest || (result.least_bytes > 0 && of.bytes >= double(result.least_bytes))) break;
     std::optional<Proposal> proposal = planned(of.choice);
     if (!proposal) continue;

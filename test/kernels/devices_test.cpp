@@ -80,7 +80,7 @@ TEST_CASE("a library that is there is opened, and its functions are found") {
   CHECK(maths.find("no_such_function") == nullptr);
 }
 
-TEST_CASE("peaks are known for whole GPUs that are known") {
+TEST_CASE("whole GPUs of the table have peaks") {
   const auto tera = [](const char* name, DType dtype) { return gpu_peak_flops_per_s(name, dtype).value_or(0) / 1e12; };
   CHECK(tera("NVIDIA H100 80GB HBM3", DType::bf16) == Approx(989.4));
   CHECK(tera("NVIDIA H100 80GB HBM3", DType::f32) == Approx(66.9));

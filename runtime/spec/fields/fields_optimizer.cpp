@@ -52,9 +52,11 @@ void declare_offload(DeclareSection& optimizer) {
           "Where master weights, moments and averages are. `none`: in the memory of the device. `disk`: in a "
           "file for each rank (`optimizer.offload_directory`); updates, digests and saves bring them into "
           "memory part by part, of which at most three are there, while the disk reads the next and writes "
-          "the last. A step then reads and writes all of them once: the same bits, in less memory, at the "
-          "speed of the disk. `disk` is for ranks on CPUs, whose memory would be no other for the host than "
-          "for the device, and not for `muon`, whose updates need whole matrices. Copies in memory "
+          "the last. A step then reads and writes all of them once, and a digest of the state "
+          "(`observability.state_digest_every_steps`) reads them twice: the same bits, in less memory, at "
+          "the "
+          "speed of the disk. `disk` is for ranks on CPUs, and not for `muon`, whose updates need whole "
+          "matrices. Copies in memory "
           "(`checkpoint.memory`) would take what this saves: it is best `off`, or `one`.")
       .to(IN_JOB(optimizer.offload))
       .on_change(Change::free)

@@ -13,6 +13,7 @@
 #include "kernels/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/paths.h"
+#include "runtime/base/scratch_file.h"
 #include "runtime/machine/process.h"
 #include "runtime/supervise/nodes/run_nodes.h"
 #include "runtime/supervise/preflight/preflight.h"
@@ -86,6 +87,13 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
     });
   if (!job.eval.tasks.empty()) look("eval.tasks", "E0510", [&] { RunTasks::check(job, fs); });
   if (place == StartsAt::elsewhere) return found;
+  if (job.optimizer.offload == StateOffload::disk && job.launcher.hosts.empty() &&
+      job.launcher.hostfile.empty())
+    look("optimizer.offload_directory", "E0326", [&] {
+      const std::string& folder = job.optimizer.offload_directory;
+      require_scratch_folder(
+          {.directory = folder.empty() ? "/tmp" : folder, .field = "optimizer.offload_directory"});
+    });
   const std::pair<const char*, std::string> folders[] = {{"observability.run_dir", job.observability.run_dir},
                                                          {"checkpoint.dir", job.checkpoint.dir}};
   for (const auto& [field, path] : folders)

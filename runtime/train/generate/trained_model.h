@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
@@ -16,6 +17,7 @@ struct TrainedModel {
   JobSpec job;       ///< of a folder: the model and the tokenizer, the rest is the default
   int64_t step = 0;
   std::variant<std::unique_ptr<ckpt::Checkpoint>, std::unique_ptr<ckpt::TensorFolder>> weights;
+  std::vector<std::string> notes = {};  ///< what of a folder is left out
 
   bool is_folder() const { return weights.index() == 1; }
   /// The model on a device; `used` is `job` with changes. `pass_tokens` as in Generator.

@@ -112,6 +112,7 @@ TEST_CASE("a search finds what planning every choice finds", "[search]") {
              {"batch.global_sequences=4", "device=cpu", "checkpoint.memory=off",
               "parallelism.threads_per_rank=1"},
              2},
+        Case{kSearchedDense, {"batch.global_sequences=4", "parallelism.expert_tensor=1"}, 2},
         Case{kSearchedExperts, {"batch.global_sequences=4"}, 4},
         Case{kSearchedExperts, {"batch.global_sequences=4", "parallelism.expert_tensor=1"}, 4}}) {
     SearchedRig rig(c.model, c.settings);
@@ -122,7 +123,7 @@ TEST_CASE("a search finds what planning every choice finds", "[search]") {
     for (const Proposal& p : all) bytes.push_back(p.bytes);
     std::sort(bytes.begin(), bytes.end());
     for (const uint64_t room : {bytes.back(), bytes[bytes.size() / 2], bytes[bytes.size() / 50]}) {
-      CAPTURE(c.model, c.ranks, room);
+      CAPTURE(c.model, c.settings, c.ranks, room);
       rig.set_room(room);
       MeshSearch search = rig.search();
       const SearchResult found = search.on(c.ranks, 1000);
