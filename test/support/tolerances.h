@@ -75,6 +75,10 @@ inline constexpr double kLossMuonTensor = 2e-2;
 /// The slope of log(change of the logits) over log(width) by muP, whose limit is 0: 0.02 to 0.06 with AdamW
 /// at widths of 32 to 256; without muP it is above 1.
 inline constexpr double kCoordinateSlope = 0.2;
+/// A first step in f32 of a job drawn by chance, relative, against the reference or one tensor rank: sums
+/// in another order in a few layers; the norm's gradients come through norms of few channels, which enlarge
+/// a rounding.
+inline constexpr double kFirstStepOfAny = 1e-5, kFirstNormOfAny = 2e-4;
 /// The gradient norm of a run in f32, relative: a sum over all gradients, which differ by kGradient and drift over 20 steps.
 inline constexpr double kGradNorm = 2e-3;
 /// The gradients of the first step in f32 against PyTorch, relative, the worst tensor.
