@@ -28,6 +28,17 @@ struct NumbersCase {
   std::vector<std::string> overrides, expected;
 };
 
+void check_numbers(const NumbersCase& one) {
+  INFO(fmt::format("{}", fmt::join(one.overrides, "  ")));
+  std::vector<std::string> found;
+  for (const Diagnostic& d : parsed_with(one.overrides).diagnostics) {
+    found.push_back(d.code + " " + d.message);
+    CHECK(!d.help.empty());
+    CHECK(!explain(d.code, nullptr).empty());
+  }
+  CHECK(found == one.expected);
+}
+
 }  // namespace
 
 TEST_CASE("f16 and its loss scale are checked with everything that they depend on", "[spec]") {
@@ -51,16 +62,8 @@ TEST_CASE("f16 and its loss scale are checked with everything that they depend o
             {"E0202 `precision.loss_scale.initial` = 8589934592 is out of range"}},
            {{initial + "1024"}, {"W0245 `precision.loss_scale.initial` has no effect here"}},
            {{"precision.compute=bf16", "precision.loss_scale.growth_interval=9"},
-            {"W0245 `precision.loss_scale.growth_interval` has no effect here"}}}) {
-    INFO(fmt::format("{}", fmt::join(one.overrides, "  ")));
-    std::vector<std::string> found;
-    for (const Diagnostic& d : parsed_with(one.overrides).diagnostics) {
-      found.push_back(d.code + " " + d.message);
-      CHECK(!d.help.empty());
-      CHECK(!explain(d.code, nullptr).empty());
-    }
-    CHECK(found == one.expected);
-  }
+            {"W0245 `precision.loss_scale.growth_interval` has no effect here"}}})
+    check_numbers(one);
 }
 
 TEST_CASE("state in files is refused where it cannot be, and is not in other jobs", "[spec]") {
@@ -73,16 +76,8 @@ TEST_CASE("state in files is refused where it cannot be, and is not in other job
            {{disk, "optimizer.type=muon"},
             {"E0326 muon updates whole matrices, and parts of a file hold none"}},
            {{disk, folder + "scratch"}, {"E0326 `optimizer.offload_directory` is no absolute path"}},
-           {{folder + "/local"}, {"W0245 `optimizer.offload_directory` has no effect here"}}}) {
-    INFO(fmt::format("{}", fmt::join(one.overrides, "  ")));
-    std::vector<std::string> found;
-    for (const Diagnostic& d : parsed_with(one.overrides).diagnostics) {
-      found.push_back(d.code + " " + d.message);
-      CHECK(!d.help.empty());
-      CHECK(!explain(d.code, nullptr).empty());
-    }
-    CHECK(found == one.expected);
-  }
+           {{folder + "/local"}, {"W0245 `optimizer.offload_directory` has no effect here"}}})
+    check_numbers(one);
   CHECK(parsed_with({}).resolved_json.find("offload") == std::string::npos);
   const ParsedJob with = parsed_with({disk, folder + "/local"});
   const ParsedJob again = parse_job({.text = with.resolved_json, .file = "job.json"});
