@@ -56,7 +56,7 @@ int slots_of(const ParsedJob& parsed, const SlurmAllocation& allocation) {
 }
 
 /// The number of ranks that share the work.
-int ranks_of(const ParsedJob& parsed, const DeviceModel& device) {
+int ranks_of(const ParsedJob& parsed, const DeviceModel& device, bool here) {
   const JobSpec& job = parsed.job;
   for (const EffectiveValue& value : parsed.values)
     if (value.path == "parallelism.world_size" && !value.is_auto) return job.parallelism.world_size;
@@ -69,6 +69,7 @@ int ranks_of(const ParsedJob& parsed, const DeviceModel& device) {
     return job.launcher.slurm.nodes * job.launcher.slots;
   }
   if (device.cluster && device.cluster->devices > 0) return device.cluster->devices;
+  if (!here) unknown_ranks("the job's nodes are not here, and it does not say how many");
   if (job.launcher.slots > 0) return job.launcher.slots;
   if (device.is_host()) return ranks_on_cores(parsed, int(std::thread::hardware_concurrency()));
   const int gpus = gpus_here();
@@ -108,7 +109,7 @@ std::vector<std::string> searched_settings(const ParsedJob& parsed, const JobArg
                                            const MeshChoosing& choosing, const Context& context) {
   JobSpec job = parsed.job;
   DeviceModel device = choosing.device_of(job);
-  const int ranks = ranks_of(parsed, device);
+  const int ranks = ranks_of(parsed, device, choosing.here);
   // The memory of a machine is shared by its ranks.
   JobSpec wide = job;
   wide.parallelism.data = wide.parallelism.world_size = ranks;
@@ -123,6 +124,17 @@ std::vector<std::string> searched_settings(const ParsedJob& parsed, const JobArg
   if (result.front.empty()) nothing_fits(search, result, job, device);
   if (!context.quiet()) print_chosen(result, device);
   return result.front.front().settings;
+}
+
+/// Of the run that the job goes on with; nullopt: there is none.
+std::optional<MeshChoice> settled_mesh(const JobSpec& job) {
+  FileSystem& fs = real_file_system();
+  if (job.observability.run_id.empty()) return std::nullopt;
+  const RunDirectory run{absolute_path(job.observability.run_dir) + "/" + job.observability.run_id};
+  if (!read_identity(fs, run)) return std::nullopt;
+  const ParsedJob before =
+      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
+  return before.ok() ? std::optional(choice_of(before.job)) : std::nullopt;
 }
 
 }  // namespace
@@ -150,24 +162,46 @@ std::optional<ParsedJob> with_chosen_mesh(ParsedJob parsed, JobArguments& argume
 }
 
 MeshChoosing choosing_here(const JobSpec& job) {
-  FileSystem& fs = real_file_system();
-  MeshChoosing choosing{
-      .device_of =
-          [](const JobSpec& of) { return device_here(of, device_of_run(of, real_file_system()), true); },
-      .ranks_on_node =
-          [](const JobSpec& of, const DeviceModel&) {
-            std::vector<ClusterNode> nodes = listed_nodes(of, real_file_system());
-            if (const auto slurm = allocation_from_environment(process_variables()); nodes.empty() && slurm)
-              nodes = nodes_for(of, *slurm, 0);
-            return nodes.size() > 1 ? nodes.front().slots : 0;
-          }};
-  if (job.observability.run_id.empty()) return choosing;
-  const RunDirectory run{absolute_path(job.observability.run_dir) + "/" + job.observability.run_id};
-  if (!read_identity(fs, run)) return choosing;
-  const ParsedJob before =
-      parse_job({.text = fs.read_text(run.job()), .file = run.job(), .overrides = {}, .environment = {}});
-  if (before.ok()) choosing.settled = choice_of(before.job);
+  return {.device_of =
+              [](const JobSpec& of) { return device_here(of, device_of_run(of, real_file_system()), true); },
+          .ranks_on_node =
+              [](const JobSpec& of, const DeviceModel&) {
+                std::vector<ClusterNode> nodes = listed_nodes(of, real_file_system());
+                if (const auto slurm = allocation_from_environment(process_variables());
+                    nodes.empty() && slurm)
+                  nodes = nodes_for(of, *slurm, 0);
+                return nodes.size() > 1 ? nodes.front().slots : 0;
+              },
+          .settled = settled_mesh(job)};
+}
+
+MeshChoosing choosing_for(const JobSpec& job, const std::string& device, const std::string& command) {
+  MeshChoosing choosing{.device_of =
+                            [device](const JobSpec& of) {
+                              return device_named(
+                                  device, of,
+                                  of.device == DeviceChoice::cpu ? DeviceKind::cpu : DeviceKind::cuda);
+                            },
+                        .ranks_on_node =
+                            [](const JobSpec& of, const DeviceModel& on) {
+                              if (of.launcher.slots > 0) return of.launcher.slots;
+                              return on.cluster ? on.cluster->devices_of_node * of.launcher.ranks_per_gpu : 0;
+                            },
+                        .settled = settled_mesh(job),
+                        .here = false};
+  if (job.parallelism.mesh_from == MeshFrom::automatic && !choosing.settled && device.empty())
+    throw Error(ErrorCode::kUsage,
+                fmt::format("parallelism.mesh = auto: the job's nodes are not here; say what they have, for "
+                            "example `{} --device h100`, or give a mesh",
+                            command));
   return choosing;
+}
+
+Option add_nodes_device(CommandLine& command, std::string& device) {
+  Option option = command.add_option(
+      "--device", device, "what the job's nodes have, as for `plan`: a mesh that is `auto` is chosen for it");
+  option.type_name("DEVICE");
+  return option;
 }
 
 void require_mesh(MeshFrom mesh, const std::string& command) {

@@ -19,7 +19,7 @@ struct LaunchOptions {
   bool dry_run = false, detach = false, submit = false, requeue = false;
   int chain = 1;
   int64_t max_steps = 0;
-  std::string from, run_dir;
+  std::string from, run_dir, device;
 };
 
 int print_preview(const LaunchPreview& preview, const Context& context) {
@@ -91,9 +91,10 @@ int launch(LaunchOptions options, const Context& context) {
                                        fmt::print(stderr, "skipped {}: {}\n", path, reason);
                                      });
   auto job = load_job(options.job, context);
-  if (job && options.submit) require_mesh(job->job.parallelism.mesh_from, "launch --submit");
   if (job) {
-    const MeshChoosing choosing = choosing_here(job->job);
+    const MeshChoosing choosing = options.submit
+                                      ? choosing_for(job->job, options.device, "trainctl launch JOB --submit")
+                                      : choosing_here(job->job);
     job = with_chosen_mesh(std::move(*job), options.job, choosing, context);
   }
   if (!job) return exit_status(ErrorCode::kSpec);
@@ -150,6 +151,7 @@ void add_launch(CommandLine& app, Context& context) {
       .needs(submit)
       .range(1, 1000)
       .type_name("N");
+  add_nodes_device(command, options->device).needs(submit);
   command.add_flag("--requeue", options->requeue, "inside a Slurm job: give the job back to the queue when "
                                                   "its time is over");
   command.add_option("--run-dir", options->run_dir, "folder of the runs (default: $TRAINCTL_RUN_DIR, else observability.run_dir)")

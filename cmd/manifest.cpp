@@ -14,14 +14,16 @@ namespace {
 struct ManifestOptions {
   JobArguments job;
   PodRequest pods;
-  std::string program = "/usr/local/bin/trainctl", run_dir;
+  std::string program = "/usr/local/bin/trainctl", run_dir, device;
   bool dry_run = false;
 };
 
 int manifest(ManifestOptions options, const Context& context) {
   set_run_folder(options.job.overrides, options.run_dir);
   auto job = load_job(options.job, context);
-  if (job) require_mesh(job->job.parallelism.mesh_from, "manifest");
+  if (job)
+    job = with_chosen_mesh(std::move(*job), options.job,
+                           choosing_for(job->job, options.device, "trainctl manifest JOB"), context);
   if (!job) return exit_status(ErrorCode::kSpec);
   if (const int status = check_start(*job, options.job, StartsAt::elsewhere, context); status != kExitDone)
     return status;
@@ -62,6 +64,7 @@ void add_manifest(CommandLine& app, Context& context) {
       .required()
       .type_name("DIR");
   command.add_option("--namespace", options->pods.name_space, "the JobSet's namespace").type_name("WORD");
+  add_nodes_device(command, options->device);
   command.add_option("--program", options->program, "path of trainctl in the image")
       .show_default()
       .type_name("PATH");

@@ -246,8 +246,40 @@ TEST_CASE("a mesh that cannot be chosen is refused", "[cmd]") {
                                        "parallelism.world_size=4", "-s", "parallelism.pipeline=3"});
   CHECK(impossible.status == 4);
   CHECK(impossible.err.find("keeps what the job gives") != std::string::npos);
-  const Outcome submitted =
-      test::run({"launch", rig.folder / "job.json", "--submit", "-s", "parallelism=auto"});
-  CHECK(submitted.status == 2);
-  CHECK(submitted.err.find("launch --submit needs the mesh") != std::string::npos);
+}
+
+TEST_CASE("a mesh for nodes that are not here is chosen for the device they have", "[cmd]") {
+  const SearchRig rig;
+  real_file_system().write_new_text(rig.folder / "a.bin", std::string(4096, '\0'));
+  const auto prepare = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.begin() + 1, {rig.folder / "job.json", "--dry-run"});
+    for (const std::string& setting :
+         {"data.train.0.path=" + rig.folder / "a.bin", std::string("data.train.0.format=raw"),
+          std::string("data.train.0.dtype=uint16"), "observability.run_dir=" + rig.folder / "runs",
+          std::string("parallelism=auto"), std::string("launcher.slurm.nodes=2")})
+      words.insert(words.end(), {"-s", setting});
+    words.insert(words.end(), more.begin(), more.end());
+    return test::run(words);
+  };
+  const std::vector<std::string> submit = {"launch", "--submit"},
+                                 manifest = {"manifest", "--image",        "i", "--claim", "c",
+                                             "--mount",  rig.folder.path()};
+  for (const std::vector<std::string>& command : {submit, manifest}) {
+    const Outcome chosen = prepare(command, {"-s", "launcher.slots=4", "--device", "h100"});
+    INFO(chosen.out << chosen.err);
+    CHECK(chosen.status == 0);
+    CHECK(chosen.err.find("mesh        8 ranks = ") != std::string::npos);
+    const Outcome unnamed = prepare(command, {"-s", "launcher.slots=4"});
+    CHECK(unnamed.status == 2);
+    CHECK(unnamed.err.find("say what they have, for example `trainctl " + command.front() + " JOB") !=
+          std::string::npos);
+    const Outcome uncounted = prepare(command, {"--device", "h100"});
+    CHECK(uncounted.status == 2);
+    CHECK(uncounted.err.find("without launcher.slots") != std::string::npos);
+    const Outcome unlisted = prepare(command, {"--device", "h100", "-s", "launcher.slurm.nodes=0"});
+    CHECK(unlisted.status == 2);
+    CHECK(unlisted.err.find("give parallelism.world_size") != std::string::npos);
+  }
+  const Outcome here = test::run({"launch", rig.folder / "job.json", "--device", "h100"});
+  CHECK(here.status == 2);
 }

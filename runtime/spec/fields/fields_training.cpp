@@ -61,7 +61,8 @@ void declare_mesh_choice(DeclareSection& parallel) {
 constexpr const char* kHowRanksShare =
     "How ranks share the work: world_size = tensor * context * pipeline * data; or, for the fastest mesh "
     "that "
-    "fits the launch, \"parallelism\": \"auto\". That is short for `{\"mesh\": \"auto\"}`.";
+    "fits the launch, \"parallelism\": \"auto\". That is short for `{\"mesh\": \"auto\"}`. "
+    "`launch --submit` and `manifest` choose it for the nodes' --device.";
 
 void declare_parallelism(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection parallel(table, sections, "parallelism", kHowRanksShare, Change::free);
