@@ -11,14 +11,10 @@
 
 #include "cmd/commands.h"
 #include "runtime/base/file_system.h"
+#include "test/support/child.h"
 #include "test/support/temporary_folder.h"
 
 namespace trainctl::test {
-
-struct Outcome {
-  int status;
-  std::string out, err;
-};
 
 /// Sends a stream of this process to a file while it lives.
 class Redirect {
