@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "runtime/base/error.h"
@@ -34,6 +35,21 @@ off_t end_of_whole_lines(int fd) {
     end = begin;
   }
   return 0;
+}
+
+/// The step of a line of metrics; nullopt: it has none, or is damaged. What begins and ends as the lines that
+/// runs write is not parsed: a long run has a million.
+std::optional<int64_t> step_of_metrics(const std::string& line) {
+  constexpr std::string_view kKey = "\"step\":";
+  const size_t key = std::string_view(line).substr(0, 128).find(kKey);
+  int64_t step = 0;
+  if (key != std::string::npos && line.starts_with("{\"v\":") && line.ends_with('}'))
+    if (const char* digits = line.data() + key + kKey.size();
+        std::from_chars(digits, line.data() + line.size(), step).ptr != digits)
+      return step;
+  const Json j = try_parse_json(line);
+  if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) return std::nullopt;
+  return j["step"].get<int64_t>();
 }
 
 }  // namespace
@@ -145,12 +161,10 @@ int64_t supersede_metrics(FileSystem& fs, const std::string& metrics_path, int64
   std::string kept, moved;
   int64_t count = 0, last = 0;
   for (const std::string& line : lines_of(fs, metrics_path)) {
-    const Json j = try_parse_json(line);
-    const bool good = j.is_object() && j.contains("step") && j["step"].is_number_integer();
-    const int64_t at = good ? j["step"].get<int64_t>() : 0;
-    if (good && at <= step && at > last) {
-      kept += line + "\n";
-      last = at;
+    const std::optional<int64_t> at = step_of_metrics(line);
+    if (at && *at <= step && *at > last) {
+      (kept += line) += '\n';
+      last = *at;
     } else {
       moved += line + "\n";
       ++count;
