@@ -24,7 +24,8 @@ struct Shared {
          std::function<void(EventKind, const std::string&)> event)
       : timed(size_t(size), -1),
         has_left(size_t(size), false),
-        collector(fs, {.ranks = size, .directory = dir}),
+        collector(size),
+        checkpoints(fs, {.directory = dir}),
         steps({.ranks = size, .nodes = {}}),
         remove_old([&fs, dir, keep_last](uint64_t epoch) {
           try {
@@ -54,6 +55,7 @@ struct Shared {
   std::vector<int64_t> timed;  // [rank] the last step of which it has reported its times
   std::vector<bool> has_left;  // [rank]
   SaveCollector collector;
+  SaveFolder checkpoints;
   StepAssembly steps;
   std::function<void(uint64_t epoch)> remove_old;
   std::function<void(const StepRecord&)> on_report;
@@ -100,7 +102,7 @@ class ThreadControl final : public Control {
     const std::lock_guard lock(shared_->mutex);
     const auto complete = shared_->collector.add(rank_, part);
     if (!complete) return;
-    const SaveOutcome outcome = shared_->collector.publish(*complete);
+    const SaveOutcome outcome = shared_->checkpoints.publish(*complete);
     if (outcome.ok) shared_->remove_old(complete->state.epoch);
     shared_->note(outcome);
     shared_->outcomes.emplace(part.number, outcome);

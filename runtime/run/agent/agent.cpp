@@ -311,7 +311,7 @@ class Agent {
              : welcome.keep  ? "attached"
                              : "attached; nothing here goes on");
     log_.forget_problem();
-    if (welcome.handled) return tell_rest(*welcome.handled);
+    if (welcome.handled) return tell_kept(untaken_.after(*welcome.handled));
     if (welcome.keep) return tell_again();
     untaken_.clear();
     machine_.kill_all();
@@ -320,24 +320,17 @@ class Agent {
   /// What a new supervisor must know: which ranks are here and which have ended, what waits for an answer,
   /// and what the supervisor before did not take.
   void tell_again() {
-    beat(true);
     log_.say(fmt::format("telling again: {} ends, {} answers, {} of a save, {} others",
                          untaken_.ends().size(), untaken_.answers().size(), untaken_.saves().size(),
                          untaken_.others().size()));
-    for (const Message& message : untaken_.ends()) link_.send(message);
-    // Before what waits for an answer.
-    for (const auto& [number, line] : untaken_.answers())
-      link_.send({.kind = Kind::answered, .epoch = machine_.epoch().value_or(0), .payload = line});
-    for (const UntakenMessages::Save& save : untaken_.saves()) link_.send(save.message);
-    for (const Message& message : machine_.fence_shares()) link_.send(message);
-    for (const Message& message : untaken_.others()) link_.send(message);
+    tell_kept(untaken_.again(machine_.epoch().value_or(0)));
   }
 
-  /// The supervisor is the same; the connection to it was broken.
-  void tell_rest(uint64_t handled) {
+  /// After a connection to this supervisor broke, or to the one before. The machine keeps the shares of fences.
+  void tell_kept(const std::vector<Message>& kept) {
     beat(true);
     for (const Message& message : machine_.fence_shares()) link_.send(message);
-    for (const Message& message : untaken_.after(handled)) link_.send(message);
+    for (const Message& message : kept) link_.send(message);
   }
 
   void beat(bool with_ranks) {

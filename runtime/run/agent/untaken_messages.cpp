@@ -61,6 +61,15 @@ void UntakenMessages::answered(const std::string& line, int rank) {
   if (answers_.size() > protocol::kMostAnswers) answers_.erase(answers_.begin());
 }
 
+std::vector<Message> UntakenMessages::again(uint64_t epoch) const {
+  std::vector<Message> result(ends_.begin(), ends_.end());
+  for (const auto& [number, line] : answers_)
+    result.push_back({.kind = Kind::answered, .epoch = epoch, .payload = line});
+  for (const Save& save : saves_) result.push_back(save.message);
+  result.insert(result.end(), others_.begin(), others_.end());
+  return result;
+}
+
 std::vector<Message> UntakenMessages::after(uint64_t sequence) const {
   std::vector<Message> result(ends_.begin(), ends_.end());
   for (const Save& save : saves_) result.push_back(save.message);

@@ -45,6 +45,9 @@ class UntakenMessages {
   };
   const std::deque<Save>& saves() const { return saves_; }
   const std::deque<wire::Message>& others() const { return others_; }
+  /// What a supervisor that follows another one must hear: how ranks ended, the answers, of this epoch, before
+  /// what waits for one, and the rest.
+  std::vector<wire::Message> again(uint64_t epoch) const;
   /// All of these with a number above `sequence`, in their order.
   std::vector<wire::Message> after(uint64_t sequence) const;
   /// The lines, by the number of the save.
@@ -54,7 +57,7 @@ class UntakenMessages {
   void drop_oldest_save();
   void drop_beyond_limits();
 
-  const Limits limits_;
+  Limits limits_;
   uint64_t sequence_ = 0;
   std::deque<wire::Message> ends_;
   std::deque<Save> saves_;

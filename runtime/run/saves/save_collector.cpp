@@ -10,26 +10,14 @@
 
 namespace trainctl {
 
-std::optional<SaveOutcome> SaveCollector::published(int64_t step, uint64_t epoch) const {
-  const std::string folder = ckpt::step_directory(options_.directory, step);
-  if (!fs_.is_directory(folder)) return std::nullopt;
-  try {
-    const auto checkpoint = ckpt::Checkpoint::open(fs_, folder);
-    if (checkpoint->state().epoch != epoch) return std::nullopt;
-    return SaveOutcome{.ok = true, .step = step, .message = checkpoint->root_hash()};
-  } catch (const std::exception& error) {
-    return SaveOutcome{.step = step, .message = error.what()};
-  }
-}
-
 std::optional<CollectedSave> SaveCollector::add(int rank, const Control::HandedIn& part) {
-  ENSURE(rank >= 0 && rank < options_.ranks, "rank {} of {}", rank, options_.ranks);
+  ENSURE(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_);
   CollectedSave& save = saves_[part.number];
   if (save.receipts.empty()) {
     save.number = part.number;
     save.state = part.state;
-    save.receipts.resize(size_t(options_.ranks));
-    save.handed_in.assign(size_t(options_.ranks), false);
+    save.receipts.resize(size_t(ranks_));
+    save.handed_in.assign(size_t(ranks_), false);
   }
   if (save.handed_in[size_t(rank)]) return std::nullopt;
   save.handed_in[size_t(rank)] = true;
@@ -58,9 +46,21 @@ std::optional<CollectedSave> SaveCollector::take(int64_t number) {
   return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
 }
 
-SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
-  ENSURE(save.receipts.size() == size_t(options_.ranks), "{} receipts of {} ranks", save.receipts.size(),
-         options_.ranks);
+std::optional<SaveOutcome> SaveFolder::published(int64_t step, uint64_t epoch) const {
+  const std::string folder = ckpt::step_directory(options_.directory, step);
+  if (!fs_.is_directory(folder)) return std::nullopt;
+  try {
+    const auto checkpoint = ckpt::Checkpoint::open(fs_, folder);
+    if (checkpoint->state().epoch != epoch) return std::nullopt;
+    return SaveOutcome{.ok = true, .step = step, .message = checkpoint->root_hash()};
+  } catch (const std::exception& error) {
+    return SaveOutcome{.step = step, .message = error.what()};
+  }
+}
+
+SaveOutcome SaveFolder::publish(const CollectedSave& save) const {
+  ENSURE(save.receipts.size() == save.handed_in.size(), "{} receipts of {} ranks", save.receipts.size(),
+         save.handed_in.size());
   ENSURE(std::find(save.handed_in.begin(), save.handed_in.end(), false) == save.handed_in.end(),
          "step {} is not complete", save.state.step);
   SaveOutcome outcome;
@@ -68,7 +68,7 @@ SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
   outcome.cpu_s = save.cpu_s;
   if (!save.failure.empty()) {
     outcome.message = save.failure;
-    remove_saving_directory(save.state);
+    remove(save.state);
     return outcome;
   }
   // A rank that owned nothing sends an empty receipt: there is no file to list.
@@ -87,13 +87,13 @@ SaveOutcome SaveCollector::publish(const CollectedSave& save) const {
     return outcome;
   } catch (const std::exception& error) {
     outcome.message = error.what();
-    remove_saving_directory(save.state);
+    remove(save.state);
     return outcome;
   }
   return outcome;
 }
 
-void SaveCollector::remove_all() const {
+void SaveFolder::remove_all() const {
   try {
     options_.must_hold();
     ckpt::remove_saves(fs_, options_.directory, options_.epoch);
@@ -102,7 +102,7 @@ void SaveCollector::remove_all() const {
   }
 }
 
-void SaveCollector::remove_saving_directory(const ckpt::StateInfo& state) const {
+void SaveFolder::remove(const ckpt::StateInfo& state) const {
   try {
     ckpt::remove_save(fs_, options_.directory, state);
   } catch (const std::exception&) {

@@ -1,7 +1,7 @@
-// SaveCollector collects what the ranks hand in of their saves, publishes a checkpoint when every rank has
-// handed in, or reports why the save failed. Several saves may be under way.
+// SaveCollector collects what the ranks hand in of their saves; several may be under way. SaveFolder publishes
+// a save of which every rank has handed in, or reports why it failed.
 //
-// Not thread-safe; publish() and the removals use the folder only.
+// Neither is thread-safe.
 #pragma once
 #include <functional>
 #include <map>
@@ -35,17 +35,10 @@ struct CollectedSave {
   std::string failure;  ///< of the first rank that could not write; "": none
 };
 
+/// Pure.
 class SaveCollector {
  public:
-  struct Options {
-    int ranks = 1;
-    std::string directory;  ///< folder of the checkpoints
-    uint64_t epoch = UINT64_MAX;  ///< of the attempt: saves of later ones are another supervisor's
-    /// Called directly before a checkpoint is published. If it throws RunTaken, the collector does not
-    /// publish.
-    std::function<void()> must_hold = [] {};
-  };
-  SaveCollector(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
+  explicit SaveCollector(int ranks) : ranks_(ranks) {}
 
   /// Adds a rank's part; what the rank has handed in for this save already is ignored. Returns the save
   /// when it is complete, and forgets it.
@@ -59,27 +52,41 @@ class SaveCollector {
   std::optional<int64_t> oldest() const;
   /// Forgets a save that is not complete; nullopt: there is no such save. Its files stay.
   std::optional<CollectedSave> take(int64_t number);
+  /// Forgets all saves that are not complete. Their files stay.
+  void forget() { saves_.clear(); }
+
+ private:
+  const int ranks_;
+  std::map<int64_t, CollectedSave> saves_;  // by number
+};
+
+/// The checkpoints of a run, where an attempt publishes its saves.
+class SaveFolder {
+ public:
+  struct Options {
+    std::string directory;        ///< folder of the checkpoints
+    uint64_t epoch = UINT64_MAX;  ///< of the attempt: saves of later ones are another supervisor's
+    /// Called directly before a checkpoint is published, and after it. If it throws RunTaken before, nothing
+    /// is published.
+    std::function<void()> must_hold = [] {};
+  };
+  SaveFolder(FileSystem& fs, Options options) : fs_(fs), options_(std::move(options)) {}
 
   /// Publishes a complete save; removes the files of one that failed. Older checkpoints are removed later,
   /// when this one is verified (runtime/supervise/care/caretaker.h). Throws no Error, because a failed save
   /// must not stop training.
   SaveOutcome publish(const CollectedSave& save) const;
   /// Removes the files of a save that is not published.
-  void remove(const ckpt::StateInfo& state) const { remove_saving_directory(state); }
+  void remove(const ckpt::StateInfo& state) const;
   /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none.
   std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const;
-  /// Forgets all saves that are not complete. Their files stay.
-  void forget() { saves_.clear(); }
   /// Removes the files of all saves of this epoch and of older ones that are not published, also of those of
   /// which no rank has handed in. Call it when no rank is left. Throws no Error.
   void remove_all() const;
 
  private:
-  void remove_saving_directory(const ckpt::StateInfo& state) const;
-
   FileSystem& fs_;
   const Options options_;
-  std::map<int64_t, CollectedSave> saves_;  // by number
 };
 
 }  // namespace trainctl

@@ -39,7 +39,7 @@ struct SavePublisher::UnderWay {
   int ended_fd = -1;  // -1: it was given up
 };
 
-SavePublisher::SavePublisher(FileSystem& fs, Clock& clock, SaveCollector::Options options)
+SavePublisher::SavePublisher(FileSystem& fs, Clock& clock, SaveFolder::Options options)
     : fs_(fs),
       clock_(clock),
       options_(std::move(options)),
@@ -51,28 +51,27 @@ SavePublisher::~SavePublisher() {
 }
 
 void SavePublisher::publish(CollectedSave save, std::vector<ckpt::StateInfo> remove) {
-  begin(save.state.step,
-        [save = std::move(save), remove = std::move(remove)](const SaveCollector& collector) {
-          for (const ckpt::StateInfo& state : remove) collector.remove(state);
-          return collector.publish(save);
-        });
+  begin(save.state.step, [save = std::move(save), remove = std::move(remove)](const SaveFolder& folder) {
+    for (const ckpt::StateInfo& state : remove) folder.remove(state);
+    return folder.publish(save);
+  });
 }
 
 void SavePublisher::remove_all() {
-  begin(-1, [](const SaveCollector& collector) {
-    collector.remove_all();
+  begin(-1, [](const SaveFolder& folder) {
+    folder.remove_all();
     return SaveOutcome{.ok = true, .step = -1};
   });
 }
 
-void SavePublisher::begin(int64_t step, std::function<SaveOutcome(const SaveCollector&)> work) {
+void SavePublisher::begin(int64_t step, std::function<SaveOutcome(const SaveFolder&)> work) {
   ENSURE(!is_busy(), "step {} while step {} is being published", step, under_way_->step);
   under_way_ = std::make_shared<UnderWay>(fs_, clock_, step);
   under_way_->ended_fd = ended_fd_;
   std::thread([way = under_way_, options = options_, work = std::move(work)] {
     SaveOutcome outcome{.step = way->step};
     try {
-      outcome = work(SaveCollector(way->fs, options));
+      outcome = work(SaveFolder(way->fs, options));
     } catch (const std::exception& error) {  // it would end the program
       outcome.message = error.what();
     }

@@ -30,7 +30,7 @@ constexpr double kEndLimitS = 6;
 using wire::Kind;
 using wire::Message;
 
-class Attempt {
+class Attempt final : AttemptSaves::Effects {
  public:
   Attempt(AttemptPlan plan, AttemptHooks hooks, Fleet& fleet, const RunDirectory& run, FileSystem& fs,
           Clock& clock, RunLog& log, StopSignals& signals)
@@ -42,20 +42,14 @@ class Attempt {
         log_(log),
         signals_(signals),
         supervision_(plan_.limits, clock.monotonic_s()),
-        saves_(fs, clock, log, saves_of(plan_, hooks_), plan_.attach,
-               {.send_ranks = [this](const protocol::Down& down) { send_ranks(down); },
-                .send_rank = [this](int rank, const protocol::Down& down) { send_rank(rank, down); },
-                .progressed = [this] { supervision_.progressed(0, clock_.monotonic_s()); },
-                .published =
-                    [this](int64_t step) {
-                      if (hooks_.saved) hooks_.saved(step);
-                    }}),
+        publisher_(fs, clock, saves_of(plan_, hooks_)),
+        saves_(publisher_, clock, *this, plan_.limits.ranks, plan_.attach),
         trace_(fs, clock, log, run, trace_of()),
         steps_(steps_of(plan_, log)),
         files_(fs, run, log.files()),
         gone_(plan_.nodes.size(), false),
         lost_(plan_.nodes.size(), false) {}
-  ~Attempt() {
+  ~Attempt() override {
     fleet_.set_handler({});
     fleet_.let_keep(plan_.nodes.front().node, std::nullopt);
   }
@@ -83,8 +77,8 @@ class Attempt {
   }
 
  private:
-  static SaveCollector::Options saves_of(const AttemptPlan& plan, const AttemptHooks& hooks) {
-    SaveCollector::Options saves = plan.saves;
+  static SaveFolder::Options saves_of(const AttemptPlan& plan, const AttemptHooks& hooks) {
+    SaveFolder::Options saves = plan.saves;
     saves.must_hold = hooks.must_hold;
     return saves;
   }
@@ -134,7 +128,7 @@ class Attempt {
   }
 
   void turn() {
-    fleet_.await(wait_s(), {signals_.fd(), saves_.fd()});
+    fleet_.await(wait_s(), {signals_.fd(), publisher_.fd()});
     if (hooks_.turn) hooks_.turn();
     const Supervision::Phase before = supervision_.phase();
     read_signals();
@@ -166,7 +160,7 @@ class Attempt {
   void finish_saves() {
     saves_.finish();
     while (saves_.is_busy() && supervision_.waits_for_publishing(saves_.quiet_s(), clock_.monotonic_s())) {
-      fleet_.await(kFinishPollS, {signals_.fd(), saves_.fd()});
+      fleet_.await(kFinishPollS, {signals_.fd(), publisher_.fd()});
       if (hooks_.turn) hooks_.turn();
       read_signals();
       fleet_.serve();
@@ -247,12 +241,26 @@ class Attempt {
   void send_all(const Message& message) {
     for (size_t i = 0; i < plan_.nodes.size(); ++i) send(int(i), message);
   }
-  void send_ranks(const protocol::Down& down) {
+  void send_ranks(const protocol::Down& down) override {
     send_all({.kind = Kind::rank, .payload = protocol::encode(down)});
   }
-  void send_rank(int rank, const protocol::Down& down) {
+  void send_rank(int rank, const protocol::Down& down) override {
     send(node_of(rank), {.kind = Kind::rank, .rank = rank, .payload = protocol::encode(down)});
   }
+
+  // ---- of the saves
+
+  void save_progressed() override { supervision_.progressed(0, clock_.monotonic_s()); }
+  void save_published(int64_t step) override {
+    if (hooks_.saved) hooks_.saved(step);
+  }
+  void save_ended(const SaveOutcome& outcome, double seconds) override { log_.saved(outcome, seconds); }
+  void save_ended_before(const SaveOutcome& outcome) override { log_.saved_before(outcome); }
+  void save_superseded(int64_t step, const std::string& why) override {
+    log_.event(EventKind::save_superseded,
+               dump_json(Json{{"step", step}, {"tier", "directory"}, {"reason", why}}));
+  }
+  void save_hangs(const std::string& text) override { log_.publishing_hangs(text); }
 
   int node_of(int rank) const {
     const auto after = std::upper_bound(plan_.nodes.begin(), plan_.nodes.end(), rank,
@@ -451,6 +459,7 @@ class Attempt {
   StopSignals& signals_;
   const double started_s_ = clock_.monotonic_s();
   Supervision supervision_;
+  SavePublisher publisher_;
   AttemptSaves saves_;
   AttemptTrace trace_;
   StepAssembly steps_;

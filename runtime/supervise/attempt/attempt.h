@@ -24,7 +24,7 @@ struct AttemptHooks {
   std::function<void(int node, const std::string& why)> start_failed;
   std::function<void()> all_present;  ///< every rank has sent hello
   std::function<void(int64_t step)> progressed, saved;
-  std::function<void()> must_hold = [] {};  ///< see SaveCollector::Options
+  std::function<void()> must_hold = [] {};  ///< see SaveFolder::Options
   /// Returns why the attempt must save and end so that the next one uses other nodes, one sentence; "": go
   /// on.
   std::function<std::string()> regroup;

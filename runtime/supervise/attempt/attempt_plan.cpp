@@ -157,7 +157,7 @@ AttemptPlan frame_of(const AttemptFacts& facts, const ParallelSpec& parallelism)
                      .save_timeout_s = fault.save_timeout_seconds,
                      .start_timeout_s = start_timeout_s(ranks, fault),
                      .exit_timeout_s = checkpoint.exit_timeout_seconds},
-          .saves = {.ranks = ranks, .directory = facts.run.checkpoints(checkpoint)}};
+          .saves = {.directory = facts.run.checkpoints(checkpoint)}};
 }
 
 AttemptFile file_of(const AttemptFacts& facts, const ParallelSpec& parallelism) {

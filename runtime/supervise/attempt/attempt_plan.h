@@ -69,7 +69,7 @@ struct AttemptPlan {
   bool attach = false;  ///< the ranks run already, and their agents have been welcomed
   Supervision::Options limits;
   double times_patience_s = StepAssembly::Options{}.patience_s;  ///< of a step's report
-  SaveCollector::Options saves;
+  SaveFolder::Options saves;
   AttemptFile file;
 };
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/base/ensure.h"
-#include "runtime/base/json.h"
+#include "runtime/run/record/run_directory.h"
 
 namespace trainctl {
 namespace {
@@ -31,17 +31,11 @@ Control::HandedIn part_of(protocol::Shard&& shard) {
 
 }  // namespace
 
-AttemptSaves::AttemptSaves(FileSystem& fs, Clock& clock, RunLog& log, SaveCollector::Options options,
-                           bool attach, Attempt attempt)
-    : clock_(clock),
-      log_(log),
-      attach_(attach),
-      attempt_(std::move(attempt)),
-      collector_(fs, options),
-      publisher_(fs, clock, std::move(options)) {}
+AttemptSaves::AttemptSaves(SavePublishing& publisher, Clock& clock, Effects& effects, int ranks, bool attach)
+    : publisher_(publisher), clock_(clock), effects_(effects), attach_(attach), collector_(ranks) {}
 
 void AttemptSaves::hello(int rank) {
-  for (const auto& [number, answer] : answers_) attempt_.send_rank(rank, answer);
+  for (const auto& [number, answer] : answers_) effects_.send_rank(rank, answer);
 }
 
 bool AttemptSaves::is_complete(int64_t number) const {
@@ -60,10 +54,10 @@ void AttemptSaves::answered_before(const protocol::Down& answer) {
 
 void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
   if (const auto known = answers_.find(shard.number); known != answers_.end())
-    return attempt_.send_rank(rank, known->second);
+    return effects_.send_rank(rank, known->second);
   if (is_complete(shard.number)) return;
   if (shard.number < oldest_known_ && !collector_.has(shard.number))
-    return attempt_.send_rank(rank, {.kind = protocol::Down::saved,
+    return effects_.send_rank(rank, {.kind = protocol::Down::saved,
                                      .ok = false,
                                      .number = shard.number,
                                      .message = "this save was given up long ago"});
@@ -71,11 +65,8 @@ void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
   began->second = std::min(began->second, clock_.monotonic_s() - shard.took_s);
   // The supervisor before may have published it and answered some ranks only.
   if (const auto before =
-          attach_ && is_first ? collector_.published(shard.step, shard.epoch) : std::nullopt) {
-    if (before->ok)
-      log_.saved_before(*before);
-    else
-      log_.saved(*before, 0);
+          attach_ && is_first ? publisher_.published(shard.step, shard.epoch) : std::nullopt) {
+    before->ok ? effects_.save_ended_before(*before) : effects_.save_ended(*before, 0);
     return answer(shard.number, *before);
   }
   if (const auto before = answers_before_.find(shard.number); before != answers_before_.end())
@@ -98,9 +89,7 @@ void AttemptSaves::give_up_oldest() {
   }
   const std::string why =
       fmt::format("{} newer saves are not published yet", protocol::kMostUnpublishedSaves);
-  log_.event(EventKind::save_superseded, dump_json(Json{{"step", save.state.step},
-                                                                  {"tier", "directory"},
-                                                                  {"reason", why}}));
+  effects_.save_superseded(save.state.step, why);
   // The end of the attempt removes the files of the others.
   if (given_up_.size() < protocol::kMostUnpublishedSaves)
     given_up_.push_back({.epoch = save.state.epoch, .step = save.state.step});
@@ -108,7 +97,7 @@ void AttemptSaves::give_up_oldest() {
 }
 
 void AttemptSaves::answer(int64_t number, const SaveOutcome& outcome) {
-  if (outcome.ok) attempt_.published(outcome.step);
+  if (outcome.ok) effects_.save_published(outcome.step);
   send_answer(
       {.kind = protocol::Down::saved, .ok = outcome.ok, .number = number, .message = outcome.message});
 }
@@ -122,7 +111,7 @@ void AttemptSaves::send_answer(const protocol::Down& down) {
     oldest_known_ = std::max(oldest_known_, answers_.begin()->first + 1);
     answers_.erase(answers_.begin());
   }
-  attempt_.send_ranks(down);
+  effects_.send_ranks(down);
 }
 
 /// Publishing waits for the disk: on its own thread, or heartbeats would go unread.
@@ -166,7 +155,8 @@ void AttemptSaves::give_up() {
   // They waited for it. The newest is what the run would go on from.
   for (const CollectedSave& save : waiting) {
     ENSURE(!answers_.contains(save.number) && began_s_.contains(save.number), "save {}", save.number);
-    log_.saved({.step = save.state.step, .message = why}, clock_.monotonic_s() - began_s_[save.number]);
+    effects_.save_ended({.step = save.state.step, .message = why},
+                        clock_.monotonic_s() - began_s_[save.number]);
   }
 }
 
@@ -178,8 +168,8 @@ void AttemptSaves::ended(const SaveOutcome& outcome) {
   if (outcome.taken) throw RunTaken(ErrorCode::kLauncher, outcome.message);
   if (publishing_ < 0) return;
   ENSURE(began_s_.contains(publishing_), "save {} has not begun", publishing_);
-  log_.saved(outcome, clock_.monotonic_s() - began_s_[publishing_]);
-  attempt_.progressed();
+  effects_.save_ended(outcome, clock_.monotonic_s() - began_s_[publishing_]);
+  effects_.save_progressed();
   answer(publishing_, outcome);
   publish_next();
 }
@@ -188,9 +178,9 @@ void AttemptSaves::ended(const SaveOutcome& outcome) {
 void AttemptSaves::report_silence() {
   const auto answered_s = publisher_.answered_s();
   if (!answered_s) return;
-  if (std::exchange(answered_s_, *answered_s) != *answered_s) attempt_.progressed();
+  if (std::exchange(answered_s_, *answered_s) != *answered_s) effects_.save_progressed();
   if (publisher_.quiet_s() < kSilenceS || std::exchange(said_silence_, true)) return;
-  log_.publishing_hangs(publisher_.quiet_text());
+  effects_.save_hangs(publisher_.quiet_text());
 }
 
 /// Ranks that have written their part wait for the slowest one as long as the supervisor lives.
@@ -198,7 +188,7 @@ void AttemptSaves::keep_ranks_waiting() {
   if (!has_ranks_ || (!publisher_.is_busy() && !collector_.under_way())) return;
   if (clock_.monotonic_s() < alive_s_ + kAliveIntervalS) return;
   alive_s_ = clock_.monotonic_s();
-  attempt_.send_ranks({.kind = protocol::Down::alive});
+  effects_.send_ranks({.kind = protocol::Down::alive});
 }
 
 }  // namespace trainctl

@@ -1,38 +1,40 @@
-// AttemptSaves answers the saves of one attempt: it takes what the ranks hand in, publishes a checkpoint on a
-// thread of its own when all ranks have handed in, and sends the ranks the result. Several saves may be under
-// way.
+// AttemptSaves answers the saves of one attempt: it takes what the ranks hand in, has a checkpoint published
+// when all ranks have handed in, and sends the ranks the result. Several saves may be under way.
 //
 // One thread calls it: the thread of the attempt. No call waits for the file system of the checkpoints,
 // except hand_in() after an attach.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "runtime/run/saves/save_publisher.h"
 #include "runtime/run/wire/protocol.h"
-#include "runtime/supervise/attempt/run_log.h"
 
 namespace trainctl {
 
 class AttemptSaves {
  public:
-  /// What the saves need from their attempt. All are called on its thread, within a call of this class.
-  struct Attempt {
-    std::function<void(const protocol::Down&)> send_ranks;  ///< to every rank
-    std::function<void(int rank, const protocol::Down&)> send_rank;
-    std::function<void()> progressed;             ///< a save ended: the ranks are not stuck
-    std::function<void(int64_t step)> published;  ///< a checkpoint of this step is complete
+  /// What saves bring about. All are called on the thread of the attempt, within a call of AttemptSaves.
+  class Effects {
+   public:
+    virtual ~Effects() = default;
+    virtual void send_ranks(const protocol::Down& down) = 0;
+    virtual void send_rank(int rank, const protocol::Down& down) = 0;
+    virtual void save_progressed() = 0;             ///< the ranks that wait for a save are not stuck
+    virtual void save_published(int64_t step) = 0;  ///< a checkpoint of this step is complete
+    // For the records, as RunLog has them.
+    virtual void save_ended(const SaveOutcome& outcome, double seconds) = 0;
+    virtual void save_ended_before(const SaveOutcome& outcome) = 0;
+    virtual void save_superseded(int64_t step, const std::string& why) = 0;
+    virtual void save_hangs(const std::string& text) = 0;
   };
 
-  /// `attach`: the ranks ran before this supervisor, which may have missed parts of a save.
-  AttemptSaves(FileSystem& fs, Clock& clock, RunLog& log, SaveCollector::Options options, bool attach,
-               Attempt attempt);
-
-  /// Readable when a save has been published: turn() then takes its result.
-  int fd() const { return publisher_.fd(); }
+  /// All three must outlive it. `attach`: the ranks ran before this supervisor, which may have missed parts of a
+  /// save.
+  AttemptSaves(SavePublishing& publisher, Clock& clock, Effects& effects, int ranks, bool attach);
 
   /// A rank has connected, perhaps again: repeats the answers that it may have missed.
   void hello(int rank);
@@ -47,11 +49,11 @@ class AttemptSaves {
   /// No rank is left: gives up the saves that are not complete. The others are published, then the files of
   /// those that are not are removed.
   void finish();
-  /// Whether the thread that publishes is at work.
+  /// Whether something is being published or removed.
   bool is_busy() const { return publisher_.is_busy(); }
   /// Seconds since the file system last answered it; 0: it is not at work.
   double quiet_s() const { return publisher_.quiet_s(); }
-  /// Gives up what that thread does, and all saves that are not published. What they have left is removed
+  /// Gives up what is being done there, and all saves that are not published. What they have left is removed
   /// before the next epoch begins. Throws like turn().
   void give_up();
 
@@ -66,12 +68,11 @@ class AttemptSaves {
   void report_silence();
   void keep_ranks_waiting();
 
+  SavePublishing& publisher_;
   Clock& clock_;
-  RunLog& log_;
+  Effects& effects_;
   const bool attach_;
-  const Attempt attempt_;
   SaveCollector collector_;
-  SavePublisher publisher_;
   double alive_s_ = 0;
   std::map<int64_t, double> began_s_;          // of each save under way, by number
   std::list<CollectedSave> complete_;          // to be published

@@ -68,6 +68,20 @@ TEST_CASE("messages are numbered from 1 and kept by what they wait for", "[untak
   CHECK(untaken.after(7).empty());
 }
 
+TEST_CASE("a supervisor that follows another one hears answers before what waits for one", "[untaken]") {
+  UntakenMessages untaken;
+  keep(untaken, output_of("text"));
+  keep(untaken, shard_of(1, 8));
+  keep(untaken, done_of(0));
+  untaken.answered(answer_to(7, true));
+  std::string heard;
+  for (const Message& message : untaken.again(3))
+    heard += message.kind == Kind::answered
+                 ? fmt::format("{} of epoch {} ", message.payload == answer_to(7, true), message.epoch)
+                 : fmt::format("{} ", message.sequence);
+  CHECK(heard == "3 true of epoch 3 2 1 ");
+}
+
 TEST_CASE("what the supervisor has handled goes, but ends and saves stay", "[untaken]") {
   UntakenMessages untaken;
   keep(untaken, done_of(0));

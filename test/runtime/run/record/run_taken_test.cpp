@@ -56,13 +56,14 @@ void forget_lock(const RunDirectory& run) { real_file_system().remove_file(run.f
 struct Saved {
   test::PlainState state = test::make_state(7, 12);
   std::string directory;
-  std::optional<SaveCollector> collector;
+  SaveCollector collector{2};
+  std::optional<SaveFolder> checkpoints;
   std::optional<CollectedSave> complete;
 
   Saved(const std::string& folder, std::function<void()> must_hold) : directory(folder + "/ckpt") {
     real_file_system().make_directory(directory);
-    SaveCollector::Options options{.ranks = 2, .directory = directory, .must_hold = std::move(must_hold)};
-    collector.emplace(real_file_system(), std::move(options));
+    checkpoints.emplace(real_file_system(),
+                        SaveFolder::Options{.directory = directory, .must_hold = std::move(must_hold)});
   }
   void hand_in() {
     ckpt::prepare_saving(real_file_system(), directory, state.info);
@@ -78,7 +79,7 @@ struct Saved {
       const ckpt::ShardReceipt receipt =
           ckpt::write_shard(real_file_system(), saving(), ckpt::shard_file_name(rank, 2), state.info,
                             state.tensors, chunks);
-      complete = collector->add(rank, {.state = state.info, .tensors = state.tensors, .receipt = receipt});
+      complete = collector.add(rank, {.state = state.info, .tensors = state.tensors, .receipt = receipt});
       CHECK(complete.has_value() == (rank == 1));
     }
   }
@@ -125,14 +126,14 @@ TEST_CASE("a save is not published by a supervisor that has lost the run", "[run
   forget_lock(run);
   const OtherSupervisor other(run);
   REQUIRE(other.holds());
-  const SaveOutcome outcome = save.collector->publish(*save.complete);
+  const SaveOutcome outcome = save.checkpoints->publish(*save.complete);
   CHECK(outcome.taken);
   CHECK_FALSE(outcome.ok);
   CHECK(outcome.message.find("another supervisor (pid ") == 0);
   CHECK(save.published().empty());
   // The shards are the other supervisor's to publish.
   CHECK(std::filesystem::exists(save.saving() + "/" + ckpt::shard_file_name(0, 2)));
-  save.collector->remove_all();
+  save.checkpoints->remove_all();
   CHECK(std::filesystem::exists(save.saving() + "/" + ckpt::shard_file_name(1, 2)));
 }
 
@@ -149,7 +150,7 @@ TEST_CASE("a save looks at the lock before it publishes and before it removes ol
     });
     seen = &save;
     save.hand_in();
-    const SaveOutcome outcome = save.collector->publish(*save.complete);
+    const SaveOutcome outcome = save.checkpoints->publish(*save.complete);
     CHECK(outcome.taken == (lost_at <= 2));
     CHECK(save.published().size() == (lost_at == 1 ? 0u : 1u));
     CHECK(published_at == (lost_at == 1 ? std::vector<size_t>{0} : std::vector<size_t>{0, 1}));

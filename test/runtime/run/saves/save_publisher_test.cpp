@@ -32,7 +32,7 @@ struct Stage {
                 }}) {
     below.make_directory("/run");
     test::save(below, kFolder, make_state(7, 10), 2);
-    SaveCollector collector(below, {.ranks = 1, .directory = kFolder});
+    SaveCollector collector(1);
     const auto saving = ckpt::directory_store(below, kFolder)->saving(state.info);
     saving->join();
     std::vector<ckpt::ChunkData> chunks;
@@ -44,8 +44,7 @@ struct Stage {
         ckpt::write_shard(*saving, ckpt::shard_file_name(0, 1), state.info, state.tensors, chunks);
     save = *collector.add(0, {.state = state.info, .tensors = state.tensors, .receipt = receipt});
     publisher.emplace(hanging, clock,
-                      SaveCollector::Options{
-                          .ranks = 1, .directory = kFolder, .must_hold = [mine = life] { CHECK(mine); }});
+                      SaveFolder::Options{.directory = kFolder, .must_hold = [mine = life] { CHECK(mine); }});
   }
   /// The threads that were given up have ended.
   bool is_quiet() {

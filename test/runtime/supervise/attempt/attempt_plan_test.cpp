@@ -127,7 +127,6 @@ std::vector<Row> nodes_and_limits() {
        [](const AttemptPlan& plan) {
          CHECK(ranks_of(plan) == "d:0+2");
          CHECK(plan.limits.ranks == 2);
-         CHECK(plan.saves.ranks == 2);
          CHECK(plan.file.overrides ==
                std::vector<std::string>{"parallelism.data=2", "parallelism.world_size=2"});
          CHECK(plan.nodes[0].environment.empty());  // nothing leaves the node

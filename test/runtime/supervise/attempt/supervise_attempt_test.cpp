@@ -110,7 +110,7 @@ struct AttemptStage {
                       .kill_limit_s = 600,
                       .finish_limit_s = 600};
     attempt.times_patience_s = 600;
-    attempt.saves = {.ranks = kAttemptRanks, .directory = path + "/ckpt"};
+    attempt.saves = {.directory = path + "/ckpt"};
     attempt.file = {.epoch = 1,
                     .mark = random_token(),
                     .session_folder = folders.session() + ".epoch",

@@ -137,7 +137,7 @@ struct FleetStage {
                    .kill_limit_s = 600,
                    .finish_limit_s = 600};
     plan.times_patience_s = times_patience_s;
-    plan.saves = {.ranks = plan.limits.ranks, .directory = dir.path() + "/ckpt"};
+    plan.saves = {.directory = dir.path() + "/ckpt"};
     plan.file = {.epoch = kEpoch, .mark = random_token()};
     const Verdict verdict = run_attempt(with_start(std::move(plan), pmix, {{"program"}, {}}), {}, *fleet,
                                         directory, real_file_system(), real_clock(), log, signals)
