@@ -48,8 +48,16 @@ void AttemptSaves::answered_before(const protocol::Down& answer) {
   if (!attach_ || answers_.contains(answer.number) || is_complete(answer.number)) return;
   answers_before_[answer.number] = answer;
   if (answers_before_.size() > protocol::kMostAnswers) answers_before_.erase(answers_before_.begin());
-  // The supervisor before has written down how the save ended.
-  if (collector_.take(answer.number)) send_answer(answer);
+  if (const auto save = collector_.take(answer.number)) answer_as_before(answer, save->state.step);
+}
+
+/// What some ranks have heard is the answer for all, whatever is on the disk now.
+void AttemptSaves::answer_as_before(const protocol::Down& before, int64_t step) {
+  if (before.ok) {
+    effects_.save_ended_before({.ok = true, .step = step, .message = before.message});
+    effects_.save_published(step);
+  }
+  send_answer(before);
 }
 
 void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
@@ -61,19 +69,21 @@ void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
                                      .ok = false,
                                      .number = shard.number,
                                      .message = "this save was given up long ago"});
-  const auto [began, is_first] = began_s_.try_emplace(shard.number, clock_.monotonic_s());
-  began->second = std::min(began->second, clock_.monotonic_s() - shard.took_s);
-  // The supervisor before may have published it and answered some ranks only.
-  if (const auto before =
-          attach_ && is_first ? publisher_.published(shard.step, shard.epoch) : std::nullopt) {
-    before->ok ? effects_.save_ended_before(*before) : effects_.save_ended(*before, 0);
-    return answer(shard.number, *before);
-  }
   if (const auto before = answers_before_.find(shard.number); before != answers_before_.end())
-    return send_answer(protocol::Down(before->second));
-  if (auto save = collector_.add(rank, part_of(std::move(shard)))) complete_.push_back(std::move(*save));
+    return answer_as_before(before->second, shard.step);
+  const auto began = began_s_.try_emplace(shard.number, clock_.monotonic_s()).first;
+  began->second = std::min(began->second, clock_.monotonic_s() - shard.took_s);
+  if (auto save = collector_.add(rank, part_of(std::move(shard)))) complete(std::move(*save));
   publish_next();
   give_up_oldest();
+}
+
+void AttemptSaves::complete(CollectedSave&& save) {
+  // The supervisor before may have published it, and no rank has heard of it.
+  const auto before = attach_ ? publisher_.published(save.state.step, save.state.epoch) : std::nullopt;
+  if (!before) return complete_.push_back(std::move(save));
+  effects_.save_ended_before(*before);
+  answer(save.number, *before);
 }
 
 /// A disk that publishes nothing for a long time must not fill the memory of the supervisor.

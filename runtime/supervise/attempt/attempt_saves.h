@@ -41,7 +41,8 @@ class AttemptSaves {
   /// Of more than kMostUnpublishedSaves saves the oldest is given up.
   void hand_in(int rank, protocol::Shard&& shard);
   /// The ranks of a node have got this answer from the supervisor before, which may have died before those of
-  /// all nodes had it. They will not hand in again: the others get the same answer.
+  /// all nodes had it. They will not hand in again: the others get the same answer. So what is on the disk
+  /// decides only where all ranks have handed in.
   void answered_before(const protocol::Down& answer);
   /// Takes what has happened meanwhile, and keeps the ranks waiting as long as a save is under way. Call it
   /// in each turn of the attempt. Throws RunTaken if another supervisor has taken the run.
@@ -58,6 +59,8 @@ class AttemptSaves {
   void give_up();
 
  private:
+  void complete(CollectedSave&& save);
+  void answer_as_before(const protocol::Down& before, int64_t step);
   void answer(int64_t number, const SaveOutcome& outcome);
   void send_answer(const protocol::Down& down);
   bool is_complete(int64_t number) const;

@@ -268,6 +268,8 @@ TEST_CASE("after an attach a save that the supervisor before has published is an
   }
   Rig rig(folder.path(), true);
   rig.hand_in(1);
+  CHECK(rig.take_sent().empty());  // rank 0 may have an answer
+  rig.hand_in(0, 0, "of no matter");
   CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
   CHECK(rig.published == std::vector{rig.state.info.step});
   // Of another epoch, the same step is another save.
@@ -307,6 +309,51 @@ TEST_CASE("an answer of the supervisor before that reached one node goes to all"
     rig.finish();
     CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
   }
+}
+
+TEST_CASE("ranks get one answer to a save, whatever becomes of its checkpoint before all have it") {
+  // Found by the simulated cluster: one node heard that the save is published, and the supervisor that followed
+  // found the checkpoint damaged, or the reverse: the name was there, but not durable.
+  for (const bool said_saved : {true, false}) {
+    const test::TemporaryFolder folder;
+    const auto checkpoint = ckpt::step_directory(folder.path() + "/ckpt", 12);
+    {
+      Rig before(folder.path(), false);
+      before.hand_in(0);
+      before.hand_in(1);
+      before.finish();
+      REQUIRE(before.fs.is_directory(checkpoint));
+      if (said_saved) before.fs.remove_tree(checkpoint + "/COMMIT");
+    }
+    Rig rig(folder.path(), true);
+    rig.hand_in(1);
+    rig.saves->answered_before(answer_of_before(0, said_saved));
+    CHECK(rig.take_sent() == (said_saved ? "0:saved+ 1:saved+ " : "0:saved- 1:saved- "));
+    CHECK(rig.published == (said_saved ? std::vector<int64_t>{12} : std::vector<int64_t>{}));
+  }
+}
+
+TEST_CASE("after an attach a damaged checkpoint is replaced by the next save of its step") {
+  const test::TemporaryFolder folder;
+  const auto checkpoint = ckpt::step_directory(folder.path() + "/ckpt", 12);
+  {
+    Rig before(folder.path(), false);
+    before.hand_in(0);
+    before.hand_in(1);
+    before.finish();
+    before.fs.remove_tree(checkpoint + "/COMMIT");
+  }
+  Rig rig(folder.path(), true);
+  rig.hand_in(0, 0, "its files have another name now");
+  rig.hand_in(1);
+  rig.finish();
+  CHECK(rig.take_sent() == "0:saved- 1:saved- ");
+  // The ranks of a run's last save try again.
+  rig.hand_in(0, 1);
+  rig.hand_in(1, 1);
+  rig.finish();
+  CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
+  CHECK(test::reads_back(*ckpt::Checkpoint::open(rig.fs, checkpoint), rig.state));
 }
 
 TEST_CASE("an answer of the supervisor before changes nothing of a save that all ranks hand in again") {

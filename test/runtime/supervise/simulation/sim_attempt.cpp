@@ -46,6 +46,7 @@ void SimCluster::World::begin_attempt(int id, const StartAttempt& start) {
   say(fmt::format("supervisor {} starts epoch {} on {} of width {} from {}: {}", id, s.epoch,
                   fmt::join(start.nodes, " "), start.width.data, start.step.value_or(-1), start.why));
   s.recovery->attempt_started(start, now_s);
+  s.attached = false;
   attempt_begins(id, start.width);
   for (const int n : s.members) {
     if (s.connection[size_t(n)] < 0)
@@ -75,12 +76,10 @@ void SimCluster::World::attempt_begins(int id, const Width& width) {
   for (size_t i = 0; i < s.members.size(); ++i)
     limits.nodes.push_back({name_of_node(s.members[i]), int(i) * kSlots, kSlots});
   s.supervision.emplace(limits, now_s);
-  s.gone = s.shards = 0;
-  s.shard_number = 0;
-  s.answers.clear(), s.answers_before.clear();
+  s.gone = 0;
   s.began_s = now_s;
-  s.attached = false;
-  s.clearing = s.regrouping = s.publishing = false;
+  s.finishing = s.clearing = s.regrouping = false;
+  begin_saves(id, s.attached);
 }
 
 bool SimCluster::World::all_gone(const Supervisor& s) const {
@@ -100,6 +99,7 @@ void SimCluster::World::attempt_turn(int id) {
     if (all_gone(s) || now_s >= s.clear_until_s) attempt_is_over(id);
     return;
   }
+  if (!saves_turn(id)) return;
   Supervision& attempt = *s.supervision;
   const bool runs = attempt.phase() == Supervision::Phase::running && attempt.stop_level() == StopLevel::none;
   if (runs && s.recovery->regroup(now_s) != Recovery::Regroup::none) {
@@ -115,7 +115,7 @@ void SimCluster::World::attempt_turn(int id) {
     if (action == Supervision::Action::kill) to_all(Say::kill);
   }
   if (attempt.phase() == Supervision::Phase::ending && all_gone(s)) attempt.all_gone(now_s);
-  if (!attempt.over()) return;
+  if (!attempt.over() || !saves_are_finished(id)) return;
   s.clearing = true;
   s.clear_until_s = now_s + kClearS;
   if (!all_gone(s))
@@ -126,7 +126,12 @@ void SimCluster::World::attempt_turn(int id) {
 
 void SimCluster::World::attempt_is_over(int id) {
   Supervisor& s = supervisors[size_t(id)];
+  s.saves.reset();
   const Verdict v = s.supervision->verdict();
+  const Group& g = groups[s.epoch];
+  if (v.outcome == Verdict::failed && v.code == ErrorCode::kHang && g.well == g.all_ranks() &&
+      s.supervision->first_evidence_s() > g.progress_s)
+    violate(fmt::format("all ranks of epoch {} ended well, and it failed: {}", s.epoch, v.cause));
   const int64_t last = std::max<int64_t>(s.supervision->last_step(), groups[s.epoch].from_step);
   AttemptEnd end{.code = v.code, .cause = v.cause, .rank = v.rank};
   if (v.rank >= 0) end.node = name_of_node(s.members[size_t(v.rank / kSlots)]);
@@ -203,10 +208,10 @@ void SimCluster::World::attach(int id) {
   if (g.from_memory) start.in_memory = g.from_memory->state;
   say(fmt::format("supervisor {} attaches to epoch {}", id, s.epoch));
   s.recovery->attempt_started(start, now_s);
-  attempt_begins(id, start.width);
   s.attached = true;
-  const auto have = std::count_if(g.nodes.begin(), g.nodes.end(), [&](int n) { return g.answered >> n & 1; });
-  result.partly_answered += g.phase == Group::saving && have > 0 && have < int(g.nodes.size());
+  attempt_begins(id, start.width);
+  result.partly_answered += g.runs() && std::any_of(g.answers.begin(), g.answers.end(),
+                                                    [&](const auto& a) { return g.is_partial(a.second); });
   for (size_t i = 0; i < s.members.size(); ++i) {
     if (runs(s.members[i])) continue;
     s.supervision->node_lost(int(i), "it is not connected", now_s);
@@ -245,24 +250,23 @@ void SimCluster::World::supervisor_hears(int id, int n, const Message& m) {
       }
       return;
     case Say::step: return take_step_report(id, m);
-    case Say::shard: return take_shard(id, index, m);
-    case Say::answered: return answered_before(id, m);
+    case Say::shard:
+    case Say::answered: return take_save(id, m);
     case Say::done:
-      for (int r = 0; r < kSlots; ++r)
-        if (m.mask >> r & 1) attempt.done(first + r, now_s);
+      attempt.done(first + m.rank, now_s);
+      // It may die before it hears of the others.
+      if (chance(0.01)) push(now_s + uniform(0, 0.01), {.what = What::supervisor_dies, .a = id});
       break;
-    case Say::exited:
-      for (int r = 0; r < kSlots; ++r) {
-        if (!(m.mask >> r & 1)) continue;
-        const int rank = first + r;
-        std::optional<CrashRecord> record;
-        if (m.how == lost_peer)
-          record = CrashRecord{.rank = rank, .code = ErrorCode::kPeerLost, .message = "waited"};
-        if (m.how == bad_checkpoint)
-          record = CrashRecord{.rank = rank, .code = ErrorCode::kCheckpoint, .message = "damaged"};
-        attempt.exited(rank, m.how == killed ? 9 : m.how == well ? 0 : 1 << 8, record, now_s);
-      }
+    case Say::exited: {
+      const int rank = first + m.rank;
+      std::optional<CrashRecord> record;
+      if (m.how == lost_peer)
+        record = CrashRecord{.rank = rank, .code = ErrorCode::kPeerLost, .message = "waited"};
+      if (m.how == bad_checkpoint)
+        record = CrashRecord{.rank = rank, .code = ErrorCode::kCheckpoint, .message = "damaged"};
+      attempt.exited(rank, m.how == killed ? 9 : m.how == well ? 0 : 1 << 8, record, now_s);
       break;
+    }
     case Say::gone: s.gone |= 1u << index; break;
     default: return;
   }
@@ -285,100 +289,6 @@ void SimCluster::World::take_step_report(int id, const Message& m) {
   s.recovery->progressed(m.step);
   result.longest_standstill_s = std::max(result.longest_standstill_s, now_s - std::max(quiet_s, last_step_s));
   last_step_s = now_s;
-}
-
-void SimCluster::World::take_shard(int id, int index, const Message& m) {
-  Supervisor& s = supervisors[size_t(id)];
-  if (const auto known = s.answers.find(m.number); known != s.answers.end())
-    return send(
-        s.connection[size_t(s.members[size_t(index)])], 1,
-        {.say = Say::saved, .how = known->second, .epoch = s.epoch, .number = m.number, .step = m.step});
-  if (m.number != s.shard_number) {
-    s.shard_number = m.number;
-    s.shards = 0;
-    s.save_failed = false;
-    // The supervisor before may have published it, or may have answered some nodes.
-    const bool exists = std::any_of(disk.checkpoints.begin(), disk.checkpoints.end(),
-                                    [&](const Saved& c) { return c.step == m.step; });
-    if (s.attached && exists) return answer_save(id, m.number, m.step, true);
-    if (const auto before = s.answers_before.find(m.number); before != s.answers_before.end())
-      return answer_save(id, m.number, m.step, before->second);
-  }
-  s.shards |= 1u << index;
-  s.save_failed = s.save_failed || !m.how;
-  const bool all = s.shards + 1 == 1u << s.members.size() || !rules.all_receipts_before_publishing;
-  if (!all || s.publishing) return;
-  if (s.save_failed && rules.all_receipts_before_publishing) {
-    ++result.failed_saves;
-    return answer_save(id, m.number, m.step, false);
-  }
-  s.publishing = true;
-  push(now_s + uniform(0.02, 0.1), {.what = What::published,
-                                    .a = id,
-                                    .b = int(chance(0.5)),
-                                    .guard = s.epoch,
-                                    .message = {.number = m.number, .step = m.step}});
-}
-
-void SimCluster::World::answered_before(int id, const Message& m) {
-  Supervisor& s = supervisors[size_t(id)];
-  if (!s.attached || s.answers.contains(m.number)) return;
-  s.answers_before[m.number] = m.how;
-  if (m.number == s.shard_number && !s.publishing) answer_save(id, m.number, m.step, m.how);
-}
-
-void SimCluster::World::answer_save(int id, uint32_t number, int step, bool ok) {
-  Supervisor& s = supervisors[size_t(id)];
-  s.answers[number] = ok;
-  // It may die between two of its answers.
-  const size_t to =
-      !calm && chance(ok ? 0.03 : 0.3) ? size_t(below(int(s.members.size()))) : s.members.size();
-  for (size_t i = 0; i < to; ++i)
-    if (const int n = s.members[i]; s.connection[size_t(n)] >= 0)
-      send(s.connection[size_t(n)], 1,
-           {.say = Say::saved, .how = ok, .epoch = s.epoch, .number = number, .step = step});
-  if (to < s.members.size()) push(now_s + 1e-6, {.what = What::supervisor_dies, .a = id});
-}
-
-/// The rename that makes a checkpoint public arrives at the disk.
-void SimCluster::World::publish(const Event& event) {
-  Supervisor& s = supervisors[size_t(event.a)];
-  const uint32_t epoch = event.guard;
-  const int step = event.message.step;
-  if (!reachable(s.host, kDisk)) return push(now_s + 0.25, event);
-  if (!s.alive && !event.b) return;  // else it was on its way already
-  if (s.alive && s.paused_until_s > now_s) return push(s.paused_until_s, event);
-  if (s.alive && !owns_lock(event.a) && rules.lock_is_looked_at_before_publishing) return;
-  const auto saving = std::find_if(disk.saving.begin(), disk.saving.end(), [&](const Saving& folder) {
-    return folder.epoch == epoch && folder.step == step;
-  });
-  const bool exists = std::any_of(disk.checkpoints.begin(), disk.checkpoints.end(),
-                                  [&](const Saved& c) { return c.step == step; });
-  const bool ok = saving != disk.saving.end() && !exists;
-  if (ok) {
-    // What a supervisor that is dead had on its way still belongs to the epoch, if that one goes on.
-    if ((s.alive && event.a < disk.last_publisher) || epoch != disk.epoch)
-      violate(fmt::format("supervisor {} publishes step {} of epoch {} after supervisor {}, epoch {}",
-                          event.a, step, epoch, disk.last_publisher, disk.epoch));
-    disk.last_publisher = std::max(disk.last_publisher, event.a);
-    uint64_t expected = 1;
-    for (int i = 1; i <= step; ++i) expected = next_bits(expected, i, 1);
-    uint32_t wanted = 0;
-    for (const int n : groups[epoch].nodes) wanted |= 1u << n;
-    if ((saving->nodes & wanted) != wanted) violate(fmt::format("checkpoint step {} is half written", step));
-    if (saving->torn || saving->bits != expected) violate(fmt::format("checkpoint step {} is torn", step));
-    disk.checkpoints.push_back({.step = step, .bits = saving->bits});
-    std::sort(disk.checkpoints.begin(), disk.checkpoints.end(),
-              [](const Saved& a, const Saved& b) { return a.step < b.step; });
-    disk.saving.erase(saving);
-    ++result.saves;
-    say(fmt::format("supervisor {} publishes step {} of epoch {}", event.a, step, epoch));
-  }
-  if (!s.alive || !s.supervision || s.epoch != epoch) return;
-  s.publishing = false;
-  s.supervision->progressed(0, now_s);
-  if (ok) s.recovery->saved(step);
-  answer_save(event.a, event.message.number, step, ok || exists);
 }
 
 }  // namespace trainctl::test

@@ -91,14 +91,7 @@ void SimCluster::World::happen(int kind) {
       last_alive->paused_until_s = until_s;
       quiet_s = std::max(quiet_s, until_s);
       return;
-    case checkpoint_damaged: {
-      // At least one is left.
-      const auto good = std::count_if(disk.checkpoints.begin(), disk.checkpoints.end(),
-                                      [](const Saved& c) { return !c.unopenable && !c.unloadable; });
-      if (good > 1)
-        (chance(0.5) ? disk.checkpoints.back().unopenable : disk.checkpoints.back().unloadable) = true;
-      return;
-    }
+    case checkpoint_damaged: return damage_newest();
     case run_stopped:
       if (last_alive == supervisors.rend()) return;
       ++result.stops;
@@ -110,16 +103,27 @@ void SimCluster::World::happen(int kind) {
   }
 }
 
+/// At least one checkpoint is left.
+void SimCluster::World::damage_newest() {
+  const auto good = std::count_if(disk.checkpoints.begin(), disk.checkpoints.end(),
+                                  [](const Saved& c) { return !c.unopenable && !c.unloadable; });
+  if (good > 1)
+    (chance(0.5) ? disk.checkpoints.back().unopenable : disk.checkpoints.back().unloadable) = true;
+}
+
 /// Index into SimResult::cuts_in_save; nothing while no save is under way.
 std::optional<size_t> SimCluster::World::phase_of_save() const {
   const Group& g = groups[disk.epoch];
-  if (g.phase != Group::saving) return std::nullopt;
+  if (!g.runs() || g.save == 0) return std::nullopt;
+  if (const auto answer = g.answers.find(g.save);
+      answer != g.answers.end() && answer->second.ranks == g.all_ranks())
+    return std::nullopt;
   for (const Saved& saved : disk.checkpoints)
-    if (saved.step == g.step) return 3;
+    if (saved.step == g.saved_step) return 3;
   for (const Supervisor& s : supervisors)
-    if (s.alive && s.epoch == disk.epoch && s.publishing) return 2;
+    if (s.alive && s.saves && s.epoch == disk.epoch && is_publishing(s)) return 2;
   for (const Saving& folder : disk.saving)
-    if (folder.epoch == disk.epoch && folder.step == g.step) return 1;
+    if (folder.epoch == disk.epoch && folder.step == g.saved_step) return 1;
   return 0;
 }
 
@@ -207,15 +211,18 @@ void SimCluster::World::check_takeover() {
 
 void SimCluster::World::check_answers() {
   const Group& g = groups[disk.epoch];
-  if (g.phase != Group::saving || g.answered == 0) return;
-  const double since_s = std::max({g.answered_s, quiet_s, last_fault_s});
+  if (!g.runs()) return;
+  const auto due = std::find_if(g.answers.begin(), g.answers.end(),
+                                [&](const auto& answer) { return g.is_due(answer.second); });
+  if (due == g.answers.end()) return;
+  const double since_s = std::max({due->second.since_s, quiet_s, last_fault_s});
   for (const Supervisor& s : supervisors) {
     if (!s.alive || !s.supervision || s.epoch != disk.epoch || s.clearing) continue;
     const bool has_all =
         std::all_of(s.members.begin(), s.members.end(), [&](int n) { return s.connection[size_t(n)] >= 0; });
     if (has_all && now_s - std::max(since_s, s.began_s) > kAnswerS)
-      violate(fmt::format("save {} of epoch {} has been answered to some nodes only for {:.1f} s", g.save,
-                          disk.epoch, now_s - g.answered_s));
+      violate(fmt::format("ranks wait for the answer to save {} of epoch {} for {:.1f} s", due->first,
+                          disk.epoch, now_s - due->second.since_s));
   }
 }
 
@@ -258,7 +265,7 @@ void SimCluster::World::dispatch(const Event& e) {
     }
     case What::group: return advance(uint32_t(e.a), e.guard);
     case What::shard_written: return shard_written(e);
-    case What::published: return publish(e);
+    case What::published: return published(e);
     case What::supervisor_tick: return supervisor_tick(e.a);
     case What::supervisor_dies:
       if (!supervisors[size_t(e.a)].alive) return;
@@ -301,6 +308,7 @@ SimResult SimCluster::World::run(uint64_t seed, const SimRules& wanted, bool log
   most_width = nodes - below(2);
   least_width = 1 + below(most_width);
   leases = chance(0.5), attaches = chance(0.5), quarantines = chance(0.2), takeovers = chance(0.5);
+  saves_wait = chance(0.5);
   orphaned_s = 0;
   supervisor_home = chance(0.5) ? kHead : below(nodes);
   supervisors.clear(), connections.clear(), queue_.clear(), slots_.clear(), free_.clear();
@@ -315,9 +323,9 @@ SimResult SimCluster::World::run(uint64_t seed, const SimRules& wanted, bool log
     a.offset_s = uniform(0, 1e6);
   }
   result = {};
-  say(fmt::format("{} nodes, widths {} to {}, {}{}{}{}", nodes, least_width, most_width,
+  say(fmt::format("{} nodes, widths {} to {}, {}{}{}{}{}", nodes, least_width, most_width,
                   leases ? "leases " : "", attaches ? "attach " : "", quarantines ? "quarantine " : "",
-                  takeovers ? "takeover" : ""));
+                  takeovers ? "takeover " : "", saves_wait ? "waits for saves" : ""));
   plan_faults();
   start_supervisor(supervisor_home);
   push(uniform(0.5, 3), {.what = What::supervisor_started});

@@ -1,8 +1,9 @@
 // A cluster in one process: nodes, links, a shared disk, clocks and people, simulated event by event from
 // one seed.
 //
-// What decides is the program's own: Supervision (an attempt), Recovery (between attempts) and AgentState (a
-// node). What the simulation supplies are their effects: connections that are late, reset or cut (in both
+// What decides is the program's own: Supervision (an attempt), AttemptSaves with its SaveCollector (the saves of
+// an attempt), Recovery (between attempts), choose_source (the state it begins from), AgentState (a node) and
+// UntakenMessages (what a node says again). What the simulation supplies are their effects: connections that are late, reset or cut (in both
 // directions or in one), processes that are killed or stopped, nodes that crash, go silent and come back, a
 // disk that cannot be reached, supervisors that die and are started again by a person or by agents, or a
 // second one while the first lives. After every event the invariants are checked:
@@ -13,8 +14,9 @@
 //   epochs       a node runs no ranks of an epoch older than one it has run; no step of such an epoch counts
 //   steps        steps that are taken follow each other without a gap, also from supervisor to supervisor
 //   publishing   a checkpoint holds the shard of every node of its epoch
-//   answers      no node waits for the answer to a save that another node of its epoch has, if a supervisor
-//                has all of them
+//   answers      the ranks of an epoch get one answer to a save, and all get it soon after one has it or all have
+//                handed in, if a supervisor has all nodes
+//   causes       an attempt whose ranks have all ended well does not hang from then on
 //   bits         every step taken and every checkpoint has the value of the undisturbed run, whether it was
 //                loaded from the disk or from the nodes' memory
 //   takeover     where agents may start a supervisor, a majority of them that reach the disk, while the lock
@@ -42,6 +44,10 @@ struct SimRules {
   bool saves_of_old_epochs_are_swept = true;  ///< by the supervisor that begins a newer one
   bool agents_tell_again = true;       ///< to a supervisor that attaches, what the one before did not take
   bool answers_are_told_again = true;  ///< likewise, the answers to saves that its ranks have
+  bool parts_are_kept_until_answered = true;  ///< what ranks hand in of saves, by their agents
+  bool ends_are_told_again = true;            ///< likewise, how ranks ended
+  bool failed_parts_fail_the_save = true;
+  bool answers_go_to_all_ranks = true;
   bool lost_agents_are_started_again = true;
   bool supervisor_notices_silence = true;
   bool pieces_are_verified_when_read = true;
@@ -67,8 +73,9 @@ class SimCluster {
   ~SimCluster();
   SimResult run(uint64_t seed, const SimRules& rules = {}, bool log = false);
 
+  struct World;  ///< sim_world.h
+
  private:
-  struct World;
   std::unique_ptr<World> world_;
 };
 

@@ -10,7 +10,6 @@ using namespace sim;
 namespace {
 
 constexpr double kDialLimitS = 1, kStepS = 0.25, kLookAgainS = 0.2;
-constexpr size_t kMostAnswers = 4;
 constexpr double kCollectiveLimitS = 2.5;  // a rank waits so long for its peers
 constexpr AgentState::Options kAgent = {
     .silence_s = kSilenceS, .grace_s = kGraceS, .dial_s = 0.3, .beat_s = 0.5};
@@ -47,7 +46,7 @@ void SimCluster::World::start_agent(int n) {
   a.word_s = now_s;
   a.tick_s = kNever;
   a.connection = -1;
-  a.untaken.clear(), a.ends.clear(), a.unanswered.clear(), a.answers.clear();
+  a.untaken = {};
   agent_turn(n);
 }
 
@@ -94,8 +93,7 @@ void SimCluster::World::agent_act(int n, AgentState::Action action) {
   Node& a = node[size_t(n)];
   switch (action) {
     case AgentState::Action::dial: return dial(n);
-    case AgentState::Action::greet:
-      return send(a.connection, 0, {.say = Say::hello, .epoch = a.ranks.alive ? a.ranks.epoch : 0});
+    case AgentState::Action::greet: return send(a.connection, 0, {.say = Say::hello, .epoch = a.ranks.epoch});
     case AgentState::Action::drop:
       if (a.connection >= 0) close(a.connection, 0);
       a.connection = -1;
@@ -157,24 +155,25 @@ void SimCluster::World::agent_hears(int n, const Message& m) {
 
 void SimCluster::World::obey(int n, const Message& m) {
   Node& a = node[size_t(n)];
-  if (m.say == Say::beat)
-    return void(std::erase_if(a.untaken, [&](const Message& u) { return u.sequence <= m.sequence; }));
+  if (m.say == Say::beat) return a.untaken.taken(m.sequence);
   if (m.say == Say::end) return a.state.ended_by_order(local_s(n));
   if (m.say == Say::welcome) {
     a.state.welcomed(agent_options(n), local_s(n));
     a.welcomed = true;
     a.word_s = now_s;
     if (!m.how) {
-      a.untaken.clear(), a.ends.clear(), a.unanswered.clear(), a.answers.clear();
+      a.untaken.clear();
       if (rules.welcome_ends_old_epochs) kill_ranks(n);
       return;
     }
     beat(n);
     if (!rules.agents_tell_again) return;
-    if (rules.answers_are_told_again)
-      for (const Message& message : a.answers) send(a.connection, 0, message);
-    for (const auto* list : {&a.untaken, &a.unanswered, &a.ends})
-      for (const Message& message : *list) send(a.connection, 0, message);
+    for (const wire::Message& kept : a.untaken.again(a.ranks.epoch)) {
+      const Message message = sent_form(kept);
+      const bool is_end = message.say == Say::done || message.say == Say::exited;
+      if (message.say == Say::answered ? rules.answers_are_told_again : !is_end || rules.ends_are_told_again)
+        send(a.connection, 0, message);
+    }
     return;
   }
   if (!a.state.accept(m.epoch)) return;
@@ -182,20 +181,15 @@ void SimCluster::World::obey(int n, const Message& m) {
     case Say::start: return start_ranks(n, m);
     case Say::kill:
       if (a.ranks.epoch == m.epoch && a.ranks.alive) return kill_ranks(n);
+      if (a.ranks.epoch == m.epoch) a.ranks = {};
       return tell(n, {.say = Say::gone, .epoch = m.epoch});
     case Say::stop:
       if (a.ranks.epoch == m.epoch && m.epoch < groups.size()) groups[m.epoch].stop = true;
       return;
-    case Say::saved: {
-      const auto same = [&](const Message& other) { return other.number == m.number; };
-      std::erase_if(a.unanswered, same);
-      std::erase_if(a.answers, same);
-      a.answers.push_back(
-          {.say = Say::answered, .how = m.how, .epoch = m.epoch, .number = m.number, .step = m.step});
-      if (a.answers.size() > kMostAnswers) a.answers.erase(a.answers.begin());
+    case Say::saved:
+      a.untaken.answered(answer_line(m), m.rank);
       if (a.ranks.epoch == m.epoch) save_answered(n, m);
       return;
-    }
     default: return;
   }
 }
@@ -203,11 +197,10 @@ void SimCluster::World::obey(int n, const Message& m) {
 void SimCluster::World::tell(int n, Message m) {
   Node& a = node[size_t(n)];
   if (!a.agent) return;
-  m.sequence = ++a.sequence;
   if (m.say == Say::gone) a.state.gone(m.epoch, local_s(n));
-  // A supervisor that dies takes with it what it was sent and has not taken.
-  else
-    (m.say == Say::shard ? a.unanswered : m.say == Say::step ? a.untaken : a.ends).push_back(m);
+  wire::Message kept = kept_form(m, rules);
+  a.untaken.keep(kept);
+  m.sequence = uint32_t(kept.sequence);
   if (a.connection >= 0 && a.state.phase() == AgentState::Phase::attached) send(a.connection, 0, m);
 }
 
@@ -226,7 +219,7 @@ void SimCluster::World::start_ranks(int n, const Message& m) {
   if (m.epoch < a.newest_epoch)
     violate(fmt::format("n{} starts ranks of epoch {} after epoch {}", n, m.epoch, a.newest_epoch));
   a.newest_epoch = m.epoch;
-  a.untaken.clear(), a.ends.clear(), a.unanswered.clear(), a.answers.clear();
+  a.untaken.clear();
   a.state.running(m.epoch);
   clear_pieces(n, groups[m.epoch]);
   a.ranks = {.epoch = m.epoch, .alive = kAllRanks};
@@ -250,7 +243,11 @@ void SimCluster::World::rank_ends(int n, uint8_t mask, Ended how) {
   mask &= a.ranks.alive;
   if (!mask) return;
   a.ranks.alive = uint8_t(a.ranks.alive & ~mask);
-  tell(n, {.say = Say::exited, .mask = mask, .how = how, .epoch = a.ranks.epoch});
+  const uint32_t epoch = a.ranks.epoch;
+  Group& g = groups[epoch];
+  if (how == well) g.well |= uint32_t(mask) << g.place_of(n) * kSlots;
+  for (int r = 0; r < kSlots; ++r)
+    if (mask >> r & 1) tell(n, {.say = Say::exited, .how = how, .rank = int8_t(r), .epoch = epoch});
 }
 
 // ---- groups
@@ -346,22 +343,23 @@ void SimCluster::World::take_step(Group& g, uint32_t epoch) {
 }
 
 void SimCluster::World::begin_save(Group& g, uint32_t epoch) {
-  g.phase = Group::saving;
   ++g.save;
-  g.answered = 0;
+  g.saved_step = g.step;
   for (const int n : g.nodes)
     push(now_s + uniform(0.02, 0.15), {.what = What::shard_written,
                                        .a = n,
                                        .b = int(node[size_t(n)].life),
                                        .guard = epoch,
                                        .message = {.number = g.save, .step = g.step, .bits = g.bits}});
-  schedule_group(epoch, 1);
+  const bool waits = saves_wait || g.step == kTotalSteps || g.stop;
+  if (waits) g.phase = Group::saving;
+  schedule_group(epoch, waits ? 1 : kStepS);
 }
 
 void SimCluster::World::shard_written(const Event& event) {
   const int n = event.a;
   const uint32_t epoch = event.guard;
-  const Group& g = groups[epoch];
+  Group& g = groups[epoch];
   Node& a = node[size_t(n)];
   if (a.ranks.epoch != epoch || a.ranks.alive != kAllRanks || a.ranks.stopped) return;
   if (!reachable(n, kDisk)) return push(now_s + 0.25, event);
@@ -372,26 +370,37 @@ void SimCluster::World::shard_written(const Event& event) {
         disk.saving.end(),
         {.epoch = epoch, .step = event.message.step, .width = g.width, .bits = event.message.bits});
   it->torn = it->torn || it->bits != event.message.bits || it->width != g.width;
-  // A disk may be full for one rank.
-  const bool ok = !chance(0.05);
-  if (ok) it->nodes |= 1u << n;
-  tell(n, {.say = Say::shard,
-           .how = ok,
-           .epoch = epoch,
-           .number = event.message.number,
-           .step = event.message.step,
-           .bits = event.message.bits});
+  for (int r = 0; r < kSlots; ++r) {
+    const int rank = g.place_of(n) * kSlots + r;
+    // A disk may be full for one rank.
+    const bool ok = !chance(0.025);
+    if (ok) it->ranks |= 1u << rank;
+    tell(n, {.say = Say::shard,
+             .how = ok,
+             .rank = int8_t(rank),
+             .epoch = epoch,
+             .number = event.message.number,
+             .step = event.message.step});
+  }
+  Answered& save = g.answers[event.message.number];
+  save.handed_in |= uint32_t(kAllRanks) << g.place_of(n) * kSlots;
+  if (g.is_due(save)) save.since_s = std::min(save.since_s, now_s);
 }
 
-/// The ranks go on together, when the last of them has the answer.
+/// Ranks that wait go on together, when the last of them has the answer.
 void SimCluster::World::save_answered(int n, const Message& m) {
   Group& g = groups[m.epoch];
+  if (!g.runs()) return;
+  Answered& answer = g.answers[m.number];
+  if (answer.ranks == 0) answer.ok = m.how != 0;
+  answer.since_s = std::min(answer.since_s, now_s);
+  if (answer.ok != bool(m.how))
+    violate(fmt::format("save {} of epoch {} is answered {} to some ranks and {} to others", m.number,
+                        m.epoch, int(answer.ok), int(m.how)));
+  answer.ranks |= m.rank < 0 ? uint32_t(kAllRanks) << g.place_of(n) * kSlots : 1u << m.rank;
   if (g.phase != Group::saving || g.save != m.number) return;
   g.progress_s = now_s;
-  if (g.answered == 0) g.answered_s = now_s;
-  g.answered |= 1u << n;
-  for (const int other : g.nodes)
-    if (!(g.answered >> other & 1)) return;
+  if (answer.ranks != g.all_ranks()) return;
   if (g.step < kTotalSteps && !g.stop) {
     g.phase = Group::stepping;
     return schedule_group(m.epoch, kStepS);
@@ -404,11 +413,13 @@ void SimCluster::World::save_answered(int n, const Message& m) {
 /// Every rank is done.
 void SimCluster::World::finish(Group& g, uint32_t epoch) {
   g.phase = Group::over;
+  g.progress_s = now_s;
   for (const int n : g.nodes) {
     Node& a = node[size_t(n)];
     if (a.ranks.epoch != epoch) continue;
     const uint8_t mask = uint8_t(a.ranks.alive & ~a.ranks.stopped);
-    tell(n, {.say = Say::done, .mask = mask, .epoch = epoch});
+    for (int r = 0; r < kSlots; ++r)
+      if (mask >> r & 1) tell(n, {.say = Say::done, .rank = int8_t(r), .epoch = epoch});
     rank_ends(n, mask, well);
   }
 }

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/run/agent/agent_state.h"
+#include "runtime/run/agent/untaken_messages.h"
+#include "runtime/supervise/attempt/attempt_saves.h"
 #include "runtime/supervise/decide/recovery.h"
 #include "runtime/supervise/decide/source.h"
 #include "runtime/supervise/decide/supervision.h"
@@ -48,8 +51,9 @@ enum Ended : uint8_t { well, killed, lost_peer, bad_checkpoint };
 
 struct Message {
   Say say = Say::beat;
-  uint8_t mask = 0;  // local ranks
+  uint8_t mask = 0;  // beat: local ranks
   uint8_t how = 0;   // welcome: keep; saved, answered, shard: ok; exited: Ended; beat: ranks that answer
+  int8_t rank = -1;  // done, exited: local; shard, saved: of the epoch; saved -1: all ranks of the node
   uint32_t epoch = 0;
   uint32_t number = 0;  // saved, answered, shard: of the save, from 1 in each epoch
   int32_t step = 0;
@@ -115,10 +119,16 @@ struct Node {
   int connection = -1;
   Ranks ranks;
   uint32_t newest_epoch = 0;  // that ran here since the node came up
-  uint32_t sequence = 0;
   bool welcomed = false;
   std::vector<Piece> pieces;
-  std::vector<Message> untaken, ends, unanswered, answers;  // what another supervisor must be told again
+  UntakenMessages untaken;
+};
+
+/// A save as its ranks see it.
+struct Answered {
+  uint32_t handed_in = 0, ranks = 0;  // ranks that have handed in, ranks that have the answer
+  bool ok = false;                    // the answer to the first of them
+  double since_s = kNever;            // since when all have handed in, or one has the answer
 };
 
 /// The ranks of an epoch as a whole.
@@ -132,12 +142,23 @@ struct Group {
   double progress_s = 0, given_up_s = kNever;
   uint32_t guard = 0;
   bool stop = false;
-  uint32_t save = 0, answered = 0;  // number of the newest save, and the nodes that have its answer
-  double answered_s = 0;            // since when the first of them has it
+  uint32_t save = 0;                     // the newest
+  int saved_step = 0;                    // of it
+  std::map<uint32_t, Answered> answers;  // by the number of the save
+  uint32_t well = 0;                     // ranks that have ended well
+  int place_of(int node) const { return int(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); }
+  uint32_t all_ranks() const { return (1u << nodes.size() * kSlots) - 1; }
+  bool runs() const { return phase == stepping || phase == saving; }
+  bool is_partial(const Answered& answer) const { return answer.ranks != 0 && answer.ranks != all_ranks(); }
+  /// Whether ranks wait for an answer that must come.
+  bool is_due(const Answered& answer) const {
+    return answer.ranks != all_ranks() && (answer.ranks != 0 || answer.handed_in == all_ranks());
+  }
 };
 
 struct Saved {
   int step = 0;
+  uint32_t epoch = 0;
   uint64_t bits = 0;
   bool unopenable = false, unloadable = false;
 };
@@ -145,7 +166,7 @@ struct Saved {
 struct Saving {
   uint32_t epoch = 0;
   int step = 0, width = 0;
-  uint32_t nodes = 0;  // whose shards are there
+  uint32_t ranks = 0;  // whose shards are there
   uint64_t bits = 0;
   bool torn = false;
 };
@@ -161,6 +182,8 @@ struct Disk {
   int metrics_step = 0;
 };
 
+class AttemptSide;
+
 struct Supervisor {
   int host = 0;
   bool alive = false, blocked = false, attaching = false;
@@ -171,18 +194,16 @@ struct Supervisor {
   std::array<uint32_t, kMostNodes> taken;
   std::optional<Recovery> recovery;
   std::optional<Supervision> supervision;
-  std::optional<Source> from_memory;  // what the next attempt loads
+  std::shared_ptr<AttemptSide> saves;  // of its attempt
+  std::optional<Source> from_memory;   // what the next attempt loads
   uint32_t epoch = 0;
-  bool clearing = false, regrouping = false, publishing = false, stop_asked = false;
+  bool finishing = false, clearing = false, regrouping = false, stop_asked = false;
   double clear_until_s = 0, began_s = 0;  // began_s: its part in the epoch
   bool attached = false;
   std::vector<int> members;
-  uint32_t gone = 0, shards = 0;  // of the members
-  uint32_t kept = 0;              // nodes that came with the epoch to attach to
-  uint32_t shard_number = 0;
-  bool save_failed = false;
-  std::map<uint32_t, bool> answers, answers_before;  // its own, and those of the supervisor before
-  std::vector<std::pair<int, Message>> early;        // what agents say before all of them are attached
+  uint32_t gone = 0;                           // of the members
+  uint32_t kept = 0;                           // nodes that came with the epoch to attach to
+  std::vector<std::pair<int, Message>> early;  // what agents say before all of them are attached
 };
 
 inline uint64_t mixed(uint64_t a, uint64_t b) {
@@ -195,6 +216,13 @@ inline const std::string& name_of_node(int n) {
   static const std::string names[kMostNodes] = {"n0", "n1", "n2", "n3", "n4"};
   return names[size_t(n)];
 }
+
+/// As UntakenMessages keeps what an agent says, and back.
+wire::Message kept_form(const Message& message, const SimRules& rules);
+Message sent_form(const wire::Message& message);
+std::string answer_line(const Message& answer);
+/// Whether a checkpoint is on its way to its name.
+bool is_publishing(const Supervisor& supervisor);
 
 /// State after one more step, computed by `width` replicas, each with its run of lanes; combined as a tree
 /// over the lanes.
@@ -274,17 +302,22 @@ struct SimCluster::World {
   void attempt_begins(int id, const Width& width);
   void attach(int id);
   void attempt_is_over(int id);
+  bool saves_are_finished(int id);
   void take_step_report(int id, const Message& message);
-  void take_shard(int id, int index, const Message& message);
-  void answered_before(int id, const Message& message);
-  void answer_save(int id, uint32_t number, int step, bool ok);
-  void publish(const Event& event);
   bool write_status(int id);
   bool owns_lock(int id) const { return disk.lock == id; }
   void end_run(int id);
   void give_up_groups();
   bool all_gone(const sim::Supervisor& s) const;
   int index_of(const sim::Supervisor& s, int n) const;
+
+  // ---- sim_saves.cpp
+  void begin_saves(int id, bool attach);
+  void take_save(int id, const Message& message);
+  bool saves_turn(int id);
+  void send_answer(int id, int rank, const protocol::Down& answer);
+  void published(const Event& event);
+  SaveOutcome publish(int id, uint32_t epoch, int step);
 
   // ---- sim_memory.cpp
   static int partner_of(const sim::Group& g, size_t place);
@@ -299,6 +332,7 @@ struct SimCluster::World {
   std::optional<size_t> phase_of_save() const;
   void plan_faults();
   void happen(int kind);
+  void damage_newest();
   void happen_to_links(int kind, int n, int host, double until_s);
   void calm_down();
   void dispatch(const Event& event);
@@ -314,7 +348,8 @@ struct SimCluster::World {
   // The seed's cluster.
   int nodes = 0, most_width = 0, least_width = 0;
   bool leases = false, attaches = false, quarantines = false, takeovers = false;
-  double orphaned_s = 0;  ///< since when agents could have started a supervisor
+  bool saves_wait = false;  ///< ranks take no step before the answer to a save
+  double orphaned_s = 0;    ///< since when agents could have started a supervisor
   int supervisor_home = 0;
 
   std::array<sim::Node, sim::kMostNodes> node;
