@@ -114,6 +114,7 @@ RunDirectory run_replay(const VerifyRequest& request, const ReplayRange& range, 
   for (std::string& one : replay_overrides(root, id)) overrides.push_back(std::move(one));
   auto job = load_job_text(text, file, overrides, context, folder);
   if (!job) throw Error(ErrorCode::kSpec, "the job of the replay has mistakes, see above");
+  job = as_computed(*job);  // a launch would decide what it left open
   require_mesh(job->job.parallelism.mesh_from, "verify");
   const JobSpec spec = job->job;
   const LaunchRequest launch{.job = std::move(*job),

@@ -1,9 +1,10 @@
 // Goal: steps that a run recorded are computed again and found equal, on its own mesh and on another; a
 // changed record and an exchanged checkpoint are found, and a resume that verifies does not go on from
 // them; a bit that flips in the memory of a rank's process is found, its rank named, and the run ends with
-// the bits of the undisturbed one.
-// Method: the real program. The bit: a rank stops itself at the begin of a step, the test looks in its
-// memory for numbers that the newest checkpoint holds, and changes one bit of each place.
+// the bits of the undisturbed one. A run of an older program is computed as that program did.
+// Method: the real program; the older one's run is a run whose jobs lose the fields that it had not. The bit: a
+// rank stops itself at the begin of a step, the test looks in its memory for numbers that the newest checkpoint
+// holds, and changes one bit of each place.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/uio.h>
@@ -13,9 +14,11 @@
 #include <filesystem>
 #include <sstream>
 
+#include "runtime/base/hash.h"
 #include "test/end_to_end/jobs.h"
 #include "test/end_to_end/program.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/token_sets.h"
 
 using namespace trainctl::test;
 using Catch::Matchers::Contains;
@@ -51,6 +54,31 @@ void replace_in(const std::string& path, const std::string& old, const std::stri
   const size_t at = text.find(old);
   REQUIRE(at != std::string::npos);
   write_file(path, text.replace(at, old.size(), by));
+}
+
+/// What a program before `data.documents` and `data.loss` leaves of a run: jobs without them, in the run and
+/// in its checkpoints.
+void make_older(const std::string& run) {
+  const auto without = [](std::string text, const std::string& field, const std::string& value) {
+    for (const std::string quote : {"\"", "\\\""}) {
+      const std::string line = fmt::format("{0}{1}{0}: {0}{2}{0},", quote, field, value);
+      if (const size_t at = text.find(line); at != std::string::npos) return text.erase(at, line.size());
+    }
+    FAIL("no " << field << " of " << value);
+    return text;
+  };
+  std::vector<std::string> files = {run + "/job.json"};
+  for (const auto& step : std::filesystem::directory_iterator(run + "/ckpt"))
+    if (std::filesystem::exists(step.path() / "COMMIT")) files.push_back(step.path() / "manifest.json");
+  REQUIRE(files.size() == 6);
+  for (const std::string& file : files) {
+    const std::string before = read_file(file);
+    const std::string after = without(without(before, "documents", "ignore"), "loss", "all");
+    write_file(file, after);
+    if (file != files.front())
+      replace_in(std::filesystem::path(file).parent_path() / "COMMIT", trainctl::sha256_hex(before),
+                 trainctl::sha256_hex(after));
+  }
 }
 
 /// The line of a step.
@@ -179,6 +207,31 @@ TEST_CASE("a resume that verifies goes on where the steps are the same, and only
   CHECK_THAT(resumed.err, Contains("identical, bit for bit: steps 5 to 12"));
   CHECK(losses_of(half) == losses_of(whole));
   CHECK(run_trainctl(dir.path(), {"inspect-ckpt", half, "--diff", whole}).status == 0);
+}
+
+TEST_CASE("a run whose program knew no boundaries of documents is verified and branched from without them",
+          "[verify]") {
+  const TemporaryFolder dir;
+  write_megatron(dir / "set", many_documents(100));
+  const std::string set = fmt::format(R"(data.train=[{{"path": "{}"}}])", dir / "set");
+  const std::string run = launch(dir, "older", {set, "data.documents=ignore"});
+  make_older(run);
+  CHECK(run_trainctl(dir.path(), {"inspect-ckpt", "--verify", run}).status == 0);
+  const VerifyResult newest = verify(dir, {"older"});
+  CHECK(newest.json["verdict"] == "identical");
+  CHECK(newest.json["from"] == 16);
+  const VerifyResult start = verify(dir, {"older", "--step", "8", "--steps", "8"});
+  CHECK(start.json["verdict"] == "identical");
+  CHECK(start.json["from"] == 0);
+  // A new run of this data set keeps documents apart; one that begins from the older run goes on as that did.
+  launch(dir, "new", {set});
+  CHECK(losses_of(dir.path() + "/runs/new") != losses_of(run));
+  const Outcome branch = run_trainctl(dir.path(), {"launch", "job.json", "-s", set, "-s",
+                                                   "observability.run_id=branch", "--from", "older@8"});
+  INFO(branch.err);
+  REQUIRE(branch.status == 0);
+  CHECK_THAT(branch.err, Contains("no change") && Contains("as the parent's"));
+  CHECK(run_trainctl(dir.path(), {"inspect-ckpt", run, "--diff", dir.path() + "/runs/branch"}).status == 0);
 }
 
 TEST_CASE("a bit that flips in the memory of a rank is found, and the run goes back to its checkpoint",

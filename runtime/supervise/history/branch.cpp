@@ -77,6 +77,14 @@ std::unique_ptr<ckpt::Checkpoint> open_step(FileSystem& fs, const std::string& d
                                                   have.empty() ? "it has none at all" : "it has those of steps " + have));
 }
 
+ParsedJob as_computed(const ParsedJob& job) {
+  std::vector<std::string> left_open;
+  if (job.job.data.documents == Documents::automatic && !job.job.data.masks_documents())
+    left_open.push_back("data.documents=ignore");
+  if (job.job.data.loss == TargetLoss::automatic) left_open.push_back("data.loss=all");
+  return left_open.empty() ? job : with_decided(job, left_open, "as an older program did");
+}
+
 BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std::string& run_root,
                               const std::function<void(const std::string&, const std::string&)>& skipped) {
   const auto checkpoint = open_branch_point(fs, name, run_root, skipped);
@@ -87,6 +95,7 @@ BranchPoint find_branch_point(FileSystem& fs, const std::string& name, const std
   if (!from.job.ok())
     throw Error(ErrorCode::kCheckpoint, fmt::format("{} holds no usable job spec: {}", from.checkpoint,
                                                     from.job.diagnostics.empty() ? "" : from.job.diagnostics.front().message));
+  if (!from.imported) from.job = as_computed(from.job);
   return from;
 }
 

@@ -22,9 +22,13 @@ struct BranchPoint {
   std::string checkpoint;   ///< folder, absolute
   std::string root_hash;
   ckpt::StateInfo state;
-  ParsedJob job;            ///< the job that computed the state
+  ParsedJob job;            ///< the job that computed the state, as_computed
   bool imported = false;    ///< by `trainctl import`: no job computed it; `job` says the model and nothing else
 };
+
+/// The job of a run as it was computed. Programs before `data.documents` and `data.loss` ignored where documents
+/// begin and took every target; their jobs have neither field, which is no difference from a job that says so.
+ParsedJob as_computed(const ParsedJob& job);
 
 /// Finds a checkpoint by `name`: RUN or RUN@latest (the newest usable checkpoint of a run), RUN@STEP, or the
 /// path of a checkpoint folder. RUN is searched in `run_root`. Calls `skipped` (path, reason) for each

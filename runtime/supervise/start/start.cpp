@@ -176,10 +176,7 @@ ParsedJob with_data_decided(const ParsedJob& job, FileSystem& fs, const DataSpec
     decided.push_back(fmt::format("data.documents={}", word_of(masks ? Documents::mask : Documents::ignore)));
   }
   if (data.loss == TargetLoss::automatic) {
-    // A run of an older program never decided, and took every target.
-    const TargetLoss loss = !parent                                 ? loss_of_sources(data, fs)
-                            : parent->loss == TargetLoss::automatic ? TargetLoss::all
-                                                                    : parent->loss;
+    const TargetLoss loss = parent ? parent->loss : loss_of_sources(data, fs);
     decided.push_back(fmt::format("data.loss={}", word_of(loss)));
   }
   return decided.empty() ? job : with_decided(job, decided, "auto, decided at launch");

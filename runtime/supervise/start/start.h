@@ -40,7 +40,7 @@ ParsedJob with_device(const ParsedJob& job, DeviceKind kind);
 /// The job of a new run with what it takes of its data set where it is `auto`: `data.documents` to `mask`
 /// where the sources of training and validation data all have the boundaries of documents, `data.loss` to
 /// what the loss files of its training sources hold. A resume never decides: a run keeps what it began with.
-///   parent   the job of the run that it begins from, whose choices stay; null: none
+///   parent   the job of the run that it begins from (BranchPoint), whose choices stay; null: none
 ParsedJob with_data_decided(const ParsedJob& job, FileSystem& fs, const DataSpec* parent = nullptr);
 
 /// "4 ranks = tensor 1 × pipeline 2 × data 2".

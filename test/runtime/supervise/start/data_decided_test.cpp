@@ -3,6 +3,7 @@
 // Method: token sets with and without boundaries of documents and loss files, and jobs that leave it open.
 #include <catch2/catch.hpp>
 
+#include "runtime/supervise/history/branch.h"
 #include "runtime/supervise/preflight/job_files.h"
 #include "runtime/supervise/start/start.h"
 #include "test/support/child.h"
@@ -66,7 +67,8 @@ TEST_CASE("a run that begins from another takes of its data what that one took",
   write_loss(dir / "set", std::vector<uint8_t>(tokens, 1));
   const ParsedJob open = job_on(dir / "set.idx"), decided = with_data_decided(open, fs);
   CHECK(decided.job.data.loss == TargetLoss::mask);
-  const ParsedJob of_old = with_data_decided(open, fs, &open.job.data);  // an older program left it open
+  const ParsedJob old = as_computed(open);  // an older program left it open
+  const ParsedJob of_old = with_data_decided(open, fs, &old.job.data);
   CHECK(of_old.job.data.documents == Documents::ignore);
   CHECK(of_old.job.data.loss == TargetLoss::all);
   const ParsedJob of_new = with_data_decided(open, fs, &decided.job.data);
