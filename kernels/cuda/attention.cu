@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(Warps<kMasked>::kThreads, Warps<kMasked>::kBlo
   float out[kM][kDim / 8][4];
   set_zero(out);
   RowState<kM> state;
-  if constexpr (kMasked) begin_masked_rows(state, a.mask, head);
+  const HeadScores of_head{a.mask, head};
+  if constexpr (kMasked) begin_masked_rows(state, of_head);
   else begin_rows(state);
 
   const int across = place_across<kDim>(), down = place_down<kDim>();
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(Warps<kMasked>::kThreads, Warps<kMasked>::kBlo
       for (int m = 0; m < kM; ++m) ldmatrix_x4(left[m], q + ((warp_row * kDim + down) ^ (16 * step)) + 16 * m * kDim);
       multiply_across<kDim, kM, kN>(scores, left, ring, slot + across, step);
     }
-    if (kMasked && a.mask.cap > 0) cap_scores(scores, a.mask);
+    if constexpr (kMasked) shape_scores(scores, of_head);
     if (key + kKeys > at + warp_row + 1) mask_scores(scores, at + warp_row - key);
     if (kMasked && key < whole) hide_early_keys(scores, mask, at + warp_row, key);
     uint32_t p[kM][kN / 2][4];
@@ -125,10 +126,10 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
   typename P::Sums out;
   P::set_zero(out);
   float max[P::kOwn], sum[P::kOwn], factor[P::kOwn];
-  const float* const sink = kMasked && a.mask.sinks ? a.mask.sinks + head : nullptr;
+  const HeadScores of_head{a.mask, head};
 #pragma unroll
   for (int r = 0; r < P::kOwn; ++r)
-    max[r] = sink ? *sink : kMasked ? kLowest : -INFINITY, sum[r] = sink && tx == 0 ? 1.0f : 0.0f;
+    max[r] = kMasked ? of_head.first_max(1.0f) : -INFINITY, sum[r] = kMasked && tx == 0 ? of_head.first_sum() : 0.0f;
   const SequenceMask mask = a.mask.of(sequence, a.seq_len);
   for (int key = kMasked ? mask.begin_of_keys(at) : 0; key < key_end; key += P::kTile) {
     __syncthreads();
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(ForwardArg
       for (int j = 0; j < P::kOwn; ++j) {
         s[r][j] = key + tx + 16 * j > at + own + r ? -INFINITY : s[r][j] * a.scale;
         if constexpr (kMasked) {
-          if (a.mask.cap > 0 && s[r][j] > -INFINITY) s[r][j] = a.mask.cap * tanhf(s[r][j] / a.mask.cap);
+          if (s[r][j] > -INFINITY) of_head.shape(s[r][j]);
           if (key + tx + 16 * j < seen_from) s[r][j] = -INFINITY;
         }
         highest = fmaxf(highest, s[r][j]);

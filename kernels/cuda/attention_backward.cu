@@ -83,9 +83,9 @@ __device__ inline void multiply_pair(float (&scores)[S::kM][kN][4], float (&dp)[
 /// What a mask that is not causal makes of scores without their factor, and of dP - delta: caps both, and hides scores of keys that
 /// their query no longer sees. Rows are keys from `key` on, columns queries from position `query` on.
 template <int kM, int kN>
-__device__ inline void mask_by_keys(float (&scores)[kM][kN][4], float (&ds)[kM][kN][4], const DeviceMask& device, const SequenceMask& mask,
+__device__ inline void mask_by_keys(float (&scores)[kM][kN][4], float (&ds)[kM][kN][4], const HeadScores& of, const SequenceMask& mask,
                                     int key, int query) {
-  if (device.cap > 0) cap_with_slopes(scores, ds, device);
+  shape_with_slopes(scores, ds, of);
   if (mask.first_visible(query + 8 * kN - 1) <= key) return;   // the last query sees all of them
   const int lane = int(threadIdx.x) % kWarpSize;
 #pragma unroll
@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
   set_zero(dv);
 
   for (; head < (kv_head + 1) * a.group; slot ^= kSlot) {
+    const HeadScores of_head{a.mask, head};
     const int distance = offset + query - warp_key;   // of the first loaded query after the warp's first key
     query += kColumns;
     if (query >= end) query = begin, ++head;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
         }
       }
       multiply_pair<S, kN>(p, ds, k, v, own + S::kOwnTile, rows, slots, columns + across);
-      if constexpr (kMasked) mask_by_keys(p, ds, a.mask, mask, warp_key, warp_key + distance + step);
+      if constexpr (kMasked) mask_by_keys(p, ds, of_head, mask, warp_key, warp_key + distance + step);
       const bool masked = distance + step < S::kWarpRows - 1;
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(Shape<kDim, kColumns, kMasked>::kThreads, Shap
         }
       }
       multiply_pair<S, kN>(p, ds, q, dout, own + S::kOwnTile, rows, slots, columns + across);
-      if (kMasked && a.mask.cap > 0) cap_with_slopes(p, ds, a.mask);
+      if constexpr (kMasked) shape_with_slopes(p, ds, HeadScores{a.mask, head});
       if (kMasked && key + step < whole) hide_early_keys(p, mask, at, key + step);
       const bool masked = key + step + 8 * kN > at + 1;
 #pragma unroll

@@ -14,16 +14,12 @@ __device__ inline float probability(float score, float lse, bool seen) {
 
 /// P of one score and its gradient, which comes as dP.
 template <bool kMasked>
-__device__ inline void score_gradient(float& p, float& ds, float scale, float lse, float delta, bool seen, float cap) {
+__device__ inline void score_gradient(float& p, float& ds, float scale, float lse, float delta, bool seen, const HeadScores& of) {
   float score = p * scale, slope = 1.0f;
-  if (kMasked && cap > 0) {
-    const float tanh = tanhf(score / cap);
-    score = cap * tanh;
-    slope = 1.0f - tanh * tanh;
-  }
+  if constexpr (kMasked) slope = of.shape(score);
   p = probability(score, lse, seen);
   ds = p * (ds - delta);
-  if (kMasked && cap > 0) ds *= slope;
+  if constexpr (kMasked) ds *= slope;
 }
 
 template <typename T, typename P, bool kMasked>
@@ -68,7 +64,7 @@ __global__ void __launch_bounds__(kPlainThreads, 1) plain_key_gradient_kernel(Ba
         for (int r = 0; r < P::kOwn; ++r) {
           const int key = first + own + r;
           score_gradient<kMasked>(s[r][j], ds[r][j], a.scale, lse[column], delta[column],
-                                  key <= offset + query + column && (!kMasked || key >= seen_from), a.mask.cap);
+                                  key <= offset + query + column && (!kMasked || key >= seen_from), {a.mask, head});
         }
       }
       P::store_scores(p_tile, s);
@@ -129,7 +125,7 @@ __global__ void __launch_bounds__(kPlainThreads, 1) plain_query_gradient_kernel(
       for (int j = 0; j < P::kOwn; ++j) {
         const int column = key + tx + 16 * j;
         score_gradient<kMasked>(s[r][j], ds[r][j], a.scale, lse[r], delta[r],
-                                column <= row && (!kMasked || column >= seen_from), a.mask.cap);
+                                column <= row && (!kMasked || column >= seen_from), {a.mask, head});
       }
     }
     P::store_scores(ds_tile, ds);

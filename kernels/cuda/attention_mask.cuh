@@ -34,14 +34,33 @@ struct DeviceMask {
   }
 };
 
+/// What becomes of the scores of a head before the softmax: the kernels call it, and know no more of it.
+struct HeadScores {
+  const DeviceMask& mask;
+  int head;
+
+  /// Where the maximum of a row, times `unit`, and its sum begin: at the sink of the head.
+  __device__ float first_max(float unit) const { return mask.sinks ? mask.sinks[head] * unit : kLowest; }
+  __device__ float first_sum() const { return mask.sinks ? 1.0f : 0.0f; }
+  /// The score becomes a capped one. Returns the slope of the cap.
+  __device__ float shape(float& score) const {
+    if (mask.cap <= 0) return 1.0f;
+    const float tanh = tanhf(score / mask.cap);
+    score = mask.cap * tanh;
+    return 1.0f - tanh * tanh;
+  }
+};
+
 /// tanh by one exponential: its error is absolute, 2^-22, which is enough for scores in bf16.
 __device__ inline float fast_tanh(float x) {
   return 1.0f - __fdividef(2.0f, 1.0f + fast_exp2(x * (2.0f * 1.4426950408889634f)));
 }
 
-/// The scores of a tile, without their factor, become capped ones.
+/// HeadScores::shape of the scores of a tile, without their factor.
 template <int kM, int kN>
-__device__ inline void cap_scores(float (&scores)[kM][kN][4], const DeviceMask& mask) {
+__device__ inline void shape_scores(float (&scores)[kM][kN][4], const HeadScores& of) {
+  const DeviceMask& mask = of.mask;
+  if (mask.cap <= 0) return;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -53,9 +72,11 @@ __device__ inline void cap_scores(float (&scores)[kM][kN][4], const DeviceMask& 
   }
 }
 
-/// The same, and ds is multiplied by the slope of the cap.
+/// The same, and ds is multiplied by the slope.
 template <int kM, int kN>
-__device__ inline void cap_with_slopes(float (&scores)[kM][kN][4], float (&ds)[kM][kN][4], const DeviceMask& mask) {
+__device__ inline void shape_with_slopes(float (&scores)[kM][kN][4], float (&ds)[kM][kN][4], const HeadScores& of) {
+  const DeviceMask& mask = of.mask;
+  if (mask.cap <= 0) return;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll

@@ -19,11 +19,10 @@ __device__ inline void begin_rows(RowState<kM>& state) {
     state.max[m][0] = state.max[m][1] = -INFINITY, state.sum[m][0] = state.sum[m][1] = 0.0f;
 }
 
-/// The same for any mask: the sink of the head, if it has one, is in the state of the first lane of a row.
+/// The same for any mask: the first sum is in the state of the first lane of a row.
 template <int kM>
-__device__ inline void begin_masked_rows(RowState<kM>& state, const DeviceMask& mask, int head) {
-  const float max = mask.sinks ? mask.sinks[head] * kLog2E : kLowest;
-  const float sum = mask.sinks && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
+__device__ inline void begin_masked_rows(RowState<kM>& state, const HeadScores& of) {
+  const float max = of.first_max(kLog2E), sum = threadIdx.x % 4 == 0 ? of.first_sum() : 0.0f;
 #pragma unroll
   for (int m = 0; m < kM; ++m) state.max[m][0] = state.max[m][1] = max, state.sum[m][0] = state.sum[m][1] = sum;
 }
