@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/head_scalars.h"
 #include "kernels/moments.h"
 #include "kernels/tensor.h"
 
@@ -35,7 +36,7 @@ struct AttentionMask {
   const int32_t* first_key = nullptr;
   int64_t window = 0;                  ///< a query sees itself and the window - 1 keys before it; 0: all
   float cap = 0;                       ///< a score s becomes cap * tanh(s / cap); 0: it stays
-  const float* sinks = nullptr;        ///< [H] a score of each head that takes its share and gives no value
+  OfHeadScalars<const float*> scalars;  ///< [H] of each that is learned, else null
 };
 
 /// The first key that a query sees. `m`: its row in the batch, `position`: among the keys of its sequence.
@@ -55,11 +56,13 @@ struct AttentionShape {
   /// Shorter than the sequence: another window hides nothing.
   bool has_window() const { return mask.window > 0 && mask.window < seq_len + mask.query_offset; }
   /// Each query sees all keys up to its position, with scores as they are: also behind other keys.
-  bool sees_all_before() const { return !has_window() && !mask.first_key && mask.cap == 0 && !mask.sinks; }
+  bool sees_all_before() const {
+    return !has_window() && !mask.first_key && mask.cap == 0 && !mask.scalars.any();
+  }
   bool is_causal() const { return has_own_keys() && sees_all_before(); }
   void arguments(auto&& each) {  ///< the mask's arrays; see ops.h
     each(mask.first_key, mask.first_key ? size_t(batch * seq_len) * 4 : 0);
-    each(mask.sinks, mask.sinks ? size_t(heads) * 4 : 0);
+    for (const float*& scalar : mask.scalars.values) each(scalar, scalar ? size_t(heads) * 4 : 0);
   }
 };
 

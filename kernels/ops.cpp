@@ -128,11 +128,11 @@ void ExpandKeys::check() const {
   check_same({k, v});
 }
 
-void SinkBackward::check() const {
-  check_same({out, dout});
-  ENSURE(head_dim > 0 && out.cols % head_dim == 0, "{} columns, head_dim {}", out.cols, head_dim);
-  check_f32_row(sinks, heads());
-  check_f32_row(dsinks, heads());
+void HeadScalarBackward::check() const {
+  check_same({left(), right()});
+  ENSURE(head_dim > 0 && left().cols % head_dim == 0, "{} columns, head_dim {}", left().cols, head_dim);
+  check_f32_row(values, heads());
+  check_f32_row(dvalues, heads());
 }
 
 void Quantize::check() const {

@@ -324,22 +324,26 @@ struct AttentionBackward {
   }
 };
 
-/// The gradient of the sinks of attention: dsinks[h] (+)= - sum over rows m, in order, of
-/// exp(sinks[h] - lse[m, h]) * sum_d out[m, h, d] * dout[m, h, d]; the sum is rounded before it is added.
-/// out, dout activations [M, H*D]; lse f32 [M, H]; sinks, dsinks f32 [1, H]
-struct SinkBackward {
-  static constexpr const char* kName = "sink_backward";
-  Matrix out, dout;
+/// The gradient of a scalar that attention learns for each head (head_scalars.h): dvalues[h] (+)= sum over rows m,
+/// in order, of factor(values[h], lse[m, h]) * sum_d left[m, h, d] * right[m, h, d], of its factor, left and right;
+/// the sum is rounded before it is added. values, dvalues f32 [1, H]; lse f32 [M, H]
+struct HeadScalarBackward {
+  static constexpr const char* kName = "head_scalar_backward";
+  HeadScalar scalar;
+  QueryRows rows;
   const float* lse = nullptr;
-  Matrix sinks, dsinks;
+  Matrix values, dvalues;
   int64_t head_dim = 0;
   bool accumulate = false;
-  int64_t heads() const { return out.cols / head_dim; }
-  OpShape cost_shape() const { return elements(kName, out); }
-  double bytes() const { return bytes_of({out, dout, sinks, dsinks}); }
+  const Matrix& left() const { return rows.*row_of(scalar).left; }
+  const Matrix& right() const { return rows.*row_of(scalar).right; }
+  int64_t heads() const { return left().cols / head_dim; }
+  OpShape cost_shape() const { return elements(kName, left()); }
+  double bytes() const { return bytes_of({left(), right(), values, dvalues}); }
   void check() const;
   void arguments(auto&& each) {
-    each(out), each(dout), each(lse, size_t(out.rows * heads()) * 4), each(sinks), each(dsinks);
+    each(lse, size_t(left().rows * heads()) * 4);
+    each(rows.*row_of(scalar).left), each(rows.*row_of(scalar).right), each(values), each(dvalues);
   }
 };
 
@@ -362,7 +366,7 @@ using Op =
                  GroupNormDots, GroupNormBackward, Pack, LinearForward, LinearBackwardInput,
                  LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight, ActivationForward,
                  ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
-                 Rope, AttentionForward, AttentionBackward, SinkBackward, FormLogits, CrossEntropyStats,
+                 Rope, AttentionForward, AttentionBackward, HeadScalarBackward, FormLogits, CrossEntropyStats,
                  CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, Balance,
                  ScaledAdd, Route, RouteBackward, AddCounts, CountMargins, SortByExpert, TokensOfRanks,
                  GatherRows, CombineRows, ScaleRows, ScaleRowsBackward, GateRows, GateRowsBackward,

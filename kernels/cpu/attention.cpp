@@ -26,20 +26,18 @@ void CpuBackend::compute(const AttentionBackward& op) {
   });
 }
 
-void CpuBackend::compute(const SinkBackward& op) {
+void CpuBackend::compute(const HeadScalarBackward& op) {
   // Also the blocks by which the gradient is summed: changing it changes bits.
   constexpr int64_t kRows = 64;
-  if (op.out.rows == 0 && op.accumulate) {
+  const int64_t rows = op.left().rows, blocks = (rows + kRows - 1) / kRows, heads = op.heads();
+  if (rows == 0 && op.accumulate) {
     return;
   }
-  const int64_t blocks = (op.out.rows + kRows - 1) / kRows, heads = op.heads();
   float* sums = scratch_floats(ScratchUse::op, size_t(blocks * heads));
-  over_rows(op.out.rows, kRows, [&](int64_t r, int64_t n) {
-    kernels_.sink_backward({op.out.row_range(r, n), op.dout.row_range(r, n), op.lse + r * heads, op.sinks,
-                            vector(sums + r / kRows * heads, DType::f32, heads), op.head_dim});
-  });
+  over_rows(rows, kRows,
+            [&](int64_t r, int64_t n) { kernels_.head_scalar_sums(op, r, n, sums + r / kRows * heads); });
   over_rows(heads, kColumnSums, [&](int64_t h, int64_t n) {
-    float* const to = op.dsinks.as<float>() + h;
+    float* const to = op.dvalues.as<float>() + h;
     float* const total = op.accumulate ? sums + h : to;  // a column is read before its sum is written
     kernels_.column_sums({sums + h, DType::f32, blocks, n, heads}, total, false);
     if (op.accumulate) {

@@ -70,7 +70,7 @@ class CpuBackend final : public HostDevice {
   void compute(const AttentionForward& op);
   void compute(const AttentionBackward& op);
   void compute(const FormLogits& op);
-  void compute(const SinkBackward& op);
+  void compute(const HeadScalarBackward& op);
   void compute(const CrossEntropyStats& op);
   void compute(const CrossEntropyCombine& op);
   void compute(const CrossEntropyBackward& op);

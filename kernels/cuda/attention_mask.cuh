@@ -21,7 +21,7 @@ struct DeviceMask {
   float inverse_score_cap;
 
   explicit DeviceMask(const AttentionShape& s)
-      : first_key(s.mask.first_key), sinks(s.mask.sinks),
+      : first_key(s.mask.first_key), sinks(s.mask.scalars[HeadScalar::sinks]),
         offset(int(s.mask.query_offset)), keys(int(s.keys_of_sequence())),
         window(int(s.has_window() ? s.mask.window : s.mask.query_offset + s.seq_len)), cap(s.mask.cap),
         score_cap(cap / s.scale), inverse_score_cap(cap > 0 ? s.scale / cap : 0.0f) {}
@@ -50,6 +50,14 @@ struct HeadScores {
     return 1.0f - tanh * tanh;
   }
 };
+
+/// Of a row of HeadScalarBackward.
+__device__ inline float row_factor(HeadScalar scalar, float value, float lse) {
+  switch (scalar) {
+    case HeadScalar::sinks: return -expf(value - lse);
+  }
+  return 0.0f;
+}
 
 /// tanh by one exponential: its error is absolute, 2^-22, which is enough for scores in bf16.
 __device__ inline float fast_tanh(float x) {

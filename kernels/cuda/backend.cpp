@@ -72,9 +72,9 @@ void CudaBackend::compute(Stream& stream, const AttentionBackward& op) {
   compute<AttentionBackward>(stream, op);
 }
 
-void CudaBackend::compute(Stream& stream, const SinkBackward& op) {
-  if (op.out.count() > 0) return compute<SinkBackward>(stream, op);
-  if (!op.accumulate) compute(stream, FillZero{op.dsinks.data, size_t(op.dsinks.count()) * sizeof(float)});
+void CudaBackend::compute(Stream& stream, const HeadScalarBackward& op) {
+  if (op.left().count() > 0) return compute<HeadScalarBackward>(stream, op);
+  if (!op.accumulate) compute(stream, FillZero{op.dvalues.data, size_t(op.dvalues.count()) * sizeof(float)});
 }
 
 void CudaBackend::compute(Stream& stream, const NormBackward& op) {

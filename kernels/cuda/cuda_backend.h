@@ -68,7 +68,7 @@ class CudaBackend final : public Backend {
   void compute(Stream&, const GroupNormBackward& op);
   void compute(Stream&, const AttentionForward& op);
   void compute(Stream&, const AttentionBackward& op);
-  void compute(Stream&, const SinkBackward& op);
+  void compute(Stream&, const HeadScalarBackward& op);
   void compute(Stream&, const kernels::Pack& op) { PlainWeight::pack(op); }
   void compute(Stream&, const LinearForward& op);
   void compute(Stream&, const LinearBackwardInput& op);

@@ -66,9 +66,11 @@ static_assert(kMostHeadDim == kMostPlainDim);
 void enqueue(const Queue&, const AttentionForward&);
 void enqueue(const Queue&, const AttentionBackward&, void* scratch);
 inline size_t scratch_bytes(const AttentionBackward& op) { return attention_backward_scratch(op.shape); }
-// attention_sinks.cu
-void enqueue(const Queue&, const SinkBackward&, void* scratch);
-inline size_t scratch_bytes(const SinkBackward& op) { return sink_backward_scratch(op.out.rows, op.heads()); }
+// attention_scalars.cu
+void enqueue(const Queue&, const HeadScalarBackward&, void* scratch);
+inline size_t scratch_bytes(const HeadScalarBackward& op) {
+  return head_scalar_scratch(op.left().rows, op.heads());
+}
 
 // moe.cu
 void enqueue(const Queue&, const Route&);

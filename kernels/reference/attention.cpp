@@ -47,6 +47,14 @@ double dot(const Matrix& a, int64_t ra, int64_t ca, const Matrix& b, int64_t rb,
   return sum;
 }
 
+/// Of a row of HeadScalarBackward.
+double row_factor(HeadScalar scalar, double value, double lse) {
+  switch (scalar) {
+    case HeadScalar::sinks: return -std::exp(value - lse);
+  }
+  return 0;
+}
+
 }  // namespace
 
 void compute(const AttentionForward& op) {
@@ -54,14 +62,15 @@ void compute(const AttentionForward& op) {
   check_documents(s);
   std::vector<double> p(s.keys_of_sequence()), o(s.head_dim);
   for_each_row(s, [&](const Row& row) {
-    const double sink = s.mask.sinks ? s.mask.sinks[row.head] : -INFINITY;
+    const float* const sinks = s.mask.scalars[HeadScalar::sinks];
+    const double sink = sinks ? sinks[row.head] : -INFINITY;
     double max = sink;
     for (int64_t j = 0; j < row.keys; ++j) {
       p[j] = capped(s.scale * dot(op.q, row.m, row.q_col, op.k, row.first + j, row.kv_col, s.head_dim), s.mask.cap)
                  .value;
       max = std::max(max, p[j]);
     }
-    double sum = s.mask.sinks ? std::exp(sink - max) : 0;
+    double sum = sinks ? std::exp(sink - max) : 0;
     std::fill(o.begin(), o.end(), 0.0);
     for (int64_t j = 0; j < row.keys; ++j) {
       p[j] = std::exp(p[j] - max);
@@ -110,15 +119,17 @@ void compute(const AttentionBackward& op) {
   }
 }
 
-void compute(const SinkBackward& op) {
+void compute(const HeadScalarBackward& op) {
+  const Matrix &left = op.left(), &right = op.right();
   const int64_t heads = op.heads();
   for (int64_t h = 0; h < heads; ++h) {
     double sum = 0;
-    for (int64_t m = 0; m < op.out.rows; ++m) {
-      const double share = std::exp(double(get(op.sinks, 0, h)) - op.lse[m * heads + h]);
-      sum -= share * dot(op.out, m, h * op.head_dim, op.dout, m, h * op.head_dim, op.head_dim);
+    for (int64_t m = 0; m < left.rows; ++m) {
+      const int64_t column = h * op.head_dim;
+      sum += row_factor(op.scalar, get(op.values, 0, h), op.lse[m * heads + h]) *
+             dot(left, m, column, right, m, column, op.head_dim);
     }
-    put(op.dsinks, 0, h, op.accumulate ? get(op.dsinks, 0, h) + float(sum) : float(sum));
+    put(op.dvalues, 0, h, op.accumulate ? get(op.dvalues, 0, h) + float(sum) : float(sum));
   }
 }
 

@@ -66,7 +66,7 @@ void compute(const Rope& op);
 void compute(const AttentionForward& op);
 void compute(const AttentionBackward& op);
 void compute(const FormLogits& op);
-void compute(const SinkBackward& op);
+void compute(const HeadScalarBackward& op);
 void compute(const CrossEntropyStats& op);
 void compute(const CrossEntropyCombine& op);
 void compute(const CrossEntropyBackward& op);

@@ -21,7 +21,7 @@ inline constexpr bool mixes_rows =
     is_one_of<Op, kernels::LinearForward, kernels::LinearBackwardInput, kernels::LinearGeluForward,
               kernels::LinearGeluBackwardInput, kernels::LinearBackwardWeight, kernels::EmbeddingBackward,
               kernels::AddPositionBackward, kernels::NormBackward, kernels::GroupNormBackward,
-              kernels::SinkBackward>;
+              kernels::HeadScalarBackward>;
 
 /// The sizes of an op's arrays that are no matrices, in order.
 struct ArraySizes {

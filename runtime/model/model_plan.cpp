@@ -18,7 +18,7 @@ using parallel::Cut;
 struct Names {
   const char *embedding, *positions, *layers, *last_norm;
   const char* qkv[3];  ///< two null: one product
-  const char *gate, *out, *q_norm, *k_norm, *sinks;
+  const char *gate, *out, *q_norm, *k_norm;
   const char *up_gate, *up, *down;
   /// Of the norms before and behind attention, then of those of the feed-forward part: by NormPlace.
   const char* norms[3][4];
@@ -33,7 +33,6 @@ constexpr Names kNames[] = {{"wte.weight",
                              "attn.c_proj",
                              "attn.q_norm",
                              "attn.k_norm",
-                             "attn.sinks",
                              "mlp.c_gate",
                              "mlp.c_fc",
                              "mlp.c_proj",
@@ -49,7 +48,6 @@ constexpr Names kNames[] = {{"wte.weight",
                              "self_attn.o_proj",
                              "self_attn.q_norm",
                              "self_attn.k_norm",
-                             "self_attn.sinks",
                              "mlp.gate_proj",
                              "mlp.up_proj",
                              "mlp.down_proj",
@@ -120,6 +118,12 @@ class PlanBuilder {
     return norm_;
   }
 
+  /// Of attention's parameters that are named alike in all families.
+  std::string attention_prefix() const {
+    const std::string out = names_.out;
+    return out.substr(0, out.find('.') + 1);
+  }
+
   bool multiplies_fp8(int64_t layer) const {
     const bool is_kept = (layer == 0 && fp8_.keeps(Fp8Kept::first)) ||
                          (layer + 1 == m_.num_layers && fp8_.keeps(Fp8Kept::last));
@@ -175,12 +179,13 @@ class PlanBuilder {
     plan.norm = norm(list, names[0], A::norm_weight, A::norm_bias);
     input_products(list);
     qk_norms(list);
-    if (layer_.sinks)
-      list.add({.name = names_.sinks,
-                .role = ParamRole::bias,
-                .rows = m_.num_heads,
-                .cut = Cut::rows,
-                .place = A::sinks});
+    for (const kernels::HeadScalarRow& row : kernels::kHeadScalars)
+      if (layer_.scalars[row.scalar])
+        list.add({.name = attention_prefix() + std::string(row.word),
+                  .role = ParamRole::bias,
+                  .rows = m_.num_heads,
+                  .cut = Cut::rows,
+                  .place = A::place_of(row.scalar)});
     list.linear({.name = names_.out,
                  .out = m_.hidden_size,
                  .in = m_.num_heads * m_.head_dim(),
@@ -224,7 +229,7 @@ class PlanBuilder {
   /// From x to the latents, and from them to queries, keys and values.
   void latent_products(ParamList& list, const LatentAttentionPlan& plan) const {
     using A = LatentAttentionPlan;
-    const std::string out = names_.out, prefix = out.substr(0, out.find('.') + 1);
+    const std::string prefix = attention_prefix();
     const bool has_query = plan.query_latent > 0;
     const auto whole = [&](const char* name, int64_t width, bool joined) {
       list.add({.name = prefix + name + ".weight",

@@ -345,7 +345,9 @@ class PlacementBackend final : public kernels::Backend {
   void place(const kernels::AttentionForward& op) {
     const Placement heads = attention(op.shape, op.q, op.k, op.v);
     positioned(op.q, op.shape.mask.first_key);
-    if (op.shape.mask.sinks) added("an attention's sinks", p_.at(op.shape.mask.sinks), heads, p_.rank());
+    for (const kernels::HeadScalarRow& row : kernels::kHeadScalars)
+      if (const float* const scalar = op.shape.mask.scalars[row.scalar])
+        added(fmt::format("an attention's {}", row.word), p_.at(scalar), heads, p_.rank());
     p_.set(op.out, heads);
     p_.set(kernels::matrix(op.lse, DType::f32, op.out.rows, 1), heads);
   }
@@ -359,11 +361,11 @@ class PlacementBackend final : public kernels::Backend {
     p_.set(op.dq, heads);
     for (const Matrix& d : {op.dk, op.dv}) p_.set(d, keys);
   }
-  void place(const kernels::SinkBackward& op) {
-    const Placement heads = alike("attention's output and its sums", p_.of(op.out), p_.at(op.lse));
-    const Placement both = alike("attention's output and its gradient", heads, p_.of(op.dout));
-    added("an attention's sinks", p_.of(op.sinks), both, p_.rank());
-    accumulate(op.dsinks, row_sum(both), op.accumulate);
+  void place(const kernels::HeadScalarBackward& op) {
+    const Placement heads = alike("attention's rows and its sums", p_.of(op.left()), p_.at(op.lse));
+    const Placement both = alike("attention's rows and their gradient", heads, p_.of(op.right()));
+    added(fmt::format("an attention's {}", row_of(op.scalar).word), p_.of(op.values), both, p_.rank());
+    accumulate(op.dvalues, row_sum(both), op.accumulate);
   }
 
   void place(const kernels::FormLogits& op) const { nonlinear("the form of logits", p_.of(op.logits)); }

@@ -14,15 +14,16 @@ constexpr const char *kRank = "model.latent.kv_lora_rank", *kOwn = "model.latent
 void check_features(Resolution& r) {
   const ModelSpec& m = r.job.model;
   struct Feature {
-    const char* path;
+    std::string path;
     bool given;
   };
-  const Feature features[] = {{"model.layer.qk_norm", m.layer.qk_norm != QkNorm::none},
-                              {"model.layer.qkv_bias", m.layer.qkv_bias},
-                              {"model.layer.out_bias", m.layer.out_bias},
-                              {"model.layer.sinks", m.layer.sinks},
-                              {"model.layer.output_gate", m.layer.output_gate},
-                              {"model.position.rotary_fraction", m.position.rotary_fraction != 1}};
+  std::vector<Feature> features = {{"model.layer.qk_norm", m.layer.qk_norm != QkNorm::none},
+                                   {"model.layer.qkv_bias", m.layer.qkv_bias},
+                                   {"model.layer.out_bias", m.layer.out_bias},
+                                   {"model.layer.output_gate", m.layer.output_gate},
+                                   {"model.position.rotary_fraction", m.position.rotary_fraction != 1}};
+  for (const kernels::HeadScalarRow& row : kernels::kHeadScalars)
+    features.push_back({fmt::format("model.layer.{}", row.word), m.layer.scalars[row.scalar]});
   for (const Feature& feature : features)
     if (feature.given && r.sound(feature.path))
       r.report("E0229", fmt::format("latent attention has no `{}`", feature.path), {feature.path, kRank},

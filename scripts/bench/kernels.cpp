@@ -81,7 +81,7 @@ class Bench {
                                                          {"documents_t8", {.first_key = first_key.data()}},
                                                          {"window_t8", {.window = seq_len_ / 8}},
                                                          {"cap", {.cap = 30}},
-                                                         {"sinks", {.sinks = sinks.data()}}};
+                                                         {"sinks", {.scalars = {sinks.data()}}}};
     std::map<std::string, double> best_s;
     for (int turn = 0; turn < kTurns; ++turn)
       for (const auto& [name, mask] : all) {

@@ -93,8 +93,8 @@ Results launched(const cuda::Queue& queue, const AttentionShape& s, const Inputs
   if (s.mask.first_key)
     there.mask.first_key =
         static_cast<const int32_t*>(device.copy_of(s.mask.first_key, size_t(s.batch * s.seq_len) * 4));
-  if (s.mask.sinks)
-    there.mask.sinks = static_cast<const float*>(device.copy_of(s.mask.sinks, size_t(s.heads) * 4));
+  for (const float*& scalar : there.mask.scalars.values)
+    if (scalar) scalar = static_cast<const float*>(device.copy_of(scalar, size_t(s.heads) * 4));
   cuda::enqueue(
       queue,
       AttentionForward{.shape = there, .q = q, .k = k, .v = v, .out = out.window(y), .lse = lse.as<float>()});
@@ -223,7 +223,7 @@ TEST_CASE("masks agree with the reference under every order of threads, with row
   for (const emulated_gpu::DeviceOptions& gpu : {kHopper, kAda})
     for (const AttentionMask& mask :
          {AttentionMask{.window = 40}, AttentionMask{.first_key = documents.data()},
-          AttentionMask{.first_key = documents.data(), .window = 40, .cap = 30, .sinks = sinks}})
+          AttentionMask{.first_key = documents.data(), .window = 40, .cap = 30, .scalars = {sinks}}})
       for (const auto& [head_dim, dtype] :
            {std::pair{int64_t{64}, DType::bf16}, {128, DType::bf16}, {48, DType::bf16}, {48, DType::f32}}) {
         INFO("window " << mask.window << " cap " << mask.cap << " documents " << (mask.first_key != nullptr));
@@ -259,7 +259,7 @@ TEST_CASE(
           documents.push_back(int32_t((part.offset + row % part.queries) / 30 * 30));
         for (const AttentionMask& mask :
              {AttentionMask{}, AttentionMask{.window = 21},
-              AttentionMask{.first_key = documents.data(), .window = 40, .cap = 30, .sinks = sinks}}) {
+              AttentionMask{.first_key = documents.data(), .window = 40, .cap = 30, .scalars = {sinks}}}) {
           INFO(part.queries << " queries behind " << part.offset << " of " << part.keys << " keys, window "
                             << mask.window);
           check_case(part_of(part.keys, part.queries, part.offset, head_dim, mask), dtype, 68, 0, 1.0f, gpu);

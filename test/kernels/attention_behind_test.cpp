@@ -106,9 +106,9 @@ TEST_CASE("queries behind keys agree with the reference", "[behind]") {
   const AttentionMask masks[] = {{},
                                  {.window = 3},
                                  {.window = 65},
-                                 {.window = 90, .cap = 2, .sinks = sinks},
+                                 {.window = 90, .cap = 2, .scalars = {sinks}},
                                  {.cap = 1.5f},
-                                 {.sinks = sinks}};
+                                 {.scalars = {sinks}}};
   for (const DType dtype : kActivationTypes)
     for (const auto& [keys, queries, offset] :
          {std::tuple{150, 17, 0}, {150, 17, 40}, {150, 70, 80}, {9, 1, 8}, {128, 64, 64}, {40, 5, 3}})
@@ -126,7 +126,7 @@ TEST_CASE("queries behind keys agree with the reference", "[behind]") {
 TEST_CASE("queries behind keys agree with the reference for head dimensions with kernels of their own",
           "[behind]") {
   const float sinks[] = {0.7f, -0.7f, 0.3f, 1};
-  const AttentionMask masks[] = {{}, {.window = 40}, {.window = 90, .cap = 30, .sinks = sinks}};
+  const AttentionMask masks[] = {{}, {.window = 40}, {.window = 90, .cap = 30, .scalars = {sinks}}};
   for (const DType dtype : kActivationTypes)
     for (const int64_t head_dim : {64, 128})
       for (const auto& [keys, queries, offset] :

@@ -99,7 +99,7 @@ TEST_CASE("the CPU computes the last queries of longer sequences as the referenc
       for (const int64_t queries : {1, 17, 70})
         for (const AttentionMask& mask :
              {AttentionMask{}, AttentionMask{.window = 3}, AttentionMask{.window = 65},
-              AttentionMask{.window = 100, .cap = 2, .sinks = sinks}}) {
+              AttentionMask{.window = 100, .cap = 2, .scalars = {sinks}}}) {
           INFO(name_of(dtype) << " D " << head_dim << " queries " << queries << " window " << mask.window);
           Random random(77);
           const Storage q = random.normal(dtype, 2 * queries, 4 * head_dim),
@@ -165,7 +165,7 @@ TEST_CASE("caps and sinks have the gradients of their formulas") {
   for (const float cap : {0.0f, 1.5f})
     for (const float* sinks : {static_cast<const float*>(nullptr), &sink}) {
       CAPTURE(cap, sinks != nullptr);
-      const AttentionShape shape = one_head(kLength, {.cap = cap, .sinks = sinks});
+      const AttentionShape shape = one_head(kLength, {.cap = cap, .scalars = {sinks}});
       const Operands x = Operands::random(kLength, kLength, 5);
       const Results r = attend(shape, x);
       const auto loss = [&](const Operands& at) {
@@ -194,19 +194,18 @@ TEST_CASE("the gradient of a sink is the derivative of the loss") {
     for (const int64_t window : {0, 2}) {
       Storage sink(DType::f32, 1, 1, 0);
       sink.set(0, 0, 0.3f);
-      const AttentionShape shape = one_head(kLength, {.window = window, .cap = cap, .sinks = sink.f32()});
+      const AttentionShape shape = one_head(kLength, {.window = window, .cap = cap, .scalars = {sink.f32()}});
       const Operands x = Operands::random(kLength, kLength, 8);
       Results r = attend(shape, x);
       Storage gradient(DType::f32, 1, 1, 0);
       gradient.set(0, 0, 2.0f);
       const auto stream = reference().create_stream();
-      reference().run(*stream, SinkBackward{.out = r.out,
-                                            .dout = x.dout,
-                                            .lse = r.lse.f32(),
-                                            .sinks = sink,
-                                            .dsinks = gradient,
-                                            .head_dim = kChannels,
-                                            .accumulate = true});
+      reference().run(*stream, HeadScalarBackward{.rows = {.out = r.out, .dout = x.dout},
+                                                  .lse = r.lse.f32(),
+                                                  .values = sink,
+                                                  .dvalues = gradient,
+                                                  .head_dim = kChannels,
+                                                  .accumulate = true});
       const auto loss = [&](float value) {
         sink.set(0, 0, value);
         const Results moved = attend(shape, x);
@@ -223,7 +222,7 @@ TEST_CASE("the gradient of a sink is the derivative of the loss") {
 TEST_CASE("a sink takes its share of a row") {
   const float sink = 2;
   const Operands x = Operands::random(1, 1, 6);
-  const Results r = attend(one_head(1, {.sinks = &sink}), x);
+  const Results r = attend(one_head(1, {.scalars = {&sink}}), x);
   double score = 0;
   for (int64_t c = 0; c < kChannels; ++c) score += 0.5 * double(x.q.f32()[c]) * x.k.f32()[c];
   const double share = 1 / (1 + std::exp(double(sink) - score));  // sigmoid of the difference

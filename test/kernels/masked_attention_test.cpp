@@ -18,7 +18,7 @@ struct Mask {
     return {.first_key = first_key.empty() ? nullptr : first_key.data(),
             .window = window,
             .cap = cap,
-            .sinks = sinks.empty() ? nullptr : sinks.data()};
+            .scalars = {sinks.empty() ? nullptr : sinks.data()}};
   }
 };
 
@@ -98,12 +98,11 @@ void check_mask(const Lengths& n, const Mask& mask, DType dtype, uint32_t seed, 
                                        .dk = o[3],
                                        .dv = o[4]});
             if (!mask.sinks.empty())
-              b.run(s, SinkBackward{.out = o[0],
-                                    .dout = dout,
-                                    .lse = o[1].f32(),
-                                    .sinks = sinks,
-                                    .dsinks = o[5],
-                                    .head_dim = n.head_dim});
+              b.run(s, HeadScalarBackward{.rows = {.out = o[0], .dout = dout},
+                                          .lse = o[1].f32(),
+                                          .values = sinks,
+                                          .dvalues = o[5],
+                                          .head_dim = n.head_dim});
             if (one_weight) {
               reference().run(s, Add{.src = q, .dst = o[2]});
               reference().run(s, Add{.src = k, .dst = o[3]});
@@ -228,13 +227,12 @@ TEST_CASE("the gradient of sinks adds to what is there and agrees with the refer
         Storage dsinks = random.normal(DType::f32, 1, heads);
         if (!accumulate) dsinks.fill(kPoison);
         compare({dsinks}, {tolerance::kOpF32}, [&](Backend& b, Stream& s, auto& o) {
-          b.run(s, SinkBackward{.out = out,
-                                .dout = dout,
-                                .lse = lse.f32(),
-                                .sinks = sinks,
-                                .dsinks = o[0],
-                                .head_dim = head_dim,
-                                .accumulate = accumulate});
+          b.run(s, HeadScalarBackward{.rows = {.out = out, .dout = dout},
+                                      .lse = lse.f32(),
+                                      .values = sinks,
+                                      .dvalues = o[0],
+                                      .head_dim = head_dim,
+                                      .accumulate = accumulate});
         });
       }
   const Storage none(DType::f32, 0, 32, 0), sinks(DType::f32, 1, 2, 0), lse(DType::f32, 0, 2, 0);
@@ -242,13 +240,12 @@ TEST_CASE("the gradient of sinks adds to what is there and agrees with the refer
     Storage dsinks(DType::f32, 1, 2, 0);
     dsinks.fill(accumulate ? 3.0f : kPoison);
     compare({dsinks}, {0}, [&](Backend& b, Stream& s, auto& o) {
-      b.run(s, SinkBackward{.out = none,
-                            .dout = none,
-                            .lse = lse.f32(),
-                            .sinks = sinks,
-                            .dsinks = o[0],
-                            .head_dim = 16,
-                            .accumulate = accumulate});
+      b.run(s, HeadScalarBackward{.rows = {.out = none, .dout = none},
+                                  .lse = lse.f32(),
+                                  .values = sinks,
+                                  .dvalues = o[0],
+                                  .head_dim = 16,
+                                  .accumulate = accumulate});
     });
   }
 }

@@ -19,7 +19,7 @@ inline void describe_everything(ModelSpec& m) {
   m.layer.qkv_bias = m.layer.out_bias = m.layer.mlp_bias = true;
   m.layer.qk_norm = QkNorm::head;
   m.layer.window = 5;
-  m.layer.sinks = m.layer.output_gate = true;
+  m.layer.scalars[kernels::HeadScalar::sinks] = m.layer.output_gate = true;
   m.layer.score_cap = 20;
   m.layer.score_scale = 0.3;
   m.layer.activation = FfnActivation::swiglu_clamped;
@@ -189,7 +189,7 @@ inline const std::vector<DescribedModel>& described_layers() {
          m.layer.window = 3, m.layers = {LayerKind::window, LayerKind::full};
        }},
       {"a window of one", [](ModelSpec& m) { m.layer.window = 1; }},
-      {"sinks", [](ModelSpec& m) { m.layer.sinks = true; }},
+      {"sinks", [](ModelSpec& m) { m.layer.scalars[kernels::HeadScalar::sinks] = true; }},
       {"score cap and scale", [](ModelSpec& m) { m.layer.score_cap = 2, m.layer.score_scale = 1.5; }},
       {"output gate", [](ModelSpec& m) { m.layer.output_gate = true; }},
       {"no positions", [](ModelSpec& m) { m.position.type = PositionKind::none; }},

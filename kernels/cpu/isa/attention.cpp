@@ -162,11 +162,11 @@ void forward(const AttentionForward& op, const AttentionTask& task, float* scrat
   transpose(rows_of(op.q, first_row, task.queries, q_column, dim, q_room), task.queries, dim, q_transposed);
   BlockMask mask;
   if constexpr (kMasked) make_mask(s, first_row, position, task.queries, mask);
-  const float* sink = kMasked && s.mask.sinks ? s.mask.sinks + task.head : nullptr;
+  const float* const sinks = kMasked ? s.mask.scalars[HeadScalar::sinks] : nullptr;
   Softmax state;
   for (int64_t j = 0; j < kQueryVectors; ++j) {
-    state.max[j] = splat(sink ? *sink : kMasked ? kLowest : -INFINITY);
-    state.sum[j] = splat(sink ? 1.0f : 0.0f);
+    state.max[j] = splat(sinks ? sinks[task.head] : kMasked ? kLowest : -INFINITY);
+    state.sum[j] = splat(sinks ? 1.0f : 0.0f);
   }
   for (int64_t key = mask.begin; key < q_end; key += kKeyBlock) {
     const int64_t keys = smaller(kKeyBlock, q_end - key);
@@ -313,21 +313,32 @@ void attention_backward(const AttentionBackward& op, const AttentionTask& task, 
   write_rows(room.dv, keys, dim, op.dv, task.batch * keys, kv_column);
 }
 
-void sink_backward(const SinkBackward& op) {
+namespace {
+
+/// Of a row of HeadScalarBackward.
+float row_factor(HeadScalar scalar, float value, float lse) {
+  switch (scalar) {
+    case HeadScalar::sinks: return -std::exp(value - lse);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void head_scalar_sums(const HeadScalarBackward& op, int64_t first, int64_t count, float* sums) {
   const int64_t heads = op.heads(), dim = op.head_dim;
-  const auto* sinks = row<float>(op.sinks, 0);
-  auto* sums = row<float>(op.dsinks, 0);
+  const auto* values = row<float>(op.values, 0);
   std::memset(sums, 0, size_t(heads) * sizeof(float));
-  with_type(op.out.dtype, [&](auto t) {
+  with_type(op.left().dtype, [&](auto t) {
     using T = decltype(t);
-    for (int64_t m = 0; m < op.out.rows; ++m) {
+    for (int64_t m = first; m < first + count; ++m) {
       for (int64_t h = 0; h < heads; ++h) {
-        const T *out = row<T>(op.out, m) + h * dim, *dout = row<T>(op.dout, m) + h * dim;
-        V delta = {};
+        const T *left = row<T>(op.left(), m) + h * dim, *right = row<T>(op.right(), m) + h * dim;
+        V product = {};
         for_lanes(dim, [&](int64_t c, auto lanes) {
-          delta = fma(load(out + c, lanes), load(dout + c, lanes), delta);
+          product = fma(load(left + c, lanes), load(right + c, lanes), product);
         });
-        sums[h] -= std::exp(sinks[h] - op.lse[m * heads + h]) * lane_sum(delta);
+        sums[h] += row_factor(op.scalar, values[h], op.lse[m * heads + h]) * lane_sum(product);
       }
     }
   });

@@ -28,7 +28,7 @@ void sigmoid_gate_backward(const SigmoidGateBackward& op);
 void rope(const Rope& op, int64_t first_position);
 void attention_forward(const AttentionForward& op, const AttentionTask&, float* scratch);
 void attention_backward(const AttentionBackward& op, const AttentionTask&, float* scratch);
-void sink_backward(const SinkBackward& op);
+void head_scalar_sums(const HeadScalarBackward& op, int64_t first, int64_t count, float* sums);
 size_t attention_scratch_floats(const AttentionShape&, bool backward);
 void form_logits(const FormLogits& op);
 void cross_entropy_stats(const CrossEntropyStats& op);
@@ -72,7 +72,7 @@ const KernelTable kTable = {
     .rope = rope,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
-    .sink_backward = sink_backward,
+    .head_scalar_sums = head_scalar_sums,
     .attention_scratch_floats = attention_scratch_floats,
     .form_logits = form_logits,
     .cross_entropy_stats = cross_entropy_stats,

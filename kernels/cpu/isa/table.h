@@ -58,8 +58,8 @@ struct KernelTable {
   void (*rope)(const Rope&, int64_t first_position);
   void (*attention_forward)(const AttentionForward&, const AttentionTask&, float* scratch);
   void (*attention_backward)(const AttentionBackward&, const AttentionTask&, float* scratch);
-  /// Overwrites dsinks with the sums over the rows.
-  void (*sink_backward)(const SinkBackward&);
+  /// sums[h] = of `count` rows from `first` on.
+  void (*head_scalar_sums)(const HeadScalarBackward&, int64_t first, int64_t count, float* sums);
   size_t (*attention_scratch_floats)(const AttentionShape&, bool backward);
   void (*form_logits)(const FormLogits&);
   void (*cross_entropy_stats)(const CrossEntropyStats&);

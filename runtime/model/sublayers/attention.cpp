@@ -24,8 +24,7 @@ enum AttentionNumber {
   kQkDots,
   kQNormGradient,
   kKNormGradient,  // QkNorms
-  kGated,
-  kSinksGradient,  // [M, A]
+  kGated,          // [M, A]
   kOwnKeys,
   kKeysOfRanks,
   kAllKeys,
@@ -42,8 +41,11 @@ enum AttentionNumber {
   kKv,
   kKvGradient,
   kKvSent,
-  kKvReceived  // SharedHeads
+  kKvReceived,      // SharedHeads
+  kScalarGradients  // [1, H] each
 };
+static_assert(kScalarGradients + int(std::size(kernels::kHeadScalars)) <= kMostTensors);
+constexpr int gradient_of(kernels::HeadScalar scalar) { return kScalarGradients + int(scalar); }
 constexpr CutAttention::Numbers kCutNumbers{kOwnKeys,
                                             kKeysOfRanks,
                                             kAllKeys,
@@ -82,6 +84,13 @@ Heads heads_of(int64_t q, int64_t k, const Matrix& qkv) {
           qkv.cols > q + 2 * k ? qkv.columns(q + 2 * k, q) : Matrix{}};
 }
 
+/// A gradient of a scalar is made of queries.
+bool sums_queries(const std::vector<ParamDeclaration>& parameters) {
+  return std::ranges::any_of(kernels::kHeadScalars, [&](const kernels::HeadScalarRow& row) {
+    return row.left == &kernels::QueryRows::q && declares(parameters, AttentionPlan::place_of(row.scalar));
+  });
+}
+
 class Attention : public Sublayer {
  public:
   Attention(const AttentionPlan& plan, const LayerContext& c, const SublayerUses& uses,
@@ -95,7 +104,7 @@ class Attention : public Sublayer {
         shared_(ranks_of_head(plan, c.shape), plan.head_dim, kSharedNumbers),
         qk_norms_(plan.qk_norm, plan.qk, qk_sizes(plan, c.shape), uses.use(plan.q_norm),
                   uses.use(plan.k_norm), kQkNumbers),
-        sinks_(uses.use(plan.sinks)),
+        scalars_(scalars_of(uses)),
         proj_(c, uses.use(plan.proj_weight), uses.use(plan.proj_bias), c.shape.hidden, attention_cols(shape_),
               of_layer[kProjBias], ProductFormat(plan.fp8, plan.fp8.keeps_out)),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {}
@@ -152,15 +161,15 @@ class Attention : public Sublayer {
                                         .dk = dseen.k,
                                         .dv = dseen.v};
     CutAttention::backward(c, t, kCutNumbers, op);
-    if (sinks_ >= 0)
-      c.backend.run(c.stream,
-                    kernels::SinkBackward{.out = t[kAttention],
-                                          .dout = dattention,
-                                          .lse = t[kLse].as<float>(),
-                                          .sinks = vector_weight(c.params, sinks_),
-                                          .dsinks = early_gradient(c, t, sinks_, kSinksGradient, at),
-                                          .head_dim = shape_.head_dim,
-                                          .accumulate = accumulates_early(c, at)});
+    for (const auto& [scalar, use] : scalars_)
+      c.backend.run(c.stream, kernels::HeadScalarBackward{
+                                  .scalar = scalar,
+                                  .rows = {.q = op.q, .out = op.out, .dout = op.dout, .dq = op.dq},
+                                  .lse = op.lse,
+                                  .values = vector_weight(c.params, use),
+                                  .dvalues = early_gradient(c, t, use, gradient_of(scalar), at),
+                                  .head_dim = shape_.head_dim,
+                                  .accumulate = accumulates_early(c, at)});
     rotate(c, dseen, true);
     if (norms_whole_heads()) qk_norms_.backward_input(c, t, h.q, seen_before_norm(t), d.q, dseen.k, at);
     if (shared_.exists()) shared_.sum(c, t, d.k, d.v);
@@ -174,13 +183,20 @@ class Attention : public Sublayer {
   void backward_weight(const LayerContext& c, Tensors& t, LanePlace at) override {
     exit_.backward_weight(c, t, at);
     proj_.backward_weight(c, t, t[size_t(exit_.gradient())], output(t), at);
-    if (sinks_ >= 0) add_waiting(c, t, sinks_, kSinksGradient, at);
+    for (const auto& [scalar, use] : scalars_) add_waiting(c, t, use, gradient_of(scalar), at);
     if (qk_norms_.exists()) qk_norms_.backward_weight(c, t, at);
     qkv_.backward_weight(c, t, t[kQkvGradient], t[kNorm], at);
     norm_.backward_weight(c, t, at);
   }
 
  private:
+  static std::vector<std::pair<kernels::HeadScalar, int>> scalars_of(const SublayerUses& uses) {
+    std::vector<std::pair<kernels::HeadScalar, int>> found;
+    for (const kernels::HeadScalarRow& row : kernels::kHeadScalars)
+      if (const int use = uses.use(AttentionPlan::place_of(row.scalar)); use >= 0)
+        found.emplace_back(row.scalar, use);
+    return found;
+  }
   /// As far as the input of the last product.
   void attend(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) const {
     norm_.forward(c, t, previous, delta);
@@ -227,7 +243,7 @@ class Attention : public Sublayer {
   kernels::AttentionShape masked(const LayerContext& c) const {
     kernels::AttentionShape shape = shape_;
     shape.mask.first_key = c.first_key;
-    if (sinks_ >= 0) shape.mask.sinks = c.params.weight(sinks_).as<float>();
+    for (const auto& [scalar, use] : scalars_) shape.mask.scalars[scalar] = c.params.weight(use).as<float>();
     return shape;
   }
   const Matrix& output(const Tensors& t) const { return t[plan_.gated ? kGated : kAttention]; }
@@ -256,7 +272,7 @@ class Attention : public Sublayer {
   Linear qkv_;
   SharedHeads shared_;
   QkNorms qk_norms_;
-  int sinks_;
+  const std::vector<std::pair<kernels::HeadScalar, int>> scalars_;  ///< those of this layer, and their uses
   Linear proj_;
   Exit exit_;
 };
@@ -278,7 +294,7 @@ std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const
   const kernels::AttentionShape on_rank = shape(s);
   const int64_t a = attention_cols(on_rank), q = qkv_cols(*this, s);
   // Backward reads its columns as heads, where these are kept apart.
-  const bool keeps_qkv = !s.exchanges_heads || gated || qk_norm != QkNorm::none;
+  const bool keeps_qkv = !s.exchanges_heads || gated || qk_norm != QkNorm::none || sums_queries(parameters);
   std::vector<TensorDeclaration> list = {
       {kInput, Life::input, s.compute, s.local_rows, s.hidden},
       {kOutputGradient, Life::gradient, s.compute, s.rows, s.hidden},
@@ -294,7 +310,9 @@ std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const
   CutAttention::declare(list, s, kCutNumbers, on_rank);
   SharedHeads::declare(list, s, ranks_of_head(*this, s), head_dim, kSharedNumbers);
   if (gated) list.push_back({kGated, Life::cheap, s.compute, s.rows, a});
-  if (declares(parameters, sinks)) declare_waiting(list, kSinksGradient, on_rank.heads);
+  for (const kernels::HeadScalarRow& row : kernels::kHeadScalars)
+    if (declares(parameters, place_of(row.scalar)))
+      declare_waiting(list, gradient_of(row.scalar), on_rank.heads);
   if (declares(parameters, qkv_bias)) Linear::declare_bias(list, s, kQkvBias, q);
   if (declares(parameters, proj_bias)) Linear::declare_bias(list, s, kProjBias, s.hidden);
   return list;

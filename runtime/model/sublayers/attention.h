@@ -18,10 +18,11 @@ struct AttentionPlan {
     proj_bias,
     q_norm,
     k_norm,
-    sinks,
     after_weight,
-    after_bias
+    after_bias,
+    scalars  ///< of heads: one for each
   };
+  static constexpr int place_of(kernels::HeadScalar scalar) { return scalars + int(scalar); }
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;     ///< of the product of a query and a key
   float cap = 0;       ///< of a score: cap * tanh(score / cap); 0: none

@@ -68,7 +68,8 @@ struct HeadPass {
   AttentionShape exchange(const std::vector<HeadExchange>& exchanges) const {
     AttentionShape s = of_rows;
     s.heads /= ranks, s.kv_heads /= ranks;
-    if (s.mask.sinks) s.mask.sinks += c.cp->cut().rank * s.heads;
+    for (const float*& scalar : s.mask.scalars.values)
+      if (scalar) scalar += c.cp->cut().rank * s.heads;
     const Matrix keys = t[size_t(n.first_keys)];
     c.cp->to_heads(exchanges, s.mask.first_key, keys.as<int32_t>());
     if (!s.mask.first_key) return s;
@@ -110,7 +111,7 @@ void HeadAttention::forward(const LayerContext& c, Tensors& t, const Numbers& n,
                   .lse = pass.lse().as<float>()});
   pass.room = Room(t[size_t(n.room)]);
   std::vector<HeadExchange> back = {pass.of_output(op.out)};
-  if (!keeps || op.shape.mask.sinks) back.push_back(pass.of_lse(op.lse));
+  if (!keeps || op.shape.mask.scalars.any()) back.push_back(pass.of_lse(op.lse));
   c.cp->to_rows(back);
 }
 

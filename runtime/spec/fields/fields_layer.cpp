@@ -55,12 +55,10 @@ void declare_attention(DeclareSection& layer) {
       .unit(Unit::tokens)
       .also({"sliding_window", "attention_window"})
       .example("4096");
-  layer
-      .boolean(
-          "sinks",
-          "Each head has a learned score that takes its share of the softmax and gives no value (gpt-oss).")
-      .to(IN_JOB(model.layer.sinks))
-      .by_family("gpt_oss: true; else false");
+  for (const kernels::HeadScalarRow& row : kernels::kHeadScalars)
+    layer.boolean(std::string(row.word), std::string(row.meaning))
+        .to([scalar = row.scalar](JobSpec & job) -> auto& { return job.model.layer.scalars[scalar]; })
+        .by_family(std::string(row.by_family));
   layer
       .boolean("output_gate",
                "Attention's output is multiplied by the sigmoid of another product of its input.")

@@ -102,7 +102,7 @@ void declare_role_factors(std::vector<Field>& table, std::vector<Section>& secti
       {"embedding", "the embeddings of tokens and of learned positions", &RoleFactors::embedding},
       {"head", "the output matrix, where it is not the embedding", &RoleFactors::head},
       {"matrix", "the matrices of layers", &RoleFactors::matrix},
-      {"vector", "norms, biases and sinks", &RoleFactors::vector}};
+      {"vector", "norms, biases and scalars of heads", &RoleFactors::vector}};
   struct Factor {
     const char *section, *text, *of;
     RoleFactors OptimizerSpec::*member;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/activation_kinds.h"
+#include "kernels/head_scalars.h"
 #include "runtime/base/words.h"
 
 namespace trainctl {
@@ -48,7 +49,8 @@ struct LayerSpec {
   bool norm_bias = false, qkv_bias = false, out_bias = false, mlp_bias = false;
   QkNorm qk_norm = QkNorm::none;
   int64_t window = 0;  // of the layers that are windowed: a query sees itself and window - 1 before
-  bool sinks = false, output_gate = false;
+  bool output_gate = false;
+  kernels::OfHeadScalars<bool> scalars;  // learned ones of each head
   double score_cap = 0;    // 0: none
   double score_scale = 0;  // 0: 1 / sqrt(head_dim)
   FfnActivation activation = FfnActivation::swiglu;
@@ -229,7 +231,7 @@ inline constexpr FamilyKind kFamilies[] = {
     {.layer = {.qkv_bias = true,
                .out_bias = true,
                .mlp_bias = true,
-               .sinks = true,
+               .scalars = {true},  // sinks
                .activation = FfnActivation::swiglu_clamped},
      .expert_names = ExpertNames::gpt_oss},
     {.interleaved = true, .expert_names = ExpertNames::deepseek},

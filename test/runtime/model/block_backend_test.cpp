@@ -197,13 +197,12 @@ TEST_CASE("sums over rows are made block by block", "[context]") {
                                .accumulate = accumulate};
     });
     check_op(rig, {}, [&](const View& v) -> Op {
-      return SinkBackward{.out = v.rows(x),
-                          .dout = v.rows(dy),
-                          .lse = v.array<float>(lse),
-                          .sinks = sinks,
-                          .dsinks = v.gradient(kDSinks),
-                          .head_dim = kIn / kHeads,
-                          .accumulate = accumulate};
+      return HeadScalarBackward{.rows = {.out = v.rows(x), .dout = v.rows(dy)},
+                                .lse = v.array<float>(lse),
+                                .values = sinks,
+                                .dvalues = v.gradient(kDSinks),
+                                .head_dim = kIn / kHeads,
+                                .accumulate = accumulate};
     });
   }
   check_op(rig, {}, [&](const View& v) -> Op {

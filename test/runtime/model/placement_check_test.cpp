@@ -390,7 +390,7 @@ TEST_CASE("the gradient of sinks is cut as the heads are, and a part of a sum wh
                                       .heads = 2,
                                       .kv_heads = 2,
                                       .head_dim = 16,
-                                      .mask = {.sinks = sinks.as<float>()}};
+                                      .mask = {.scalars = {sinks.as<float>()}}};
   const auto gradient = [&](parallel::Placement heads, parallel::Placement of_sinks) {
     Placements placements(0);
     const auto backend = make_placement_backend(placements, false);
@@ -399,13 +399,12 @@ TEST_CASE("the gradient of sinks is cut as the heads are, and a part of a sum wh
     placements.set(sinks, of_sinks);
     backend->run(*stream, kernels::AttentionForward{
                               .shape = shape, .q = q, .k = k, .v = v, .out = out, .lse = lse.as<float>()});
-    const kernels::SinkBackward op{.out = out,
-                                   .dout = dout,
-                                   .lse = lse.as<float>(),
-                                   .sinks = sinks,
-                                   .dsinks = dsinks,
-                                   .head_dim = 16,
-                                   .accumulate = true};
+    const kernels::HeadScalarBackward op{.rows = {.out = out, .dout = dout},
+                                         .lse = lse.as<float>(),
+                                         .values = sinks,
+                                         .dvalues = dsinks,
+                                         .head_dim = 16,
+                                         .accumulate = true};
     backend->run(*stream, op);
     backend->run(*stream, op);  // of a second micro-batch
     return placements.of(dsinks);

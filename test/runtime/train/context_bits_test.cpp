@@ -130,7 +130,7 @@ void describe_cut_others(ModelSpec& m) {
   m.layer.qk_norm = QkNorm::projection;
   m.layer.activation = FfnActivation::relu2;
   m.layer.window = 7;
-  m.layer.sinks = true;
+  m.layer.scalars[kernels::HeadScalar::sinks] = true;
   m.layers = {LayerKind::window, LayerKind::full};
   m.position.scaling = {.type = RopeScaling::llama3, .factor = 4, .original_max_seq_len = 8};
 }
