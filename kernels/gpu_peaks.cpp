@@ -3,7 +3,8 @@
 //
 // Sources, all NVIDIA: A100 data sheet (2021), A800 data sheet (2022), A30, A40 and A10 data sheets (2021), RTX A6000 data sheet (2021),
 // H100 data sheet (2024: SXM, NVL) and its edition of 2023 (PCIe), H200 data sheet (2024), GH200 data sheet (2024), HGX B200/B100 and
-// GB200 in the Blackwell architecture brief (2024), L4, L40 and L40S data sheets (2023), Ada architecture white paper 2.1 (RTX 4090,
+// GB200 in the Blackwell architecture brief (2024), HGX B300 and GB300 NVL72 (2025), H800 and H20 (2023,
+// recalled), L4, L40 and L40S data sheets (2023), Ada architecture white paper 2.1 (RTX 4090,
 // RTX 6000 Ada), Ampere GA102 white paper 2.1 (RTX 3090), Blackwell RTX white paper 1.1 (RTX 5090).
 #include <string_view>
 
@@ -19,7 +20,9 @@ struct GpuPeak {
 };
 
 constexpr GpuPeak kPeaks[] = {
+    {"GB300*", 2500, 80},
     {"GB200", 2500, 80},
+    {"B300*", 2250, 75},
     {"B200", 2250, 75},
     {"B100", 1750, 60},
     {"GH200 *", 989.4, 66.9},
@@ -28,6 +31,8 @@ constexpr GpuPeak kPeaks[] = {
     {"H100 NVL", 835.5, 60},
     {"H100 PCIe", 756, 51},
     {"H100 80GB HBM3", 989.4, 66.9},
+    {"H800", 989.4, 66.9},
+    {"H20", 148, 44},
     {"A100-*", 312, 19.5},
     {"A100 80GB PCIe", 312, 19.5},
     {"A800-*", 312, 19.5},

@@ -100,31 +100,41 @@ struct KnownGpu {
 // round: A10, L4, RTX 4090 24 GB, RTX 5090 32 GB, A100 40 and 80 GB, L40S 48 GB, H100 80 GB (SXM, PCIe) and
 // 94 GB (NVL), GH200 96 GB, H200 141 GB, B200 180 GB (as HGX). Sources: the NVIDIA data sheets named in
 // kernels/gpu_peaks.cpp; totals as published in github.com/modal-labs/modal-client pull 2797 (H100, A100,
-// A10, L40S, L4) and github.com/pytorch/ao pull 4002 (B200: what CUDA reports).
+// A10, L40S, L4) and github.com/pytorch/ao pull 4002 (B200: what CUDA reports); H20 as GH200, both with 96 GB
+// of HBM3; B300 and GB300 are the 288 GB of the data sheet, MI300X, MI325X and MI355X 192, 256 and 288 GiB
+// less 16 MiB (the first as rocm-smi reports it, recalled).
 // Links, half of what the same data sheets give for both ways together: NVLink 3 600 GB/s, NVLink 4 900
-// (bridge of H100 NVL 600), NVLink 5 1800; without NVLink PCIe 4.0 x16 64, 5.0 x16 128.
+// (bridge of H100 NVL 600), NVLink 5 1800; without NVLink PCIe 4.0 x16 64, 5.0 x16 128; seven links of
+// AMD's Infinity Fabric 896, 1075 of MI355X.
 constexpr KnownGpu kGpus[] = {
     {"a10", "A10", 23028, 32},
     {"l4", "L4", 23034, 32},
     {"rtx4090", "GeForce RTX 4090", 24564, 32},
     {"rtx5090", "GeForce RTX 5090", 32607, 64},
     {"a100-40", "A100-SXM4-40GB", 40960, 300, "a100-40"},
-    {"l40s", "L40S", 46068, 32},
+    {"l40s", "L40S", 46068, 32, "l40s"},
     {"h100", "H100 80GB HBM3", 81559, 450, "h100"},
     {"h100-pcie", "H100 PCIe", 81559, 64},
     {"h800", "H800", 81559, 200, "h800"},
     {"a100-80", "A100-SXM4-80GB", 81920, 300, "a100-80"},
+    {"a800", "A800-SXM4-80GB", 81920, 200, "a800"},
     {"h100-nvl", "H100 NVL", 95830, 300},
-    {"gh200", "GH200 480GB", 97871, 450, "h100"},
+    {"h20", "H20", 97871, 450, "h20"},
+    {"gh200", "GH200 480GB", 97871, 450, "gh200"},
     {"h200", "H200", 143771, 450, "h200"},
     {"b200", "B200", 182630, 900, "b200"},
     {"gb200", "GB200", 189471, 900, "gb200"},
+    {"mi300x", "MI300X", 196592, 448, "mi300x"},
+    {"mi325x", "MI325X", 262128, 448, "mi325x"},
+    {"b300", "B300 SXM6 AC", 274658, 900, "b300"},
+    {"gb300", "GB300 SXM6 AC", 274658, 900, "gb300"},
+    {"mi355x", "MI355X", 294896, 538, "mi355x"},
 };
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return char(std::tolower(c)); });
-  return text;
+/// "rtx4090" of "rtx-4090".
+std::string without_dashes(std::string name) {
+  std::erase(name, '-');
+  return name;
 }
 
 /// Of products by the data sheet, in the job's precision; 0: not known.
@@ -165,9 +175,9 @@ std::vector<std::string> device_names() {
 }
 
 DeviceModel device_named(const std::string& text, const DeviceUse& use, DeviceKind kind) {
-  const std::string name = lower(text) == "a100" ? "a100-80" : lower(text);
+  const std::string name = without_dashes(predict::short_gpu_name(text));
   for (const KnownGpu& gpu : kGpus)
-    if (name == gpu.name) {
+    if (name == without_dashes(gpu.name)) {
       if (use.compute == DType::f16)
         throw Error(ErrorCode::kUsage,
                     fmt::format("E0323: f16 is computed by ranks on CPUs alone, and {} is a GPU; use bf16 on "

@@ -35,6 +35,21 @@ std::string predicted_lines(const PlanReport& r, const TimeEstimate& t) {
   return out + fmt::format("         {}\n", time_parts_text(*t.predicted));
 }
 
+/// "301 kWh", "31.4 MWh".
+std::string energy_text(double kwh) {
+  const auto [value, unit] = kwh < 1e4   ? std::pair(kwh, "kWh")
+                             : kwh < 1e7 ? std::pair(kwh / 1e3, "MWh")
+                                         : std::pair(kwh / 1e6, "GWh");
+  return value < 100 ? fmt::format("{:.3g} {}", value, unit) : fmt::format("{:.0f} {}", value, unit);
+}
+
+/// The energy of the run on GPUs; 0: their power is not known.
+double energy_kwh(const PlanReport& r) {
+  return r.device.cluster && r.device.kind == DeviceKind::cuda
+             ? predict::energy_kwh(*r.device.cluster, r.time->device_hours)
+             : 0;
+}
+
 /// What the asked tokens take.
 double asked_s(const PlanReport& r) { return r.asked->tokens / r.time->tokens_per_s; }
 
@@ -78,6 +93,12 @@ std::string time_lines(const PlanReport& r) {
   if (r.device.kind == DeviceKind::cuda)
     out += fmt::format("         {} GPU-hours on {} GPU{}\n", count_text(t.device_hours), t.devices,
                        t.devices == 1 ? "" : "s");
+  if (const double kwh = energy_kwh(r); kwh > 0) {
+    const predict::ClusterModel& cluster = *r.device.cluster;
+    out += fmt::format(
+        "Energy   {} at the limit of {:g} W a board, {:.0f} % more for hosts, PUE {:g} (cluster {})\n",
+        energy_text(kwh), cluster.device.board_w, 100 * cluster.host_share, cluster.pue, cluster.name);
+  }
   if (const auto claim = claim_of(r)) out += asked_line(r, *claim);
   if (r.price) {
     const double cost = t.device_hours * r.price->per_gpu_hour;
@@ -101,6 +122,11 @@ OrderedJson time_json(const PlanReport& r) {
                       {"hours", t.run_s / kHourS},
                       {"device_hours", t.device_hours},
                       {"mfu_full", t.mfu_full}};
+  if (const double kwh = energy_kwh(r); kwh > 0)
+    json["energy"] = {{"kwh", kwh},
+                      {"board_w", r.device.cluster->device.board_w},
+                      {"host_share", r.device.cluster->host_share},
+                      {"pue", r.device.cluster->pue}};
   if (r.price)
     json["cost"] = {{"total", t.device_hours * r.price->per_gpu_hour},
                     {"currency", r.price->currency},

@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -24,7 +26,7 @@ struct NumberRow {
   const char* key;  // the unit is its end
   double least, most, unit;
   double& (*of)(ClusterModel&);
-  bool is_optional = false;  // it may be missing, and is then 0
+  bool is_optional = false;  // it may be missing, and is then what ClusterModel begins with
 };
 
 #define TRAINCTL_AT(member) [](ClusterModel& c) -> double& { return c.member; }
@@ -36,9 +38,12 @@ constexpr NumberRow kNumbers[] = {
     {"device", "grouped_share", 0.05, 1, 1, TRAINCTL_AT(device.grouped_share)},
     {"device", "fp8_tflops", 0.001, 1e5, 1e12, TRAINCTL_AT(device.fp8_flops_per_s), true},
     {"device", "fp8_depth_cost", 0, 4096, 1, TRAINCTL_AT(device.fp8_depth_cost), true},
+    {"device", "fp4_tflops", 0.001, 1e5, 1e12, TRAINCTL_AT(device.fp4_flops_per_s), true},
+    {"device", "fp4_depth_cost", 0, 8192, 1, TRAINCTL_AT(device.fp4_depth_cost), true},
     {"device", "attention_half_length", 0, 65536, 1, TRAINCTL_AT(device.attention_half_length)},
     {"device", "memory_gb_per_s", 1, 1e5, 1e9, TRAINCTL_AT(device.memory_bytes_per_s)},
     {"device", "memory_share", 0.05, 1, 1, TRAINCTL_AT(device.memory_share)},
+    {"device", "board_w", 1, 1e5, 1, TRAINCTL_AT(device.board_w), true},
     {"device", "op_us", 0, 1000, 1e-6, TRAINCTL_AT(device.op_s)},
     {"device", "launch_us", 0, 1000, 1e-6, TRAINCTL_AT(device.launch_s)},
     {"device", "spread", 0, 0.5, 1, TRAINCTL_AT(device.spread)},
@@ -46,6 +51,8 @@ constexpr NumberRow kNumbers[] = {
     {"node", "latency_us", 0, 1e5, 1e-6, TRAINCTL_AT(node.latency_s)},
     {"node", "overlap_slowdown", 0, 0.9, 1, TRAINCTL_AT(overlap_slowdown)},
     {"node", "disk_gb_per_s", 0.001, 1e5, 1e9, TRAINCTL_AT(disk_bytes_per_s), true},
+    {"node", "host_share", 0, 10, 1, TRAINCTL_AT(host_share), true},
+    {"node", "pue", 1, 10, 1, TRAINCTL_AT(pue), true},
     {"fabric", "device_gb_per_s", 0.001, 1e5, 1e9, TRAINCTL_AT(fabric.bytes_per_s)},
     {"fabric", "latency_us", 0, 1e6, 1e-6, TRAINCTL_AT(fabric.latency_s)},
 };
@@ -110,10 +117,10 @@ class Reader {
  private:
   /// "launch" of "launch_us", "link" of "link_gb_per_s", the whole name where no unit is known.
   static std::string_view quantity_of(std::string_view key) {
-    constexpr std::string_view kUnits[] = {"_gbit_per_s", "_gb_per_s",    "_tb_per_s", "_mb_per_s",
-                                           "_gib_per_s",  "_bytes_per_s", "_gbps",     "_tflops",
-                                           "_gflops",     "_pflops",      "_flops",    "_us",
-                                           "_ms",         "_ns",          "_s"};
+    constexpr std::string_view kUnits[] = {
+        "_gbit_per_s", "_gb_per_s", "_tb_per_s", "_mb_per_s", "_gib_per_s", "_bytes_per_s",
+        "_gbps",       "_tflops",   "_gflops",   "_pflops",   "_flops",     "_us",
+        "_ms",         "_ns",       "_s",        "_kw",       "_mw",        "_w"};
     for (const std::string_view unit : kUnits)
       if (key.ends_with(unit)) return key.substr(0, key.size() - unit.size());
     return key;
@@ -183,6 +190,9 @@ void check_rates(const Reader& reader, const ClusterModel& c) {
   if (d.fp8_flops_per_s > 2 * d.peak_bf16_flops_per_s)
     reader.wrong("device.fp8_tflops = {:g} is above twice device.peak_bf16_tflops = {:g}",
                  d.fp8_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12);
+  if (d.fp4_flops_per_s > 8 * d.peak_bf16_flops_per_s)
+    reader.wrong("device.fp4_tflops = {:g} is above eight times device.peak_bf16_tflops = {:g}",
+                 d.fp4_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12);
   if (d.peak_f32_flops_per_s > d.peak_bf16_flops_per_s)
     reader.wrong("device.peak_f32_tflops = {:g} is above device.peak_bf16_tflops = {:g}",
                  d.peak_f32_flops_per_s / 1e12, d.peak_bf16_flops_per_s / 1e12);
@@ -220,6 +230,7 @@ void scale_device(DeviceSpeed& device, double times) {
   device.peak_bf16_flops_per_s *= times;
   device.peak_f32_flops_per_s *= times;
   device.fp8_flops_per_s *= times;
+  device.fp4_flops_per_s *= times;
   device.memory_bytes_per_s *= times;
   for (AttentionRate& rate : device.attention) {
     rate.forward_flops_per_s *= times, rate.backward_flops_per_s *= times;
@@ -280,7 +291,8 @@ std::string cluster_text(const ClusterModel& of) {
     const std::string_view which = name;
     if (which == "node") section["devices"] = cluster.devices_of_node;
     for (const NumberRow& row : kNumbers) {
-      if (which != row.section || (row.is_optional && row.of(cluster) == 0)) continue;
+      ClusterModel fresh;
+      if (which != row.section || (row.is_optional && row.of(cluster) == row.of(fresh))) continue;
       section[row.key] = rounded(row.of(cluster) / row.unit);
       if (std::string_view(row.key) == "product_share") section["processors"] = cluster.device.processors;
     }
@@ -312,6 +324,10 @@ std::string cluster_text(const ClusterModel& of) {
   return dump_json(json, 2) + "\n";
 }
 
+double energy_kwh(const ClusterModel& cluster, double device_hours) {
+  return device_hours * cluster.device.board_w / 1000 * (1 + cluster.host_share) * cluster.pue;
+}
+
 std::vector<std::string> cluster_names() {
   std::vector<std::string> names;
   for (const KnownCluster& cluster : known_clusters()) names.emplace_back(cluster.name);
@@ -324,16 +340,58 @@ std::string_view known_cluster_text(std::string_view name) {
   return {};
 }
 
+std::string short_gpu_name(std::string_view text) {
+  std::string name;
+  const auto is_count = [](std::string_view word) {
+    return !word.empty() &&
+           std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
+  };
+  const auto add = [&](std::string word) {
+    // "8xH100": the number of them.
+    if (const size_t x = word.find('x'); x + 1 < word.size() && is_count(word.substr(0, x)))
+      word.erase(0, x + 1);
+    constexpr std::string_view kSaysNothing[] = {"nvidia", "amd",  "instinct", "tesla", "geforce",
+                                                 "dgx",    "hgx",  "gpu",      "oam",   "ac",
+                                                 "tensor", "core", "class"};
+    const auto is_any = [&](std::string_view of) { return word == of; };
+    if (word.empty() || std::any_of(std::begin(kSaysNothing), std::end(kSaysNothing), is_any)) return;
+    for (const std::string_view kind : {"sxm", "hbm"})  // "sxm5", "hbm3e"
+      if (word.starts_with(kind)) return;
+    if (word.starts_with("nvl") && word.size() > 3) return;  // the size of a domain, "nvl72"; "nvl" is a card
+    for (const std::string_view unit : {"gib", "gb", "g"})
+      if (word.ends_with(unit) && is_count(word.substr(0, word.size() - unit.size()))) {
+        if (name != "a100") return;  // the only kind with two sizes
+        word = word.substr(0, word.size() - unit.size());
+        break;
+      }
+    name += (name.empty() ? "" : "-") + word;
+  };
+  std::string word;
+  for (const char c : text) {
+    const auto letter = static_cast<unsigned char>(c);
+    if (std::isalnum(letter)) {
+      word += char(std::tolower(letter));
+    } else {
+      add(std::exchange(word, ""));
+    }
+  }
+  add(word);
+  return name == "a100" ? "a100-80" : name;
+}
+
 std::optional<ClusterModel> sized_cluster(const std::string& text) {
-  if (!known_cluster_text(text).empty()) return known_cluster(text);
+  if (text.ends_with('-')) return std::nullopt;
+  for (const std::string& name : {text, short_gpu_name(text)})
+    if (!known_cluster_text(name).empty()) return known_cluster(name);
   constexpr int kMostDevices = 1 << 20;
   const size_t dash = text.rfind('-');
-  if (dash == std::string::npos || known_cluster_text(text.substr(0, dash)).empty()) return std::nullopt;
+  const std::string kind = dash == std::string::npos ? "" : short_gpu_name(text.substr(0, dash));
+  if (known_cluster_text(kind).empty()) return std::nullopt;
   int devices = 0;
   const char *begin = text.data() + dash + 1, *end = text.data() + text.size();
   const auto [at, error] = std::from_chars(begin, end, devices);
   if (error != std::errc{} || at != end || devices < 1 || devices > kMostDevices) return std::nullopt;
-  ClusterModel cluster = known_cluster(text.substr(0, dash));
+  ClusterModel cluster = known_cluster(kind);
   cluster.devices = devices;
   return cluster;
 }

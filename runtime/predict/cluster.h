@@ -33,10 +33,12 @@ struct DeviceSpeed {
   double grouped_share = 1;              ///< of the speed of one product, that products of many experts reach
   /// Of 8-bit numbers: what large products reach over minutes, and their depth_cost; 0: not known.
   double fp8_flops_per_s = 0, fp8_depth_cost = 0;
+  double fp4_flops_per_s = 0, fp4_depth_cost = 0;  ///< of 4-bit numbers
   std::vector<AttentionRate> attention;  ///< by head dimension
   double attention_half_length = 0;      ///< sequence length at which attention reaches half of its rate
   double memory_bytes_per_s = 0;         ///< by the data sheet
   double memory_share = 1;               ///< of it, that an elementwise op reaches
+  double board_w = 0;                    ///< power limit of the device with its board; 0: not known
   std::vector<OpRate> ops;               ///< of single ops
   double op_s = 0;                       ///< least time of an op on the device
   double launch_s = 0;                   ///< time in which the host enqueues an op
@@ -65,6 +67,13 @@ struct LinkSpeed {
   double latency_s = 0;
 };
 
+/// Power of all of a node but its devices' boards, as a share of their limits, where a cluster file does not
+/// say: nodes of 8 H100 of 700 W draw 7.8 kW while they train (arXiv:2506.14551).
+inline constexpr double kHostShare = 0.4;
+/// Power of a data center over that of its nodes, where a cluster file does not say. An assumption: large new
+/// halls have 1.1, the mean of all 1.56 (Uptime Institute, 2024; recalled).
+inline constexpr double kPowerUsageEffectiveness = 1.2;
+
 struct ClusterModel {
   std::string name;
   std::string device_source, node_source, fabric_source;  ///< where the numbers of each section are from
@@ -77,8 +86,13 @@ struct ClusterModel {
   /// for other software.
   bool in_rings = false;
   double disk_bytes_per_s = 0;  ///< of a node's own disks, read and written at the same time; 0: not known
+  double host_share = kHostShare, pue = kPowerUsageEffectiveness;
   double overlap_slowdown = 0;  ///< share of their speed that computations lose while messages are under way
 };
+
+/// Drawn by so many hours of one device, with its share of a node and of the data center, at the limits of
+/// boards; 0: these are not known.
+double energy_kwh(const ClusterModel& cluster, double device_hours);
 
 /// Names of the known clusters.
 std::vector<std::string> cluster_names();
@@ -86,6 +100,11 @@ std::vector<std::string> cluster_names();
 std::string_view known_cluster_text(std::string_view name);
 /// A known cluster.
 ClusterModel known_cluster(std::string_view name);
+
+/// The short name of a kind of GPU, whatever a table or a driver calls it: "h100" for "NVIDIA H100-SXM5-80GB
+/// HBM3", "DGX H100" or "8xH100", "a100-80" for "A100 80GB", "gb200" for "GB200 NVL72". Other texts become
+/// words with dashes.
+std::string short_gpu_name(std::string_view text);
 
 /// A known cluster, or one with its number of devices, as "h100-2048"; nullopt: another text.
 std::optional<ClusterModel> sized_cluster(const std::string& text);

@@ -46,6 +46,23 @@ const std::string kSmall =
 
 }  // namespace
 
+TEST_CASE("a plan for GPUs of known power has the energy of the run") {
+  const ParseInput input = timed_input(kSmall, {});
+  const JobSpec job = timed_job(kSmall, {});
+  DeviceModel device = device_named("h100", job, DeviceKind::cuda);
+  const PlanReport report = make_report(input, job, device, std::nullopt);
+  const auto time = parse_json(plan_json(report))["time"];
+  const double hours = time["device_hours"], kwh = time["energy"]["kwh"];
+  CHECK(kwh == Approx(hours * 0.7 * (1 + predict::kHostShare) * predict::kPowerUsageEffectiveness));
+  CHECK(time["energy"]["board_w"] == 700);
+  CHECK_THAT(render_plan(report),
+             Catch::Contains("at the limit of 700 W a board, 40 % more for hosts, PUE 1.2"));
+  device.cluster->device.board_w = 0;
+  const PlanReport unknown = make_report(input, job, device, std::nullopt);
+  CHECK_FALSE(parse_json(plan_json(unknown))["time"].contains("energy"));
+  CHECK_THAT(render_plan(unknown), !Catch::Contains("Energy"));
+}
+
 TEST_CASE("the parts of a predicted step are the step, on every axis") {
   const predict::ClusterModel cluster = predict::known_cluster("h100");
   for (const std::vector<std::string>& mesh :

@@ -49,6 +49,43 @@ TEST_CASE("every known cluster is a legal file with a source for its numbers") {
   CHECK(known_cluster_text("z80").empty());
 }
 
+TEST_CASE("a GPU is known by what tables and drivers call it") {
+  const std::pair<const char*, const char*> names[] = {{"NVIDIA H100 80GB HBM3", "h100"},
+                                                       {"H100-SXM5-80GB", "h100"},
+                                                       {"DGX-H100", "h100"},
+                                                       {"8xH200", "h200"},
+                                                       {"A100 40GB", "a100-40"},
+                                                       {"A100-SXM4-80GB", "a100-80"},
+                                                       {"a100", "a100-80"},
+                                                       {"GB200 NVL72", "gb200"},
+                                                       {"DGX-GB300", "gb300"},
+                                                       {"AMD Instinct MI300X", "mi300x"},
+                                                       {"H100 NVL", "h100-nvl"},
+                                                       {"h100-2048", "h100-2048"},
+                                                       {"", ""}};
+  for (const auto& [text, name] : names) CHECK(short_gpu_name(text) == name);
+  CHECK(sized_cluster("NVIDIA H100 80GB HBM3")->name == "h100");
+  CHECK(sized_cluster("DGX H100-64")->devices == 64);
+}
+
+TEST_CASE("energy is the power of boards, hosts and the data center over the hours of devices") {
+  ClusterModel cluster = known_cluster("h100");
+  CHECK(energy_kwh(cluster, 1000) == Approx(1000 * 0.7 * (1 + kHostShare) * kPowerUsageEffectiveness));
+  CHECK(energy_kwh(cluster, 2000) == Approx(2 * energy_kwh(cluster, 1000)));
+  cluster.host_share = 0.25, cluster.pue = 1;
+  const ClusterModel read = parse_cluster(cluster_text(cluster), "again.json");
+  CHECK(energy_kwh(read, 1000) == Approx(875));
+  cluster.device.board_w = 0;
+  CHECK(energy_kwh(parse_cluster(cluster_text(cluster), "again.json"), 1000) == 0);
+  const std::string text(known_cluster_text("h100"));
+  CHECK_THAT(refusal_of(text, "\"board_w\": 700", "\"board_kw\": 0.7"),
+             Catch::Contains("device.board_kw is not known: give it in the unit of board_w"));
+  CHECK_THAT(refusal_of(text, "\"latency_us\": 20", "\"latency_us\": 20, \"pue\": 0.9"),
+             Catch::Contains("node.pue = 0.9 is impossible"));
+  for (const std::string& name : cluster_names())
+    if (name != "cpu-core") CHECK(known_cluster(name).device.board_w >= 300);
+}
+
 TEST_CASE("a cluster file can be written again") {
   for (const std::string& name : cluster_names()) {
     CAPTURE(name);
