@@ -98,6 +98,8 @@ Row row_of(const ExpertRow& r) {
       .tokens_per_s = r.tokens_per_s,
       .hides_tensor = true,
       .experts = r.stack};
+  // Sums with a selection bias are in f32.
+  if (std::string_view(r.model) != "deepseek-v3") row.settings.emplace_back(kSumsInBf16);
   if (*r.schedule) row.settings.push_back(fmt::format("parallelism.pipeline_schedule={}", r.schedule));
   if (r.vp > 1) {
     row.settings.emplace_back("parallelism.pipeline_schedule=interleaved");
@@ -105,17 +107,19 @@ Row row_of(const ExpertRow& r) {
   }
   row.settings.push_back(fmt::format("parallelism.expert={}", r.ep));
   if (r.tp > 1) row.settings.emplace_back("parallelism.expert_tensor=1");
-  if (r.fp8) row.settings.emplace_back("precision.fp8.recipe=tensor");
+  if (r.fp8) {
+    row.settings.emplace_back("precision.fp8.recipe=tensor");
+    row.numbers = hopper ? Numbers::fp8 : Numbers::mx8;  // of Blackwell all of these rows are FP8-MX
+  }
   return row;
 }
 
 }  // namespace
 
-bool has_best_of(const std::string& device, const std::string& preset, bool fp8, int gpus,
-                 double tokens_per_s) {
+bool has_best_of(const Row& row, int gpus) {
   return std::ranges::any_of(kRows, [&](const ExpertRow& r) {
-    return device == r.device && preset == r.model && fp8 == r.fp8 && gpus == r.gpus &&
-           tokens_per_s <= r.tokens_per_s;
+    return row.device == r.device && row.model.find(fmt::format("\"{}\"", r.model)) != std::string::npos &&
+           (row.numbers != Numbers::bf16) == r.fp8 && gpus == r.gpus && row.tokens_per_s <= r.tokens_per_s;
   });
 }
 

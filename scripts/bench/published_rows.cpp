@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -24,6 +25,11 @@ double number(const Json& row, const char* key, double fallback) {
 }
 
 std::vector<std::string> mesh_settings(double tp, double pp, double dp, double micro, double global) {
+  // Our lanes are a power of two, each of whole micro-batches. Replicas that are not are predicted as the next
+  // power of two of them, each with the work of one; they exchange (n - 1) / n of the bytes, nearly the same.
+  const double lanes = double(std::bit_ceil(unsigned(std::max(0.0, dp))));
+  const double steps = std::max(1.0, std::round(global / std::max(1.0, dp) / micro));
+  if (dp >= 1) dp = lanes, global = steps * micro * lanes;
   return {fmt::format("parallelism.tensor={}", int(tp)),
           fmt::format("parallelism.pipeline={}", int(pp)),
           fmt::format("parallelism.data={}", int(dp)),
@@ -85,7 +91,10 @@ void add_mosaic(const std::string& folder, std::vector<Row>& rows) {
     // On H100 bf16 ran in mosaicml/pytorch:2.1.0_cu121-nightly20230827, FP8 in 2.0.1_cu118 with Transformer
     // Engine (github.com/mosaicml/llm-foundry, h100new.md and h100old.md of its benchmarks).
     row.products = precision == "amp_fp8" ? Products::cuda11 : hopper ? Products::cuda12 : Products::today;
-    if (precision == "amp_fp8") row.settings.emplace_back("precision.fp8.recipe=tensor");
+    if (precision == "amp_fp8") {
+      row.settings.emplace_back("precision.fp8.recipe=tensor");
+      row.numbers = Numbers::fp8;
+    }
     const bool is_pure = precision == "bf16";
     row.settings.push_back(is_pure ? "parallelism.reduction_dtype=bf16" : "parallelism.reduction_dtype=f32");
     if (text(r, "activation_checkpointing") == "True") {
@@ -122,7 +131,10 @@ void add_torchtitan(const std::string& folder, std::vector<Row>& rows) {
             .tokens_per_s = number(r, "tps_per_gpu"),
             .stack = h200 ? Stack::flash2 : Stack::eager_flash2};
     row.settings.push_back("parallelism.zero_stage=3");
-    if (h200) row.settings.emplace_back("precision.fp8.recipe=tensor");
+    if (h200) {
+      row.settings.emplace_back("precision.fp8.recipe=tensor");
+      row.numbers = Numbers::fp8;
+    }
     if (ac == "full") row.settings.push_back("memory.activation_recompute=full");
     // Every second layer, or in every layer every second product ("op").
     if (ac.starts_with("selective") || h200) {
@@ -215,7 +227,12 @@ void add_megatron(const std::string& folder, std::vector<Row>& rows) {
             .whole_again = true};
     row.settings.push_back("memory.activation_recompute=full");
     row.settings.push_back("parallelism.sequence_parallel=false");
-    if (sharded) row.settings.push_back("parallelism.zero_stage=3");
+    if (sharded) {
+      row.group = "dense A100, DeepSpeed of 2021";
+      row.settings.push_back("parallelism.zero_stage=3");
+      // DeepSpeed gathers and reduces 5e8 numbers at once (reduce_bucket_size, stage3_prefetch_bucket_size).
+      row.settings.push_back(fmt::format("parallelism.bucket_mib={}", (500'000'000LL * 4) >> 20));
+    }
     rows.push_back(std::move(row));
   }
 }
@@ -254,47 +271,6 @@ std::vector<std::string> nemo_mesh(const Json& r) {
   return settings;
 }
 
-/// Rows that several releases measured count with the best of them: those of experts are in add_expert_rows.
-void add_bridge(const std::string& folder, std::vector<Row>& rows) {
-  const Json json = load(folder + "/14_megatron_bridge_2511.json");
-  if (json.is_null()) return;
-  const std::map<std::string, std::string> presets = {{"LLAMA3_8B", "llama3-8b"},
-                                                      {"LLAMA3_70B", "llama3-70b"},
-                                                      {"LLAMA3.1_405B", "llama3-405b"},
-                                                      {"GPT OSS 120B", "gpt-oss-120b"},
-                                                      {"Qwen3_30B_a3B", "qwen3-30b-a3b"},
-                                                      {"DeepSeekV3", "deepseek-v3"},
-                                                      {"Qwen3_235B_a22B", "qwen3-235b-a22b"}};
-  for (const Json& r : json.at("rows")) {
-    const std::string system = text(r, "system"), precision = text(r, "precision"), model = text(r, "model");
-    const bool hopper = system == "H100";
-    if ((!hopper && system != "B200" && system != "GB200") || number(r, "gbs") == 0) continue;
-    const bool experts = number(r, "ep", 1) > 1, fp8 = precision != "BF16";
-    const std::string device = hopper ? "h100" : system == "B200" ? "b200" : "gb200";
-    if (experts && has_best_of(device, presets.at(model), fp8, int(number(r, "gpus")),
-                               number(r, "tokens_per_s_per_gpu")))
-      continue;
-    Row row{.table = "Megatron-Bridge",
-            .label = fmt::format("{} {} x{}", model, precision, number(r, "gpus")),
-            .group = fmt::format("{}{}{}", fp8 ? "FP8 " : "",
-                                 experts ? "MoE "
-                                 : fp8   ? ""
-                                         : "dense ",
-                                 hopper ? "H100" : "Blackwell"),
-            .device = device,
-            .model = fmt::format(R"({{"preset": "{}"}})", presets.at(model)),
-            .seq_len = int64_t(number(r, "seq_len")),
-            .settings = nemo_mesh(r),
-            .tokens_per_s = number(r, "tokens_per_s_per_gpu"),
-            .stack = Stack::own};
-    row.hides_tensor = true;
-    if (experts && device == "gb200") row.experts = {.host = ExpertStack::Host::graphs, .sends_once = true};
-    if (experts && number(r, "tp", 1) > 1) row.settings.emplace_back("parallelism.expert_tensor=1");
-    if (fp8) row.settings.emplace_back("precision.fp8.recipe=tensor");
-    rows.push_back(std::move(row));
-  }
-}
-
 /// NeMo 24.07; the shapes of its GPT-3 and Nemotron models from their papers, as the FLOPs of the rows
 /// confirm.
 void add_nemo(const std::string& folder, std::vector<Row>& rows) {
@@ -324,7 +300,9 @@ void add_nemo(const std::string& folder, std::vector<Row>& rows) {
             .tokens_per_s = number(r, "tokens_per_s_per_gpu"),
             .stack = Stack::own};
     row.hides_tensor = true;
+    row.settings.emplace_back(kSumsInBf16);
     row.settings.emplace_back("precision.fp8.recipe=tensor");
+    row.numbers = Numbers::fp8;
     rows.push_back(std::move(row));
   }
 }
@@ -352,7 +330,7 @@ std::vector<std::pair<Row, double>> published_bubbles(const std::string& folder)
 std::vector<Row> published_rows(const std::string& folder) {
   std::vector<Row> rows;
   for (const auto add : {add_mosaic, add_torchtitan, add_korthikanti, add_zero_bubble, add_megatron,
-                         add_single_node, add_bridge, add_nemo})
+                         add_single_node, add_tables, add_nemo})
     add(folder, rows);
   add_expert_rows(rows);
   return rows;

@@ -26,6 +26,10 @@ enum class Products {
   cuda12   ///< cuBLAS 12.0 and 12.1, of PyTorch 2.1
 };
 
+/// What the products of layers multiply: numbers of 8 bits with a scale for each operand or for each 32 of
+/// them, or of 4 bits.
+enum class Numbers { bf16, fp8, mx8, fp4 };
+
 /// How Megatron-Core computes layers with experts, as the recipe of a row has it.
 struct ExpertStack {
   /// eager: the host enqueues each op; unfused: more of them, as in 2025; graphs: attention and the router
@@ -53,7 +57,18 @@ struct Row {
   bool whole_again = false;   ///< recomputation repeats a layer's last product, too; ours does not
   bool hides_tensor = false;  ///< most of the exchanges of tensor ranks run beside products
   ExpertStack experts = {};
+  Numbers numbers = Numbers::bf16;
+  /// Measured where tokens_per_s was not: FLOP/s of a GPU, or their share of its peak in bf16; how they were
+  /// counted.
+  double flops_per_s = 0, mfu = 0;
+  bool counts_causal = false, counts_again = false;
+  std::string refused = {};  ///< why it is no job of ours
 };
+
+/// NeMo and Megatron-Bridge exchange gradients in bf16: grad_sync_dtype=bf16 in examples/training of
+/// github.com/NVIDIA/NeMo-Framework-Launcher (gpt/h100/20b_fp8_1node.sh), ddp.grad_reduce_in_fp32 = False in
+/// scripts/performance/configs of github.com/NVIDIA-NeMo/Megatron-Bridge (llama, qwen, gpt_oss).
+inline constexpr const char* kSumsInBf16 = "parallelism.reduction_dtype=bf16";
 
 Json load(const std::string& path);
 /// "", or `fallback`, where the row does not have it.
@@ -62,10 +77,14 @@ double number(const Json& row, const char* key, double fallback = 0);
 
 std::vector<std::string> mesh_settings(double tp, double pp, double dp, double micro, double global);
 /// Whether add_expert_rows has a row of this model that is at least as fast.
-bool has_best_of(const std::string& device, const std::string& preset, bool fp8, int gpus,
-                 double tokens_per_s);
+bool has_best_of(const Row& row, int gpus);
 /// Rows of mixtures of experts in releases of Megatron-Bridge and in guides of Megatron-Core.
 void add_expert_rows(std::vector<Row>& rows);
+
+/// Rows of a table whose columns have usual names (published_tables.cpp says which).
+void add_table(const std::string& path, std::vector<Row>& rows);
+/// Of every such table of a folder.
+void add_tables(const std::string& folder, std::vector<Row>& rows);
 
 /// FOLDER has the published tables as JSON, a file each, with "rows".
 std::vector<Row> published_rows(const std::string& folder);
