@@ -128,10 +128,11 @@ void set_software(const std::string& software, const std::string& device, Row& r
   const bool latent = has(row.model, "deepseek") || has(row.model, "kimi"), rack = device.starts_with("gb");
   if (!latent) row.settings.emplace_back(kSumsInBf16);  // a selection bias needs sums in f32
   // Recipes of Megatron-Bridge in 2025 and 2026: racks replay graphs, and send each token once; gpt-oss, and
-  // Qwen3 235B on nodes of 8, send pairs.
+  // Qwen3 235B on nodes of 8, send pairs, the latter on H100 beside another micro-batch.
   row.experts.host = rack ? ExpertStack::Host::graphs : ExpertStack::Host::eager;
   row.experts.sends_once =
       !has(row.model, "gpt-oss") && (rack || !has(row.model, "235b") || device.starts_with("b300"));
+  row.experts.hides = has(row.model, "235b") && device == "h100";
   row.experts.recomputes_latents = latent;
 }
 
