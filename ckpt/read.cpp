@@ -97,6 +97,8 @@ class OpenCheckpoint final : public Checkpoint {
             take_from_other({&direct[i], 1});
           got(direct[i].chunk.entry->bytes);
         });
+    for (const BoxRead& box : boxes)
+      if (box.as_f32) make_f32(box, dtype_of(box));
   }
 
   bool has(const std::string& name, Role role, const parallel::Box& box) const override {
@@ -114,6 +116,10 @@ class OpenCheckpoint final : public Checkpoint {
     return at->shape;  // read() has found its chunks
   }
 
+  DType dtype_of(const BoxRead& wanted) const {
+    return chunks_.find({wanted.name, wanted.role})->second.front().entry->dtype;
+  }
+
   /// What a box takes of a chunk: `box`, whose rows lie `pitch` bytes apart from `to` on.
   struct Part {
     Chunk chunk;
@@ -126,7 +132,7 @@ class OpenCheckpoint final : public Checkpoint {
   using Parts = std::span<const Part>;  ///< of one chunk
 
   std::vector<Part> parts_of(const BoxRead& wanted) const {
-    const auto& [name, role, box, out, is_shared] = wanted;
+    const auto& [name, role, box, out, is_shared, as_f32] = wanted;
     const auto chunks = chunks_.find({name, role});
     if (chunks == chunks_.end()) fail(fmt::format("{} has no tensor {}", path_, tensor_text(name, role)));
     std::vector<Part> parts;
@@ -136,7 +142,8 @@ class OpenCheckpoint final : public Checkpoint {
       if (part.count() <= 0) continue;
       covered += part.count();
       const size_t item = size_of(chunk.entry->dtype), pitch = size_t(box.cols()) * item;
-      std::byte* const to = static_cast<std::byte*>(out) + size_t(part.row_begin - box.row_begin) * pitch +
+      std::byte* const to = static_cast<std::byte*>(as_f32 ? stored_place(wanted, chunk.entry->dtype) : out) +
+                            size_t(part.row_begin - box.row_begin) * pitch +
                             size_t(part.col_begin - box.col_begin) * item;
       parts.push_back({chunk, part, to, pitch, is_shared});
     }
@@ -309,6 +316,24 @@ class OpenCheckpoint final : public Checkpoint {
 };
 
 }  // namespace
+
+void* stored_place(const BoxRead& box, DType dtype) {
+  if (!box.as_f32 || dtype == DType::f32) return box.out;
+  ENSURE(dtype == DType::bf16, "{} {} in {} is read as f32", box.name, name_of(box.role), name_of(dtype));
+  return static_cast<std::byte*>(box.out) + size_t(box.box.count()) * sizeof(bf16);
+}
+
+void make_f32(const BoxRead& box, DType dtype) {
+  if (!box.as_f32 || dtype == DType::f32) return;
+  auto* const to = static_cast<std::byte*>(box.out);
+  const std::byte* const from = to + size_t(box.box.count()) * sizeof(bf16);
+  for (int64_t i = 0; i < box.box.count(); ++i) {
+    bf16 stored;
+    std::memcpy(&stored, from + size_t(i) * sizeof stored, sizeof stored);
+    const float value(stored);
+    std::memcpy(to + size_t(i) * sizeof value, &value, sizeof value);
+  }
+}
 
 std::unique_ptr<Checkpoint> open_with_manifest(std::unique_ptr<StoredFiles> files, Manifest manifest,
                                                ShardSizes sizes) {

@@ -25,9 +25,19 @@ class CheckpointView : public Checkpoint {
   }
   void read_all(std::span<const BoxRead> boxes, const std::function<void(uint64_t bytes)>& got) override {
     for (const BoxRead& b : boxes) {
-      read(b.name, b.role, b.box, b.out);
+      const DType dtype = b.as_f32 ? dtype_of(b.name, b.role) : DType::f32;
+      read(b.name, b.role, b.box, stored_place(b, dtype));
+      make_f32(b, dtype);
       got(uint64_t(b.box.count()) * sizeof(float));  // about: progress only
     }
+  }
+
+ protected:
+  /// Of a tensor; f32: there is none.
+  DType dtype_of(const std::string& name, Role role) const {
+    for (const Tensor& t : tensors())
+      if (t.name == name && t.role == role) return t.dtype;
+    return DType::f32;
   }
 
  private:

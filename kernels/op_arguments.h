@@ -76,7 +76,8 @@ constexpr int64_t visible_pairs(int64_t seq_len, int64_t window) {
 /// One box of a parameter with its optimizer state. master: [rows * cols] contiguous f32; first_moment and
 /// second_moment the same in the format `moments` (kernels/moments.h), null: the rule keeps none; their
 /// scales, of int8: f32 [moment_blocks(rows * cols)]. grad: f32, param: activation dtype (the compute copy),
-/// both with their own row stride.
+/// both with their own row stride. Without master the weights are those of param, f32 or bf16; in bf16 they are
+/// rounded at random (kernels/weight_rounding.h), element (r, c) with the index first + r * row_step + c.
 struct UpdateBox {
   float* master = nullptr;
   void *first_moment = nullptr, *second_moment = nullptr;
@@ -87,12 +88,14 @@ struct UpdateBox {
   float lr_scale = 1;  ///< factor of the step's learning rate
   Moments moments = Moments::f32;
   float *first_scales = nullptr, *second_scales = nullptr;
+  uint64_t rounding = 0;            ///< of the parameter, with the run's seed
+  int64_t first = 0, row_step = 0;  ///< in the whole parameter
 };
 
 /// Factors of one AdamW step. bias_correction1 = 1 - beta1^t, bias_correction2 = 1 - beta2^t (t from 1).
 struct AdamWStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, grad_scale = 1, bias_correction1 = 1, bias_correction2 = 1;
-  uint32_t update = 0;  ///< its number, for the rounding of moments
+  uint32_t update = 0;  ///< its number, for the rounding of moments and weights
 };
 
 /// Factors of one Lion step.

@@ -167,8 +167,9 @@ OpShape shape_of_boxes(std::string_view op, std::span<const UpdateBox> boxes) {
 double bytes_of_boxes(std::span<const UpdateBox> boxes, int moments) {
   double bytes = 0;  // the states are read and written, the gradient is read; the compute copy
   for (const UpdateBox& box : boxes)
-    bytes += double(box.param.count()) * (8 + 2 * moments * bytes_of_moment(box.moments) + 4) +
-             bytes_of({box.param});
+    bytes +=
+        double(box.param.count()) * ((box.master ? 8 : 0) + 2 * moments * bytes_of_moment(box.moments) + 4) +
+        (box.master ? 1 : 2) * bytes_of({box.param});
   return bytes;
 }
 void check_boxes(std::span<const UpdateBox> boxes) {
@@ -178,12 +179,13 @@ void check_boxes(std::span<const UpdateBox> boxes) {
                (scaled && box.second_moment) == bool(box.second_scales),
            "moments in {} and their scales", word_of(box.moments));
     ENSURE(is_activation(box.param.dtype) && box.grad_stride >= (box.param.rows > 1 ? box.param.cols : 0));
+    ENSURE(box.master || box.param.dtype != DType::f16, "weights in f16 without master weights");
   }
 }
 
 void Balance::check() const {
   check_boxes(boxes);
-  for (const UpdateBox& box : boxes) ENSURE(box.param.dtype == DType::f32 && !box.first_moment);
+  for (const UpdateBox& box : boxes) ENSURE(box.param.dtype == DType::f32 && box.master && !box.first_moment);
 }
 
 OpShape SumSquares::cost_shape() const {

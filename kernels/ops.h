@@ -100,7 +100,8 @@ struct AddRounded {
   void arguments(auto&& each) { each(left), each(right), each(out); }
 };
 
-/// out = alpha * x + beta * out, f32; each operation is rounded once. beta = 0: out is not read.
+/// out = alpha * x + beta * out, f32; each operation is rounded once. beta = 0: out is not read. x: f32, or
+/// bf16 on a host.
 struct ScaledAdd {
   static constexpr const char* kName = "scaled_add";
   Matrix x, out;
@@ -108,8 +109,8 @@ struct ScaledAdd {
   OpShape cost_shape() const { return elements(kName, out); }
   double bytes() const { return bytes_of({x, out}) + (beta == 0 ? 0 : bytes_of({out})); }
   void check() const {
-    check_same({x, out});
-    ENSURE(out.dtype == DType::f32);
+    check_same_shape({x, out});
+    ENSURE(out.dtype == DType::f32 && (x.dtype == DType::f32 || x.dtype == DType::bf16));
   }
   void arguments(auto&& each) { each(x), each(out); }
 };

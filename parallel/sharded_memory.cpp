@@ -105,6 +105,7 @@ void ShardedMemory::average(float decay, kernels::Backend& backend, kernels::Str
     const int64_t count = layout.options.zero_stage == 0 ? group(g).size() : own(g);
     if (!row || count == 0 || !owns_state(layout.plan, g)) continue;
     if (state_file_ && layout.group_bytes(g).state_in_file) continue;
+    if (rows.find(StateRole::master)->in_place) continue;  // below
     const auto values = [&](const StateRow* of) {
       return kernels::matrix(groups_[size_t(g)].states[size_t(of - rows.begin())]->data(), DType::f32, 1,
                              count);
@@ -114,21 +115,32 @@ void ShardedMemory::average(float decay, kernels::Backend& backend, kernels::Str
                                            .alpha = 1 - decay,
                                            .beta = decay});
   }
+  for (const StatePlaces::Part& part : places_.parts)
+    for (size_t i = part.begin; i < part.end && !part.in_file; ++i)
+      if (!state_chunks_[i].has_masters()) average_chunk(i, decay, backend, stream);
 }
 
 void ShardedMemory::average(const StatePlaces::Part& part, float decay, kernels::Backend& backend,
                             kernels::Stream& stream) const {
-  for (size_t i = part.begin; i < part.end; ++i) {
-    const ShardedParams::StateChunk& chunk = state_chunks_[i];
-    if (!chunk.rows.has(StateRole::ema)) continue;
-    const auto values = [&](StateRole role) {
-      return kernels::matrix(chunk.floats(role), DType::f32, 1, chunk.box.count());
-    };
-    backend.run(stream, kernels::ScaledAdd{.x = values(StateRole::master),
-                                           .out = values(StateRole::ema),
-                                           .alpha = 1 - decay,
-                                           .beta = decay});
-  }
+  for (size_t i = part.begin; i < part.end; ++i) average_chunk(i, decay, backend, stream);
+}
+
+void ShardedMemory::average_chunk(size_t i, float decay, kernels::Backend& backend,
+                                  kernels::Stream& stream) const {
+  const ShardedParams::StateChunk& chunk = state_chunks_[i];
+  if (!chunk.rows.has(StateRole::ema)) return;
+  const auto values = [&](StateRole role) {
+    return chunk.values(size_t(chunk.rows.find(role) - chunk.rows.begin()));
+  };
+  backend.run(
+      stream,
+      kernels::ScaledAdd{
+          .x = values(StateRole::master), .out = values(StateRole::ema), .alpha = 1 - decay, .beta = decay});
+}
+
+Matrix ShardedMemory::rows_apart(const std::byte* state) const {
+  const auto found = rows_apart_.find(state);
+  return found == rows_apart_.end() ? Matrix{} : found->second;
 }
 
 void ShardedMemory::with_parts(StateAccess access, const std::function<void(size_t part)>& use) const {
@@ -143,6 +155,9 @@ void ShardedMemory::with_parts(StateAccess access, const std::function<void(size
 }
 
 std::byte* ShardedMemory::state_place(size_t owned, size_t row) const {
+  const OwnedChunk& of = owned_[owned];
+  if (group(of.group).key.states[row].in_place)
+    return static_cast<std::byte*>(own_weight(of.group, of.chunk).data);
   if (state_file_ && !places_.rows[owned].empty()) return state_file_->address() + places_.rows[owned][row];
   const auto& [g, c, saved_here] = owned_[owned];
   return static_cast<std::byte*>(groups_[size_t(g)].states[row]->data()) +
@@ -164,6 +179,11 @@ void ShardedMemory::build_state_chunks() {
       continue;
     }
     for (size_t i = 0; i < s.rows.size(); ++i) s.states.push_back(state_place(state_chunks_.size(), i));
+    if (!s.has_masters()) {
+      ENSURE(s.weight.dtype == s.rows.find(StateRole::master)->dtype, "weights in {} in a copy in {}",
+             name_of(s.rows.find(StateRole::master)->dtype), name_of(s.weight.dtype));
+      if (!s.weight.contiguous()) rows_apart_[static_cast<std::byte*>(s.weight.data)] = s.weight;
+    }
     if (!group(g).in_place) {
       s.gradient = summed(g, c.offset);
       s.gradient_stride = s.box.cols();
@@ -174,7 +194,7 @@ void ShardedMemory::build_state_chunks() {
     s.saved_here = saved_here;
     state_chunks_.push_back(s);
     const ParamUse& use = layout.uses[size_t(c.use)];
-    kernels::UpdateBox box{.master = s.floats(StateRole::master),
+    kernels::UpdateBox box{.master = s.has_masters() ? s.floats(StateRole::master) : nullptr,
                            .first_moment = s.state(StateRole::first_moment),
                            .second_moment = s.state(StateRole::second_moment),
                            .grad = s.gradient,
@@ -183,7 +203,10 @@ void ShardedMemory::build_state_chunks() {
                            .lr_scale = use.lr_scale,
                            .moments = format_of(s.rows.find(StateRole::first_moment)),
                            .first_scales = reinterpret_cast<float*>(s.state(StateRole::first_scales)),
-                           .second_scales = reinterpret_cast<float*>(s.state(StateRole::second_scales))};
+                           .second_scales = reinterpret_cast<float*>(s.state(StateRole::second_scales)),
+                           .rounding = use.rounding,
+                           .first = s.box.row_begin * use.layout.cols + s.box.col_begin,
+                           .row_step = use.layout.cols};
     box.param = s.weight;
     boxes_.push_back(box);
   }

@@ -1,5 +1,6 @@
 // ShardedMemory is the memory of a rank's parameters, and where each part of them lies. No exchange.
 #pragma once
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -67,7 +68,7 @@ class ShardedMemory {
   /// another.
   void* received_sums(int g) const { return groups_[size_t(g)].received->data(); }
 
-  /// Of each group that has averages of weights in memory: average = decay * average + (1 - decay) * master,
+  /// Of each group that has averages of weights in memory: average = decay * average + (1 - decay) * weight,
   /// each operation rounded once. A decay of 0 does not read them.
   void average(float decay, kernels::Backend& backend, kernels::Stream& stream) const;
   /// The same of the chunks of a part that is in the file.
@@ -83,11 +84,13 @@ class ShardedMemory {
   /// Calls use(part) for all of them, while their state is in memory.
   void with_parts(StateAccess access, const std::function<void(size_t part)>& use) const;
   const StateFile* state_file() const { return state_file_.get(); }
+  kernels::Matrix rows_apart(const std::byte* state) const;  ///< ShardedParams
 
  private:
   void allocate_group(int g, kernels::Backend& backend);
   void build_state_chunks();
   std::byte* state_place(size_t owned, size_t row) const;
+  void average_chunk(size_t i, float decay, kernels::Backend& backend, kernels::Stream& stream) const;
 
   struct GroupMemory {
     std::vector<std::unique_ptr<kernels::Buffer>> states;  // [row]: of the own run (ZeRO-0: of all)
@@ -101,6 +104,7 @@ class ShardedMemory {
   std::vector<kernels::UpdateBox> boxes_;
   const std::vector<OwnedChunk> owned_;
   StatePlaces places_;
+  std::map<const std::byte*, kernels::Matrix> rows_apart_;
   std::unique_ptr<StateFile> state_file_;  // null: all state is in memory
 };
 

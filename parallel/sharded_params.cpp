@@ -255,6 +255,8 @@ void ShardedParams::with_state(StateAccess access, const UseChunks& use) const {
   });
 }
 
+Matrix ShardedParams::rows_apart(const std::byte* state) const { return impl_->memory.rows_apart(state); }
+
 bool ShardedParams::is_in_file(const std::byte* state) const {
   const StateFile* const file = impl_->memory.state_file();
   return file && file->has(state);

@@ -64,6 +64,7 @@ struct ParamUse {
   StateRows states = kAdamW;      ///< what the optimizer keeps of it
   UpdateRule rule = UpdateRule::adamw;  ///< has these states
   float weight_decay = 0, lr_scale = 1;  ///< as in UpdateBox
+  uint64_t rounding = 0;                 ///< as in UpdateBox
   bool joined = false;            ///< directly follows the previous use in memory, as one taller matrix
   int part = 0;                   ///< of the rank's model (parallel/step_program.h), in forward order
   AxisSet replicated = axes::data;  ///< see GroupKey
@@ -194,7 +195,7 @@ class ShardedParams {
   /// Updates the chunks whose state is on this rank. Call it after finish_reduction. Where a matrix is cut
   /// over the tensor axis and its rule needs the whole, collective along that axis.
   void step(const UpdateStep& step);
-  /// Averages of weights begin as the master weights. Call it after initialisation.
+  /// Averages of weights begin as the weights. Call it after initialisation.
   void begin_averages();
   /// Starts to send the compute copies of uses [begin, end) to all ranks, in buckets, as far as the ring has
   /// room; await() goes on with them. Call it once for every use after a step, first uses first. With ZeRO-3:
@@ -217,10 +218,17 @@ class ShardedParams {
     int use = 0;  ///< of the parameter on this rank, the first one
     Box box;
     StateRows rows = kAdamW;
-    std::vector<std::byte*> states;          ///< [row]: on the device, as box_of says; null: weights_alone
+    /// [row]: on the device, as box_of says; null: weights_alone. Of a row that is in_place: the first element
+    /// of `weight`, which may have a stride.
+    std::vector<std::byte*> states;
     kernels::Matrix weight;                  ///< its compute copy that this rank makes
     std::byte* state(StateRole role) const;  ///< of the row with this role; null: there is none
     float* floats(StateRole role) const;  ///< of the row with this role, which is f32
+    bool has_masters() const { return !rows.find(StateRole::master)->in_place; }
+    /// The numbers of rows[i] that is not of_blocks.
+    kernels::Matrix values(size_t i) const {
+      return rows[i].in_place ? weight : kernels::matrix(states[i], rows[i].dtype, box.rows(), box.cols());
+    }
     /// Of a row, in the tensor that a checkpoint has of it: `box`, or of scales the blocks of this chunk
     /// among those of the parameter, in the order of the grid.
     Box box_of(const StateRow& row) const {
@@ -240,6 +248,9 @@ class ShardedParams {
   /// returns where it is in a file. Error(kIo), also of `use`.
   using UseChunks = std::function<void(std::span<const StateChunk> chunks)>;
   void with_state(StateAccess access, const UseChunks& use) const;
+  /// The rows of a state whose first element is at `state`, where something lies between them, as in columns of
+  /// a compute copy; else none.
+  kernels::Matrix rows_apart(const std::byte* state) const;
   /// Whether a place in a state is in a file, and reads from there. Any thread, as long as nothing is
   /// written.
   bool is_in_file(const std::byte* state) const;

@@ -311,8 +311,8 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
   const size_t size = size_t(group.size()), own = size_t(share.own);
   for (const StateRow& row : group.key.states)
     if (owns)
-      bytes.states.push_back(whole ? row.bytes(group.size(), group.blocks())
-                                   : row.bytes(share.own, share.blocks));
+      bytes.states.push_back(whole ? row.own_bytes(group.size(), group.blocks())
+                                   : row.own_bytes(share.own, share.blocks));
   if (owns && shards_weights(options, plan.line_of(g).ranks)) bytes.weights = own * size_of(group.key.dtype);
   if (!group.in_place) bytes.summed = 4 * ((whole ? size : own) + own * size_t(share.levels - 1));
   bytes.state_in_file = owns && keeps_in_file(group.key, options);

@@ -57,12 +57,14 @@ StateDigests::StateDigests(const ShardedParams& params, const AxisLines& lines, 
       const Box box = chunk.box_of(chunk.rows[row]);
       const int64_t cols = chunk.rows[row].of_blocks ? 1 : use.layout.cols;
       kernels::DigestBox part_of{
-          .data = kernels::matrix(chunk.states[row], chunk.rows[row].dtype, box.rows(), box.cols()),
+          .data = chunk.rows[row].of_blocks
+                      ? kernels::matrix(chunk.states[row], chunk.rows[row].dtype, box.rows(), box.cols())
+                      : chunk.values(row),
           .tensor = tensor_number(use.layout.name, chunk.rows[row]),
           .first = box.row_begin * cols + box.col_begin,
           .row_step = cols};
       // Whole rows follow one another: one long row.
-      if (box.cols() == cols)
+      if (box.cols() == cols && part_of.data.contiguous())
         part_of.data = kernels::matrix(chunk.states[row], part_of.data.dtype, 1, box.count());
       if (compared) part(axes, true).numbers.push_back(state_.size());
       if (chunk.saved_here) {

@@ -11,7 +11,7 @@ namespace {
 uint64_t state_bytes(const StateRows& rows, const FlatChunk& c) {
   uint64_t bytes = 0;
   for (const StateRow& row : rows)
-    bytes += align_up(row.bytes(c.where.global.count(), kernels::moment_blocks(c.where.global.count())));
+    bytes += align_up(row.own_bytes(c.where.global.count(), kernels::moment_blocks(c.where.global.count())));
   return bytes;
 }
 
@@ -57,7 +57,7 @@ StatePlaces place_states(const Layout& layout) {
     const int64_t elements = chunk.where.global.count();
     for (const StateRow& row : rows) {
       places.rows[i].push_back(end);
-      end += align_up(row.bytes(elements, kernels::moment_blocks(elements)));
+      end += align_up(row.own_bytes(elements, kernels::moment_blocks(elements)));
     }
   }
   if (!places.begins.empty()) places.begins.push_back(round_up(end));

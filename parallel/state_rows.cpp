@@ -8,6 +8,7 @@ namespace {
 using kernels::Moments;
 
 constexpr int kRules = int(UpdateRule::muon) + 1, kFormats = int(Moments::int8) + 1;
+constexpr int kWeights = int(UpdatedWeights::f32_copies) + 1;
 
 struct Table {
   std::array<StateRow, 6> rows{};
@@ -25,9 +26,15 @@ struct Table {
   }
 };
 
-constexpr Table table_of(UpdateRule rule, Moments format, bool averages) {
+constexpr Table table_of(UpdateRule rule, Moments format, UpdatedWeights weights, bool averages) {
   Table table;
-  table.add({StateRole::master, "master weights"});
+  if (weights == UpdatedWeights::master || rule == UpdateRule::balance)
+    table.add({StateRole::master, "master weights"});
+  else
+    table.add({.role = StateRole::master,
+               .words = "weights",
+               .dtype = weights == UpdatedWeights::bf16_copies ? DType::bf16 : DType::f32,
+               .in_place = true});
   if (rule == UpdateRule::muon)
     table.add({StateRole::first_moment, "momentum of matrices", DType::f32, StateUnit::matrix});
   else if (rule != UpdateRule::balance)
@@ -38,17 +45,19 @@ constexpr Table table_of(UpdateRule rule, Moments format, bool averages) {
 }
 
 constexpr auto kTables = [] {
-  std::array<Table, size_t(kRules * kFormats * 2)> tables{};
+  std::array<Table, size_t(kRules * kFormats * kWeights * 2)> tables{};
   for (int i = 0; i < int(tables.size()); ++i)
-    tables[size_t(i)] = table_of(UpdateRule(i / 2 / kFormats), Moments(i / 2 % kFormats), i % 2 == 1);
+    tables[size_t(i)] =
+        table_of(UpdateRule(i / 2 / kWeights / kFormats), Moments(i / 2 / kWeights % kFormats),
+                 UpdatedWeights(i / 2 % kWeights), i % 2 == 1);
   return tables;
 }();
 
 }  // namespace
 
 StateRows rows_of(UpdateRule rule, const StateChoice& choice) {
-  const Table& table =
-      kTables[size_t((int(rule) * kFormats + int(choice.moments)) * 2 + int(choice.averages))];
+  const int of_rule = (int(rule) * kFormats + int(choice.moments)) * kWeights + int(choice.weights);
+  const Table& table = kTables[size_t(of_rule * 2 + int(choice.averages))];
   return {table.rows.data(), table.size};
 }
 

@@ -13,7 +13,8 @@
 namespace trainctl::parallel {
 
 /// What a stored tensor is of its parameter. gradient: no state; saved where a job asks for gradients.
-/// scales: of the moment's blocks. ema: the moving average of the master weights.
+/// master: the weights that updates change, in f32, or with StateChoice::weights those in the format of the
+/// compute copies. scales: of the moment's blocks. ema: the moving average of these weights.
 enum class StateRole : uint8_t {
   master,
   first_moment,
@@ -45,11 +46,15 @@ struct StateRow {
   /// It has a number for each block of kMomentBlock elements of a chunk (kernels/moments.h), not for each
   /// element.
   bool of_blocks = false;
+  /// It has no memory of its own: the compute copies that the owner makes are these numbers.
+  bool in_place = false;
   auto operator<=>(const StateRow&) const = default;
   /// Bytes, of so many elements in so many blocks.
   size_t bytes(int64_t elements, int64_t blocks) const {
     return size_t(of_blocks ? blocks : elements) * size_of(dtype);
   }
+  /// Of its own memory.
+  size_t own_bytes(int64_t elements, int64_t blocks) const { return in_place ? 0 : bytes(elements, blocks); }
 };
 
 /// A table of rows, which lives as long as the program.
@@ -62,7 +67,7 @@ class StateRows {
   const StateRow* end() const { return begin_ + size_; }
   size_t size() const { return size_; }
   const StateRow& operator[](size_t i) const { return begin_[i]; }
-  /// Of elements in blocks of the parameter, or of what is saved of them.
+  /// Of the own memory of elements in blocks of the parameter, or of what is saved of them.
   size_t bytes(int64_t elements, int64_t blocks) const;
   size_t saved_bytes(int64_t elements, int64_t blocks) const;
   int saved() const {
@@ -89,7 +94,7 @@ class StateRows {
 
 inline size_t StateRows::bytes(int64_t elements, int64_t blocks) const {
   size_t bytes = 0;
-  for (const StateRow& row : *this) bytes += row.bytes(elements, blocks);
+  for (const StateRow& row : *this) bytes += row.own_bytes(elements, blocks);
   return bytes;
 }
 inline size_t StateRows::saved_bytes(int64_t elements, int64_t blocks) const {
@@ -106,10 +111,15 @@ inline constexpr StateRow kAdamW[] = {{StateRole::master, "master weights"},
                                       {StateRole::first_moment, "first moments"},
                                       {StateRole::second_moment, "second moments"}};
 
+/// Which weights a rule changes: master weights in f32, or the compute copies, which are in bf16 or f32.
+/// `balance` has master weights always.
+enum class UpdatedWeights : uint8_t { master, bf16_copies, f32_copies };
+
 /// What a job chooses of the state apart from the rule.
 struct StateChoice {
   kernels::Moments moments = kernels::Moments::f32;  ///< muon keeps the momentum of its matrices in f32
   bool averages = false;                             ///< of weights: StateRole::ema
+  UpdatedWeights weights = UpdatedWeights::master;   ///< of muon: master
 };
 StateRows rows_of(UpdateRule rule, const StateChoice& choice = {});
 

@@ -100,7 +100,8 @@ template <typename O, typename Kernel>
 void CudaBackend::update(Stream& stream, const O& op, Kernel kernel) {
   if (op.boxes.empty()) return;
   const Moments moments = op.boxes.front().moments;
-  for (const UpdateBox& box : op.boxes) ENSURE(box.moments == moments, "moments in several formats");
+  for (const UpdateBox& box : op.boxes)
+    ENSURE(box.moments == moments && box.master, "moments in several formats, or no master weights");
   give_with_scratch(stream, O::kName, 0, [&](const Queue& queue, void*) {
     const TileTable& table = tables_.of(static_cast<CudaStream&>(stream), op.boxes);
     kernel(queue, static_cast<const UpdateBox*>(table.boxes), table.tiles, table.tile_count, moments,

@@ -1,10 +1,16 @@
 #include <cstring>
 
 #include "kernels/reference/compute.h"
+#include "kernels/weight_rounding.h"
 
 namespace trainctl::kernels::reference {
 
 namespace {
+
+bf16 rounded(const UpdateBox& box, int64_t row, int64_t col, float w, uint32_t number) {
+  const auto index = uint64_t(box.first + row * box.row_step + col);
+  return rounded_weight(w, weight_noise(rounding_key(box.rounding, number, index), uint32_t(index)));
+}
 
 /// rule(w, m, v, g): the new master weight and moments of one element; v means nothing where the rule keeps
 /// one moment.
@@ -22,9 +28,13 @@ void update(const UpdateBox& box, float grad_scale, float decay, uint32_t number
     for (int64_t i = 0; i < n; ++i) {
       const int64_t r = (begin + i) / cols, c = (begin + i) % cols;
       const float g = box.grad[r * box.grad_stride + c] * grad_scale;
-      float& w = box.master[begin + i];
+      float own = box.master ? 0.0f : get(box.param, r, c);
+      float& w = box.master ? box.master[begin + i] : own;
       w = rule(w, decay * w, m[i], v[i], g);
-      put(box.param, r, c, w);
+      if (box.master || box.param.dtype == DType::f32)
+        put(box.param, r, c, w);
+      else
+        box.param.as<bf16>()[r * box.param.stride + c] = rounded(box, r, c, w, number);
     }
     first.write(m, number);
     if (box.second_moment) second.write(v, number);

@@ -65,7 +65,8 @@ class PieceReader {
   }
 
   void read_box(const std::string& name, const parallel::Box& box, float* out) {
-    const ckpt::BoxRead wanted{.name = name, .role = ckpt::Role::master, .box = box, .out = out};
+    const ckpt::BoxRead wanted{
+        .name = name, .role = ckpt::Role::master, .box = box, .out = out, .as_f32 = true};
     checkpoint_.read_all({&wanted, 1}, [](uint64_t) {});
   }
   /// band_ [rows, width] into out [width, rows] with lines of `pitch` floats, in squares that fit into a cache.

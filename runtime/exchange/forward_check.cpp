@@ -22,7 +22,7 @@ class Rounded final : public ckpt::CheckpointView {
       : CheckpointView(checkpoint), table_(parameter_table(job.model, job.optimizer)) {}
   void read(const std::string& name, ckpt::Role role, const parallel::Box& box, void* out) override {
     CheckpointView::read(name, role, box, out);
-    if (role != ckpt::Role::master) return;
+    if (role != ckpt::Role::master || dtype_of(name, role) == DType::bf16) return;
     const Param& param = table_.params[size_t(table_.find(name))];
     if (stored_dtype(table_, param, DType::bf16) == DType::f32) return;
     auto* const values = static_cast<float*>(out);

@@ -76,6 +76,7 @@ class StateWriter {
 
   ckpt::ShardReceipt write_group(size_t g, const std::vector<float>& zeros) {
     std::vector<std::vector<float>> values;
+    std::vector<std::vector<bf16>> rounded;  // of weights without master weights
     std::vector<ckpt::ChunkData> chunks;
     for (const Chunk& chunk : groups_[g]) {
       values.emplace_back(size_t(chunk.box.count()));
@@ -84,10 +85,13 @@ class StateWriter {
       require_finite(stored.name, chunk.box, values.back());
       const Param& param = table_.params[size_t(chunk.param)];
       int tensor = param.first_tensor;
-      for (const parallel::StateRow& row : param.states)
-        if (row.saved)
-          chunks.push_back(
-              {tensor++, chunk.box, row.role == ckpt::Role::master ? values.back().data() : zeros.data()});
+      for (const parallel::StateRow& row : param.states) {
+        if (!row.saved) continue;
+        const void* data = row.role == ckpt::Role::master ? values.back().data() : zeros.data();
+        if (row.role == ckpt::Role::master && row.dtype == DType::bf16)
+          data = rounded.emplace_back(values.back().begin(), values.back().end()).data();
+        chunks.push_back({tensor++, chunk.box, data});
+      }
     }
     return ckpt::write_shard(fs_, ckpt::saving_directory(directory_, info_),
                              ckpt::shard_file_name(int(g), int(groups_.size())), info_, tensors_, chunks);

@@ -52,7 +52,10 @@ class TableBuilder {
     p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary};
     p.row = rows_.of(d.role, d.residual);
     p.init = {.mean = d.init_mean, .std = p.row.init_std, .cut = rows_.cut};
-    p.states = parallel::rows_of(p.row.rule, {optimizer_.moments, optimizer_.ema_decay > 0});
+    const auto weights = optimizer_.master_weights == MasterWeights::f32 ? parallel::UpdatedWeights::master
+                         : p.has_matrix_copy() ? parallel::UpdatedWeights::bf16_copies
+                                               : parallel::UpdatedWeights::f32_copies;
+    p.states = parallel::rows_of(p.row.rule, {optimizer_.moments, optimizer_.ema_decay > 0, weights});
     p.blocks = kernels::moment_blocks(p.count());
     if (optimizer_.muon.split_heads && p.row.rule == parallel::UpdateRule::muon)
       p.layout.head_rows = d.head_rows;

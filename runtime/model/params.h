@@ -29,6 +29,10 @@ struct Param {
   int64_t blocks = 0;    ///< of its moments: as of one chunk, until its grid is known (model_tables)
   int first_tensor = 0;  ///< of its saved states, which come one after another in checkpoint_tensors
 
+  /// Compute copies of matrices are in the format of products, others in f32.
+  bool has_matrix_copy() const {
+    return role == ParamRole::matrix || role == ParamRole::embedding || role == ParamRole::head;
+  }
   bool is_vector() const {
     return layout.cols == 1 && role != ParamRole::matrix && role != ParamRole::router;
   }

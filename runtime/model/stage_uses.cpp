@@ -4,6 +4,7 @@
 
 #include "parallel/schedules.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/model/stage_layers.h"
 
 namespace trainctl {
@@ -42,16 +43,16 @@ class UseBuilder {
     ParamUse use;
     use.param = param;
     use.layout = p.layout;
-    const bool matrix = p.role == ParamRole::matrix || p.role == ParamRole::embedding || p.role == ParamRole::head;
     const bool of_layer = p.sublayer >= 0;
     const Precision& precision = !of_layer   ? model_.precision
                                  : p.mtp > 0 ? model_.mtp[size_t(p.mtp) - 1].layer->precision
                                              : model_.layers[size_t(p.layer)]->precision;
-    use.dtype = matrix ? precision.matrices : precision.vectors;
+    use.dtype = p.has_matrix_copy() ? precision.matrices : precision.vectors;
     use.states = p.states;
     use.rule = p.row.rule;
     use.weight_decay = float(p.row.weight_decay);
     use.lr_scale = float(p.row.lr_scale);
+    use.rounding = xxh3(p.layout.name, job_.seed);
     use.joined = joined;
     const bool norm = p.role == ParamRole::norm_weight || p.role == ParamRole::norm_bias;
     const bool own_expert = p.expert >= 0 && job_.parallelism.expert > 1;

@@ -54,9 +54,10 @@ void warm_up(const WarmUp& w) {
       parallel::StateAccess::write, [&](std::span<const parallel::ShardedParams::StateChunk> all) {
         for (const auto& chunk : all)
           for (size_t i = 0; i < chunk.rows.size(); ++i)
-            w.backend.run(stream, kernels::FillZero{.data = chunk.states[i],
-                                                    .size = size_t(chunk.box_of(chunk.rows[i]).count()) *
-                                                            size_of(chunk.rows[i].dtype)});
+            if (!chunk.rows[i].in_place)
+              w.backend.run(stream, kernels::FillZero{.data = chunk.states[i],
+                                                      .size = size_t(chunk.box_of(chunk.rows[i]).count()) *
+                                                              size_of(chunk.rows[i].dtype)});
       });
   stream.synchronize();
 }

@@ -1,4 +1,6 @@
 // Settings under which a job fits that does not: what the search for meshes finds, and the least change.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -129,6 +131,17 @@ std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, cons
     std::vector<std::string> on_disk = {"optimizer.offload=disk"};
     if (job.device != DeviceChoice::cpu) on_disk.push_back("device=cpu");
     for (Proposal& p : with_settings(on_disk, spec, job, known, true, 1)) found.push_back(std::move(p));
+  }
+  // What costs accuracy comes last.
+  if (device.is_host() && job.compute == DType::bf16 && job.optimizer.type != OptimizerType::muon &&
+      job.optimizer.master_weights == MasterWeights::f32) {
+    std::vector<std::string> without = {"optimizer.master_weights=none"};
+    if (job.device != DeviceChoice::cpu) without.push_back("device=cpu");
+    for (Proposal& p : with_settings(without, spec, job, known, true, 1)) {
+      p.other_bits = fmt::format("optimizer.master_weights f32 → none, {}{}{}", kCostOfNoMasters,
+                                 p.other_bits.empty() ? "" : "; ", p.other_bits);
+      found.push_back(std::move(p));
+    }
   }
   if (!device.cluster)
     for (Proposal& p : found) p.time = {};

@@ -63,6 +63,15 @@ std::string disk_note(const PlanReport& r, const DiskTime& disk) {
       disk.is_assumed ? "assumed" : "node.disk_gb_per_s of the cluster");
 }
 
+/// What a rank takes less without master weights, and what that costs.
+std::string master_weights_note(const PlanReport& r) {
+  JobSpec with = r.job;
+  with.optimizer.master_weights = MasterWeights::f32;
+  const auto bytes = [](const JobPlan& plan) { return double(plan.worst().total()); };
+  return fmt::format("without master weights a rank takes {} less: {}",
+                     memory_text(bytes(make_plan(with, r.device)) - bytes(r.plan)), kCostOfNoMasters);
+}
+
 /// What it costs to gather weights part by part, or to keep them then.
 std::string gathers_note(const PlanReport& r) {
   JobSpec other = r.job;
@@ -242,6 +251,7 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   if (r.job.optimizer.type == OptimizerType::muon) notes.push_back(muon_note(r));
   if (const auto disk = disk_time(r.job, r.plan, r.device)) notes.push_back(disk_note(r, *disk));
   if (r.job.fp8.exists()) notes.push_back(fp8_note(r));
+  if (r.job.optimizer.master_weights == MasterWeights::none) notes.push_back(master_weights_note(r));
   const int64_t head = r.job.model.head_dim();
   if (r.device.kind == DeviceKind::cuda && r.job.compute == DType::bf16 && head != 64 && head != 128)
     notes.push_back(

@@ -71,7 +71,7 @@ std::string header_lines(const PlanReport& r) {
   std::string out;
   const bool has_experts = r.plan.active_parameters < r.plan.parameters;
   out += fmt::format(
-      "Job      {} · {} {} params{}{} ({} without embeddings) · {} compute{}, f32 master weights\n", job.name,
+      "Job      {} · {} {} params{}{} ({} without embeddings) · {} compute{}, {} master weights\n", job.name,
       word_of(job.model.family), count_text(double(r.plan.parameters)),
       has_experts ? fmt::format(", {} of them active", count_text(double(r.plan.active_parameters))) : "",
       r.plan.mtp_parameters > 0
@@ -79,7 +79,8 @@ std::string header_lines(const PlanReport& r) {
                         count_of(job.model.mtp.num_layers, "module"))
           : "",
       count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute),
-      job.fp8.exists() ? fmt::format(", FP8 products by {}", word_of(job.fp8.recipe)) : "");
+      job.fp8.exists() ? fmt::format(", FP8 products by {}", word_of(job.fp8.recipe)) : "",
+      job.optimizer.master_weights == MasterWeights::f32 ? "f32" : "no");
   out += fmt::format(
       "Layout   {} = tensor {}{} x pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}{}\n",
       count_of(mesh.world_size(), "rank"), mesh.tp, mesh.cp > 1 ? fmt::format(" x context {}", mesh.cp) : "",
@@ -121,8 +122,9 @@ std::string optimizer_text(const OptimizerSpec& optimizer) {
     }
     return fmt::format("one {}moment", format);
   };
-  return fmt::format("optimizer ({}master, {}{})", optimizer.offload == StateOffload::disk ? "parts of " : "",
-                     moments(), optimizer.ema_decay > 0 ? ", ema" : "");
+  return fmt::format("optimizer ({}{}{}{})", optimizer.offload == StateOffload::disk ? "parts of " : "",
+                     optimizer.master_weights == MasterWeights::f32 ? "master, " : "", moments(),
+                     optimizer.ema_decay > 0 ? ", ema" : "");
 }
 std::vector<Term> terms_of(const PlanReport& r, const RankMemory& m) {
   const bool gpu = r.plan.device == DeviceKind::cuda;

@@ -106,9 +106,9 @@ std::vector<Diagnostic> refused_on_branch(const ParsedJob& before, const ParsedJ
       refused.push_back(refusal(now, change, "E0603",
                                 fmt::format("`{}` is part of the model's shape, which a checkpoint fixes", change.path), kAnotherShape));
     else if (change.change == Change::never)
-      refused.push_back(refusal(
-          now, change, "E0603",
-          fmt::format("`{}` decides what the moments of a checkpoint mean", change.path), kOtherMoments));
+      refused.push_back(refusal(now, change, "E0603",
+                                fmt::format("`{}` decides what the state of a checkpoint means", change.path),
+                                kOtherMoments));
   return refused;
 }
 

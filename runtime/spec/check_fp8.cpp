@@ -120,6 +120,22 @@ void check_f16(Resolution& r) {
              {kFields[0], kFields[2]}, {"make the minimum smaller"});
 }
 
+void check_master_weights(Resolution& r) {
+  const char* field = "optimizer.master_weights";
+  if (!r.sound(field) || r.job.optimizer.master_weights == MasterWeights::f32) return;
+  if (r.sound("precision.compute") && r.job.compute != DType::bf16)
+    r.report("E0327", fmt::format("weights in {} have master weights", name_of(r.job.compute)),
+             {field, "precision.compute"},
+             {"set precision.compute = \"bf16\"", "or master_weights = \"f32\""});
+  if (r.sound("optimizer.type") && r.job.optimizer.type == OptimizerType::muon)
+    r.report("E0327", "muon changes master weights", {field, "optimizer.type"},
+             {"use adamw, lion or sgd with it", "or master_weights = \"f32\""});
+  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
+    r.report("E0327", "updates on GPUs change master weights", {field, "device"},
+             {"set device = \"cpu\"",
+              "or master_weights = \"f32\", with zero_stage 1 to 3 or bf16 or int8 moments"});
+}
+
 void check_fp8(Resolution& r) {
   if (!r.sound("precision.fp8.recipe")) return;
   const Fp8Spec& fp8 = r.job.fp8;

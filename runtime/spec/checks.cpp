@@ -303,6 +303,7 @@ void check_parallelism(Resolution& r) {
   check_lanes(r);
   check_sharing(r);
   check_f16(r);
+  check_master_weights(r);
   check_fp8(r);
   check_recompute(r);
 }

@@ -97,6 +97,7 @@ void check_latent(Resolution& resolution);
 void check_mtp(Resolution& resolution);
 void check_sharing(Resolution& resolution);
 void check_f16(Resolution& resolution);
+void check_master_weights(Resolution& resolution);
 void check_fp8(Resolution& resolution);
 void check_parallelism(Resolution& resolution);
 void check_training(Resolution& resolution);

@@ -178,4 +178,11 @@ TEST_CASE("kill -9 where ranks share experts and sequences, resumed where others
   kill_and_resume(8, FaultBench(expert_spec("experts"), kExpertMeshes));
 }
 
+TEST_CASE("kill -9 of a run without master weights, resumed on any mesh", "[kill]") {
+  std::string spec = tiny_spec("weights");
+  spec.insert(spec.find("\"optimizer\""), R"("device": "cpu", "precision": {"compute": "bf16"}, )");
+  spec.insert(spec.find("\"beta1\""), R"("master_weights": "none", "ema": {"decay": 0.9}, )");
+  kill_and_resume(4, FaultBench(spec));
+}
+
 TEST_CASE("two hundred kills at any moment of a save", "[.][soak]") { kill_and_resume(200); }

@@ -146,17 +146,20 @@ void add_rounded(const AddRounded& op) {
 }
 
 void scaled_add(const ScaledAdd& op) {
-  for (int64_t r = 0; r < op.out.rows; ++r) {
-    const float* x = row<float>(op.x, r);
-    float* out = row<float>(op.out, r);
-    if (op.beta == 0)
-      for_lanes(op.out.cols,
-                [&](int64_t c, auto lanes) { store(out + c, load(x + c, lanes) * op.alpha, lanes); });
-    else
-      for_lanes(op.out.cols, [&](int64_t c, auto lanes) {
-        store(out + c, load(x + c, lanes) * op.alpha + load(out + c, lanes) * op.beta, lanes);
-      });
-  }
+  with_type(op.x.dtype, [&](auto s) {
+    using S = decltype(s);
+    for (int64_t r = 0; r < op.out.rows; ++r) {
+      const S* x = row<S>(op.x, r);
+      float* out = row<float>(op.out, r);
+      if (op.beta == 0)
+        for_lanes(op.out.cols,
+                  [&](int64_t c, auto lanes) { store(out + c, load(x + c, lanes) * op.alpha, lanes); });
+      else
+        for_lanes(op.out.cols, [&](int64_t c, auto lanes) {
+          store(out + c, load(x + c, lanes) * op.alpha + load(out + c, lanes) * op.beta, lanes);
+        });
+    }
+  });
 }
 
 }  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

@@ -1,5 +1,5 @@
 // Moments in fewer bits (kernels/moments.h): the bits of MomentBlock::read and write, sixteen values at a
-// time.
+// time; and weights in bf16 (kernels/weight_rounding.h).
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/vec.h"
 
@@ -37,11 +37,33 @@ TRAINCTL_INLINE WordRegister noise(Register x, WordRegister salt) {
   return h ^ (h >> 16);
 }
 
-/// The salts of the values from `place` on.
-TRAINCTL_INLINE WordRegister salts(uint32_t update, int64_t place) {
+/// first, first + 1, ...
+TRAINCTL_INLINE WordRegister counted_from(uint32_t first) {
   WordRegister lane;
   for (int i = 0; i < kRegisterLanes; ++i) lane[i] = uint32_t(i);
-  return (lane + uint32_t(place)) * 0x27d4eb2fu + update * 0x9e3779b9u;
+  return lane + first;
+}
+
+/// The salts of the values from `place` on.
+TRAINCTL_INLINE WordRegister salts(uint32_t update, int64_t place) {
+  return counted_from(uint32_t(place)) * 0x27d4eb2fu + update * 0x9e3779b9u;
+}
+
+/// weight_noise of the indices from `index` on.
+TRAINCTL_INLINE WordRegister weight_noises(const RoundingKey& key, uint32_t index) {
+  WordRegister h = counted_from(index) * 0x9e3779b9u + key.low;
+  h = (h ^ (h >> 16)) * 0x85ebca6bu;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+  h = (h ^ (h >> 16) ^ key.high) * 0x2c1b3c6du;
+  return h ^ (h >> 15);
+}
+
+/// x, of which the lower half is lost, up where it and the lower half of the noise reach a step.
+TRAINCTL_INLINE HalfRegister drawn_bf16(Register x, WordRegister noises) {
+  const WordRegister u = (WordRegister)x;
+  const HalfRegister drawn = __builtin_convertvector((u + (noises & 0xffffu)) >> 16, HalfRegister);
+  const auto finite = __builtin_convertvector((u & 0x7f800000u) != 0x7f800000u, HalfRegister);
+  return (drawn & finite) | (narrow(x) & ~finite);
 }
 
 /// MomentCodes::code of positive scales.
@@ -104,11 +126,7 @@ void write_bf16(const MomentBlock& block, const float* values, uint32_t update) 
   alignas(64) uint16_t room[kMomentBlock];
   for (int64_t i = 0; i < block.n; i += kRegisterLanes) {
     const Register x = reinterpret_cast<const RegisterUnaligned*>(values + i)[0];
-    const WordRegister u = (WordRegister)x;
-    const HalfRegister drawn =
-        __builtin_convertvector((u + (noise(x, salts(update, i)) & 0xffffu)) >> 16, HalfRegister);
-    const auto finite = __builtin_convertvector((u & 0x7f800000u) != 0x7f800000u, HalfRegister);
-    const HalfRegister stored = (drawn & finite) | (narrow(x) & ~finite);
+    const HalfRegister stored = drawn_bf16(x, noise(x, salts(update, i)));
     std::memcpy(room + i, &stored, sizeof stored);
   }
   std::memcpy(static_cast<bf16*>(block.moments) + block.begin, room, size_t(block.n) * sizeof(uint16_t));
@@ -136,6 +154,20 @@ void write_moments(const MomentBlock& block, float* values, uint32_t update) {
   block.scales[block.begin / kMomentBlock] = scale;
   block.codes.has_sign ? write_codes<true>(block, values, scale, update)
                        : write_codes<false>(block, values, scale, update);
+}
+
+void widen_weights(const bf16* values, int64_t n, float* out) {
+  for_lanes(n, [&](int64_t i, auto lanes) { store(out + i, load(values + i, lanes), lanes); });
+}
+
+void round_weights(const float* values, int64_t n, const RoundingKey& key, uint32_t index, bf16* out) {
+  int64_t i = 0;
+  for (; i + kRegisterLanes <= n; i += kRegisterLanes) {
+    const Register x = reinterpret_cast<const RegisterUnaligned*>(values + i)[0];
+    reinterpret_cast<HalfRegisterUnaligned*>(out + i)[0] =
+        (HalfRegisterUnaligned)drawn_bf16(x, weight_noises(key, index + uint32_t(i)));
+  }
+  for (; i < n; ++i) out[i] = rounded_weight(values[i], weight_noise(key, index + uint32_t(i)));
 }
 
 }  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

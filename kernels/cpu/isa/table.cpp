@@ -38,6 +38,8 @@ void lion(const UpdateBox& box, const LionStep& step);
 void sgd(const UpdateBox& box, const SgdStep& step);
 void read_moments(const MomentBlock& block, float* out);
 void write_moments(const MomentBlock& block, float* values, uint32_t update);
+void round_weights(const float* values, int64_t n, const RoundingKey& key, uint32_t index, bf16* out);
+void widen_weights(const bf16* values, int64_t n, float* out);
 double sum_squares(const Matrix& x);
 uint64_t digest(const DigestBox& box);
 float largest_finite(const Matrix& x);
@@ -82,6 +84,8 @@ const KernelTable kTable = {
     .sgd = sgd,
     .read_moments = read_moments,
     .write_moments = write_moments,
+    .round_weights = round_weights,
+    .widen_weights = widen_weights,
     .sum_squares = sum_squares,
     .digest = digest,
     .largest_finite = largest_finite,

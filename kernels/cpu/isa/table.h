@@ -3,6 +3,7 @@
 // callers divide the work.
 #pragma once
 #include "kernels/ops.h"
+#include "kernels/weight_rounding.h"
 
 namespace trainctl::kernels::cpu {
 
@@ -72,6 +73,9 @@ struct KernelTable {
   // meaning.
   void (*read_moments)(const MomentBlock& block, float* out);
   void (*write_moments)(const MomentBlock& block, float* values, uint32_t update);
+  // Rounds n weights at random, of a parameter's elements with this key from `index` on, and reads bf16.
+  void (*round_weights)(const float* values, int64_t n, const RoundingKey& key, uint32_t index, bf16* out);
+  void (*widen_weights)(const bf16* values, int64_t n, float* out);
   double (*sum_squares)(const Matrix& x);
   uint64_t (*digest)(const DigestBox& box);
   float (*largest_finite)(const Matrix& x);  ///< of sizes; 0: none

@@ -55,9 +55,9 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
   precision
       .choice(
           "compute", {"f32", "bf16", "f16"},
-          "Format of activations and matrix products. Master weights, gradient sums and "
-          "optimizer state are always float32. `f16` has `precision.loss_scale` and is for ranks on CPUs. "
-          "`fp32` is accepted for `f32`, `fp16` for `f16`.")
+          "Format of activations and matrix products. Gradient sums are float32, and so are weights and "
+          "moments between updates (but see `optimizer`). `f16` has `precision.loss_scale` and is for ranks "
+          "on CPUs. `fp32` is accepted for `f32`, `fp16` for `f16`.")
       .to(IN_JOB(compute))
       .alias("fp32", "f32")
       .alias("fp16", "f16")

@@ -77,6 +77,38 @@ void declare_offload(DeclareSection& optimizer) {
       .example("\"/local/scratch\"");
 }
 
+/// In which formats the state of a parameter is kept.
+void declare_formats(DeclareSection& optimizer) {
+  optimizer
+      .choice(
+          "moments", words_of<kernels::Moments>(),
+          "The format of the moments between steps. `f32`: 4 bytes each. `bf16`: 2. `int8`: 1, and a scale "
+          "for each block of 256 (arXiv:2110.02861). Both round at random with the right mean, by a hash "
+          "of the value and the step, so that the bits are the same on every mesh; the update is computed "
+          "in float32. Muon keeps the momentum of its matrices in f32.")
+      .to(IN_JOB(optimizer.moments))
+      .on_change(Change::never)
+      .fallback(std::string("f32"))
+      .left_out_as_default();
+  optimizer
+      .choice(
+          "master_weights", words_of<MasterWeights>(),
+          "`f32`: updates change weights in float32, of which products read bf16 copies: 6 bytes for a "
+          "weight. `none`: there are the bf16 weights alone, 2 bytes: an update reads them, is computed in "
+          "float32 and rounds what it writes up or down at random with the right mean, by a hash of the "
+          "seed, the parameter, the element and the step, so that the bits are the same on every mesh. "
+          "Norms, biases and routers stay f32, and so do the numbers that balance experts. It costs "
+          "accuracy: weights have 8 bits, and their noise grows with each step (a tiny Llama ends within 2 "
+          "% of the loss after 500 steps), so moments in fewer bits, ZeRO and an offload come first. For "
+          "`precision.compute` = \"bf16\" on CPUs, and not for `muon`.")
+      .to(IN_JOB(optimizer.master_weights))
+      .on_change(Change::never)
+      .fallback(std::string("f32"))
+      .left_out_as_default()
+      .also({"master_weight", "main_params_dtype", "use_precision_aware_optimizer"})
+      .example("\"none\"");
+}
+
 void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection optimizer(table, sections, "optimizer", "How gradients change the parameters, in float32.",
                            Change::branch);
@@ -97,18 +129,7 @@ void declare_optimizer(std::vector<Field>& table, std::vector<Section>& sections
       .upto(0.999999)
       .fallback(0.95)
       .left_out_as_default();
-  optimizer
-      .choice(
-          "moments", words_of<kernels::Moments>(),
-          "The format of the moments between steps. `f32`: 4 bytes each. `bf16`: 2. `int8`: 1, and a scale "
-          "for "
-          "each block of 256 (arXiv:2110.02861). Both round at random with the right mean, by a hash of the "
-          "value and the step, so that the bits are the same on every mesh; the update is computed in "
-          "float32. Muon keeps the momentum of its matrices in f32.")
-      .to(IN_JOB(optimizer.moments))
-      .on_change(Change::never)
-      .fallback(std::string("f32"))
-      .left_out_as_default();
+  declare_formats(optimizer);
   optimizer.number("beta1", "Decay of the first moment.")
       .to(IN_JOB(optimizer.beta1))
       .from(0)

@@ -205,6 +205,13 @@ struct RoleFactors {
   double embedding = 1, head = 1, matrix = 1, vector = 1;
 };
 
+/// Whether updates change master weights, or the compute copies (kernels/weight_rounding.h).
+enum class MasterWeights { f32, none };
+template <>
+struct Words<MasterWeights> {
+  static constexpr std::string_view list[] = {"f32", "none"};
+};
+
 struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;   // grad_clip 0: off
   std::vector<DecayKind> decay_exclude;
@@ -212,6 +219,7 @@ struct OptimizerSpec {
   double momentum = 0.95;  // of muon and sgd
   MuonSpec muon;
   kernels::Moments moments = kernels::Moments::f32;
+  MasterWeights master_weights = MasterWeights::f32;
   double ema_decay = 0;  // of averages of the weights; 0: none
   StateOffload offload = StateOffload::none;
   std::string offload_directory;  // of the file of each rank; empty: node-local scratch

@@ -32,6 +32,12 @@ const std::vector<CodePage>& number_pages() {
        "their rule must look at one element at a time: adamw, lion and sgd do.",
        R"("optimizer": {"type": "muon", "offload": "disk"})",
        R"(Write "type": "adamw", or "offload": "none".)"},
+      {"E0327", "Master weights are needed",
+       "With `optimizer.master_weights` = \"none\" an update reads weights in bf16 and rounds what it writes "
+       "at random. That exists for `precision.compute` = \"bf16\", for adamw, lion and sgd, and for ranks "
+       "on CPUs.",
+       R"("optimizer": {"type": "muon", "master_weights": "none"})",
+       R"(Write "type": "adamw", or "master_weights": "f32".)"},
       {"W0245", "A field that nothing reads",
        "`optimizer.momentum` is of muon and sgd, `optimizer.muon` of muon alone: other optimizers do not "
        "read them. `precision.keep` and `precision.fp8.gradients` are of a recipe of FP8, and "

@@ -60,6 +60,10 @@ class LoadProgress {
     done_ += bytes;
     if (report_) report_(done_, total_);
   }
+  /// A band of a chunk, which counts when its last one is there.
+  void add(const ShardedParams::StateChunk& c, const parallel::Box& band) {
+    if (band.row_end == c.box.row_end) add(c);
+  }
 
  private:
   const std::function<void(uint64_t, uint64_t)>& report_;
@@ -96,6 +100,92 @@ void in_parallel(size_t n, int threads, const std::function<void(size_t)>& work)
   for (std::thread& t : helpers) t.join();
 }
 
+/// Weights in f32 on their way to a compute copy.
+struct WeightBand {
+  const ShardedParams::StateChunk* chunk;
+  parallel::Box box;
+  float *values, *place;  ///< to fill; where they come to
+};
+
+using ChunkList = std::vector<const ShardedParams::StateChunk*>;
+
+/// All chunks, or those without master weights.
+ChunkList weights_to_make(const RankState& state, bool all) {
+  ChunkList chunks;
+  for (const ShardedParams::StateChunk& c : state.params.state_chunks())
+    if (all || !c.has_masters()) chunks.push_back(&c);
+  return chunks;
+}
+
+/// Room for weights on their way: of a rank that has weights alone, or beside all that a training takes, where
+/// a host's is not the backend's.
+enum class RoomOf { weights_alone, training };
+
+/// Calls read(bands) for as many weights of `chunks` at a time as have room, and makes compute copies of them.
+template <typename Read>
+void make_weights(const RankState& state, const ChunkList& chunks, RoomOf of, Read read) {
+  if (chunks.empty()) return;
+  const size_t most = (of == RoomOf::training ? size_t{16} : size_t{256}) << 20;
+  Upload upload(state.staging);
+  size_t all = 0, row = 0;
+  for (const ShardedParams::StateChunk* c : chunks) {
+    all += size_t(c->box.count()) * sizeof(float);
+    row = std::max(row, size_t(c->box.cols()) * sizeof(float));
+  }
+  const size_t size = std::max(row, std::min({all, most, upload.most()}));
+  std::vector<float> on_host(of == RoomOf::training && state.backend.is_host() ? size / sizeof(float) : 0);
+  const auto on_device = on_host.empty() ? state.backend.allocate(size) : nullptr;
+  float* const room = on_host.empty() ? static_cast<float*>(on_device->data()) : on_host.data();
+  size_t used = 0;
+  std::vector<WeightBand> bands;
+  const auto make = [&] {
+    read(std::span<const WeightBand>(bands));
+    upload.flush();
+    for (const auto& [chunk, box, values, place] : bands) {
+      const kernels::Matrix src = kernels::matrix(place, DType::f32, box.rows(), box.cols());
+      const kernels::Matrix dst = chunk->weight.row_range(box.row_begin - chunk->box.row_begin, box.rows());
+      state.backend.run(state.stream, kernels::Copy{.src = src, .dst = dst});
+    }
+    state.stream.synchronize();
+    bands.clear();
+    used = 0;
+  };
+  for (const ShardedParams::StateChunk* c : chunks)
+    in_bands(c->box, size, sizeof(float), [&](const parallel::Box& box, int64_t) {
+      const size_t bytes = size_t(box.count()) * sizeof(float);
+      if (used + bytes > size || !upload.fits(bytes)) make();
+      float* const place = room + used / sizeof(float);
+      bands.push_back({c, box, upload.room(place, box.count()), place});
+      used += bytes;
+    });
+  make();
+}
+
+/// Reads bands of a checkpoint.
+void read_bands(const ParamTable& table, ckpt::Checkpoint& checkpoint, std::span<const WeightBand> bands,
+                const std::function<void(uint64_t)>& got) {
+  std::vector<ckpt::BoxRead> reads;
+  for (const WeightBand& band : bands)
+    reads.push_back({.name = table.params[size_t(band.chunk->param)].layout.name,
+                     .role = ckpt::Role::master,
+                     .box = band.box,
+                     .out = band.values,
+                     .is_shared = !band.chunk->saved_here,
+                     .as_f32 = true});
+  checkpoint.read_all(reads, got);
+}
+
+/// Reads bands of a folder with names of Hugging Face.
+void read_bands(const ParamTable& table, StoredModel& model, std::span<const WeightBand> bands) {
+  StoredParam stored;
+  int found = -1;
+  for (const WeightBand& band : bands) {
+    if (band.chunk->param != found) stored = model.find(table.params[size_t(band.chunk->param)]);
+    found = band.chunk->param;
+    model.read(stored, band.box, band.values);
+  }
+}
+
 }  // namespace
 
 void initialise(const ParamTable& table, uint64_t seed, int threads, const RankState& state) {
@@ -116,6 +206,7 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
   state.params.with_state(StateAccess::write, [&](std::span<const ShardedParams::StateChunk> chunks) {
     for (const ShardedParams::StateChunk& c : chunks) {
       zero_others(state, c);
+      if (!c.has_masters()) continue;
       in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
         if (!upload.fits(size_t(band.count()) * sizeof(float))) fill();
         rooms.push_back({&table.params[size_t(c.param)], band,
@@ -126,6 +217,13 @@ void initialise(const ParamTable& table, uint64_t seed, int threads, const RankS
     fill();
   });
   upload.finish();
+  make_weights(
+      state, weights_to_make(state, false), RoomOf::training, [&](std::span<const WeightBand> bands) {
+        in_parallel(bands.size(), threads, [&](size_t i) {
+          initialise_master(table.params[size_t(bands[i].chunk->param)], seed, bands[i].box, bands[i].values);
+        });
+        for (const WeightBand& band : bands) progress.add(*band.chunk, band.box);
+      });
   state.params.begin_averages();
 }
 
@@ -137,16 +235,22 @@ void import_weights(const ParamTable& table, ckpt::TensorFolder& folder, const R
   Upload upload(state.staging);
   state.params.with_state(StateAccess::write, [&](std::span<const ShardedParams::StateChunk> chunks) {
     for (const ShardedParams::StateChunk& c : chunks) {
+      zero_others(state, c);
+      if (!c.has_masters()) continue;
       if (c.param != found) stored = model.find(table.params[size_t(c.param)]);
       found = c.param;
       in_bands(c.box, upload.most(), sizeof(float), [&](const parallel::Box& band, int64_t offset) {
         model.read(stored, band, upload.room(c.floats(ckpt::Role::master) + offset, band.count()));
       });
-      zero_others(state, c);
       progress.add(c);
     }
   });
   upload.finish();
+  make_weights(state, weights_to_make(state, false), RoomOf::training,
+               [&](std::span<const WeightBand> bands) {
+                 read_bands(table, model, bands);
+                 for (const WeightBand& band : bands) progress.add(*band.chunk, band.box);
+               });
   state.params.begin_averages();
 }
 
@@ -173,6 +277,12 @@ void require_tensors(const std::vector<ckpt::Tensor>& wanted, const ckpt::Checkp
       throw Error(ErrorCode::kCheckpoint,
                   fmt::format("{} has no {} of `{}`: another optimizer.type computed it; use that type",
                               checkpoint.path(), ckpt::name_of(t.role), t.name));
+    if (it != have.end() && it->dtype != t.dtype && t.role == ckpt::Role::master)
+      throw Error(
+          ErrorCode::kCheckpoint,
+          fmt::format("{} has the weights `{}` in {}, this job in {}: optimizer.master_weights is fixed "
+                      "for the life of a run",
+                      checkpoint.path(), t.name, name_of(it->dtype), name_of(t.dtype)));
     if (it != have.end() && it->dtype != t.dtype)
       throw Error(
           ErrorCode::kCheckpoint,
@@ -195,79 +305,28 @@ void require_tensors(const std::vector<ckpt::Tensor>& wanted, const ckpt::Checkp
   }
 }
 
-/// Master weights on their way to a compute copy.
-struct WeightBand {
-  const ShardedParams::StateChunk* chunk;
-  parallel::Box box;
-  float *values, *on_device;  ///< to fill; where they come to
-};
-
-/// Calls read(bands) for as many master weights at a time as have room, and makes compute copies of them.
-template <typename Read>
-void make_weights(const RankState& state, Read read) {
-  constexpr size_t kRoom = size_t{256} << 20;
-  LoadProgress progress(state);
-  Upload upload(state.staging);
-  size_t all = 0, row = 0;
-  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
-    all += size_t(c.box.count()) * sizeof(float);
-    row = std::max(row, size_t(c.box.cols()) * sizeof(float));
-  }
-  const size_t size = std::max(row, std::min({all, kRoom, upload.most()}));
-  const auto room = state.backend.allocate(size);
-  size_t used = 0;
-  std::vector<WeightBand> bands;
-  const auto make = [&] {
-    read(std::span<const WeightBand>(bands));
-    upload.flush();
-    for (const auto& [chunk, box, values, on_device] : bands) {
-      const kernels::Matrix src = kernels::matrix(on_device, DType::f32, box.rows(), box.cols());
-      const kernels::Matrix dst = chunk->weight.row_range(box.row_begin - chunk->box.row_begin, box.rows());
-      state.backend.run(state.stream, kernels::Copy{.src = src, .dst = dst});
-    }
-    state.stream.synchronize();
-    bands.clear();
-    used = 0;
-  };
-  for (const ShardedParams::StateChunk& c : state.params.state_chunks()) {
-    in_bands(c.box, size, sizeof(float), [&](const parallel::Box& box, int64_t) {
-      const size_t bytes = size_t(box.count()) * sizeof(float);
-      if (used + bytes > size || !upload.fits(bytes)) make();
-      float* const place = static_cast<float*>(room->data()) + used / sizeof(float);
-      bands.push_back({&c, box, upload.room(place, box.count()), place});
-      used += bytes;
-    });
-    progress.add(c);
-  }
-  make();
-}
-
 }  // namespace
 
 void load_weights(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
   std::vector<ckpt::Tensor> wanted = checkpoint_tensors(table);
   std::erase_if(wanted, [](const ckpt::Tensor& t) { return t.role != ckpt::Role::master; });
   require_tensors(wanted, checkpoint);
-  make_weights(state, [&](std::span<const WeightBand> bands) {
-    std::vector<ckpt::BoxRead> reads;
-    for (const WeightBand& band : bands)
-      reads.push_back({table.params[size_t(band.chunk->param)].layout.name, ckpt::Role::master, band.box,
-                       band.values, !band.chunk->saved_here});
-    checkpoint.read_all(reads, [](uint64_t) {});
-  });
+  LoadProgress progress(state);
+  make_weights(state, weights_to_make(state, true), RoomOf::weights_alone,
+               [&](std::span<const WeightBand> bands) {
+                 read_bands(table, checkpoint, bands, [](uint64_t) {});
+                 for (const WeightBand& band : bands) progress.add(*band.chunk, band.box);
+               });
 }
 
 void load_weights(const ParamTable& table, ckpt::TensorFolder& folder, const RankState& state) {
   StoredModel model(table, folder, "model.init.from");
-  make_weights(state, [&](std::span<const WeightBand> bands) {
-    StoredParam stored;
-    int found = -1;
-    for (const WeightBand& band : bands) {
-      if (band.chunk->param != found) stored = model.find(table.params[size_t(band.chunk->param)]);
-      found = band.chunk->param;
-      model.read(stored, band.box, band.values);
-    }
-  });
+  LoadProgress progress(state);
+  make_weights(state, weights_to_make(state, true), RoomOf::weights_alone,
+               [&](std::span<const WeightBand> bands) {
+                 read_bands(table, model, bands);
+                 for (const WeightBand& band : bands) progress.add(*band.chunk, band.box);
+               });
 }
 
 void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const RankState& state) {
@@ -285,7 +344,7 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
     const std::string& name = table.params[size_t(c.param)].layout.name;
     for (size_t i = 0; i < c.rows.size(); ++i) {
       const parallel::StateRow& row = c.rows[i];
-      if (!row.saved || (row.role == ckpt::Role::ema && !has_averages)) continue;
+      if (!row.saved || row.in_place || (row.role == ckpt::Role::ema && !has_averages)) continue;
       const size_t size = size_of(row.dtype);
       in_bands(c.box_of(row), upload.most(), size, [&](const parallel::Box& band, int64_t offset) {
         const size_t bytes = size_t(band.count()) * size;
@@ -300,6 +359,10 @@ void load_state(const ParamTable& table, ckpt::Checkpoint& checkpoint, const Ran
     read();
   });
   upload.finish();
+  make_weights(state, weights_to_make(state, false), RoomOf::training,
+               [&](std::span<const WeightBand> bands) {
+                 read_bands(table, checkpoint, bands, [&](uint64_t bytes) { progress.add(bytes); });
+               });
   if (!has_averages) state.params.begin_averages();
 }
 

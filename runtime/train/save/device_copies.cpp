@@ -1,6 +1,7 @@
 #include "runtime/train/save/device_copies.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "runtime/base/error.h"
@@ -96,10 +97,33 @@ class PieceCutter {
 
 }  // namespace
 
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;
+
+/// Brings rows that lie apart together in `piece`, as many at a time as fit into it.
+void take_rows(const kernels::Matrix& rows, std::vector<std::byte>& piece,
+               const std::function<void(std::span<const std::byte>)>& take) {
+  const size_t row_bytes = size_t(rows.cols) * size_of(rows.dtype);
+  const auto most = int64_t(std::max<size_t>(1, kPieceBytes / row_bytes));
+  for (int64_t begin = 0; begin < rows.rows; begin += most) {
+    const int64_t n = std::min(most, rows.rows - begin);
+    piece.resize(size_t(n) * row_bytes);
+    for (int64_t r = 0; r < n; ++r)
+      std::memcpy(piece.data() + size_t(r) * row_bytes, rows.row_range(begin + r, 1).data, row_bytes);
+    take(piece);
+  }
+}
+
+}  // namespace
+
 void DeviceChunks::read_host(std::span<const std::span<const std::byte>> chunks, const Take& take) const {
-  constexpr size_t kPieceBytes = size_t{1} << 20;
   std::vector<std::byte> piece;
   for (size_t i = 0; i < chunks.size(); ++i) {
+    if (const kernels::Matrix rows = params_.rows_apart(chunks[i].data())) {
+      take_rows(rows, piece, [&](std::span<const std::byte> part) { take(i, part); });
+      continue;
+    }
     if (!params_.is_in_file(chunks[i].data())) {
       take(i, chunks[i]);
       continue;

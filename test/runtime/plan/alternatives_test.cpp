@@ -124,6 +124,23 @@ TEST_CASE("alternatives: bf16, and fewer ranks of a machine", "[experts]") {
   CHECK(what_fits(narrow, job, device).empty());
 }
 
+TEST_CASE("alternatives: no master weights come last, with what they cost") {
+  const std::string none = "optimizer.master_weights=none";
+  const std::vector<Proposal> found = offered(spec_of_experts({}), {none});
+  REQUIRE_FALSE(found.empty());
+  CHECK(found.back().settings.front() == none);
+  CHECK_THAT(found.back().other_bits, Catch::Contains("master_weights f32 → none, weights of 8 bits"));
+  for (const char* other : {"precision.compute=f32", "optimizer.type=muon"}) {
+    ParseInput spec = spec_of_experts({});
+    spec.overrides.emplace_back(other);
+    const JobSpec job = parsed_with(spec, {}).job;
+    DeviceModel device = device_of_kind(job, DeviceKind::cpu);
+    device.memory_bytes = need_of(job) * 9 / 10;
+    for (const Proposal& p : what_fits(spec, job, device))
+      CHECK(std::count(p.settings.begin(), p.settings.end(), none) == 0);
+  }
+}
+
 TEST_CASE("alternatives: the optimizer's state on disk, with the same mesh and bits") {
   const std::string disk = "optimizer.offload=disk";
   const std::vector<Proposal> found = offered(spec_of_experts({}), {disk});

@@ -85,6 +85,25 @@ TEST_CASE("state in files is refused where it cannot be, and is not in other job
   CHECK(again.job.optimizer.offload_directory == "/local");
 }
 
+TEST_CASE("master weights are left out only where updates can do without them", "[spec]") {
+  const std::string none = "optimizer.master_weights=none", in_bf16 = "precision.compute=bf16";
+  for (const NumbersCase& one : std::vector<NumbersCase>{
+           {{none, in_bf16}, {}},
+           {{"optimizer.master_weights=f32"}, {}},
+           {{none, in_bf16, "optimizer.type=lion", "optimizer.moments=int8", "optimizer.offload=disk"}, {}},
+           {{none, in_bf16, "precision.fp8.recipe=tensor"}, {}},
+           {{none}, {"E0327 weights in f32 have master weights"}},
+           {{none, "precision.compute=f16"}, {"E0327 weights in f16 have master weights"}},
+           {{none, in_bf16, "optimizer.type=muon"}, {"E0327 muon changes master weights"}},
+           {{none, in_bf16, "device=auto"}, {"E0327 updates on GPUs change master weights"}},
+           {{"optimizer.master_weights=bf16"}, {"E0203 `optimizer.master_weights` cannot be \"bf16\""}}})
+    check_numbers(one);
+  CHECK(parsed_with({}).resolved_json.find("master_weights") == std::string::npos);
+  const ParsedJob with = parsed_with({none, in_bf16});
+  const ParsedJob again = parse_job({.text = with.resolved_json, .file = "job.json"});
+  CHECK(again.job.optimizer.master_weights == MasterWeights::none);
+}
+
 TEST_CASE("a resolved job has a loss scale only where it was given", "[spec]") {
   const std::string plain = parsed_with({}).resolved_json;
   CHECK(plain.find("loss_scale") == std::string::npos);

@@ -178,6 +178,11 @@ void draw_training(Fields& f, const std::string& folder) {
   f.some(3, "optimizer.moments", {"bf16", "int8"});
   f.some(4, "optimizer.ema.decay", {0.9});
   f.some(3, "optimizer.grad_clip", {0.0, 0.1});
+  if (f.one_in(3)) {  // what these need replaces what was drawn
+    f.set("optimizer.master_weights", "none");
+    f.set("precision.compute", "bf16");
+    f.any("optimizer.type", {"adamw", "lion", "sgd"});
+  }
 }
 
 /// What must not change them.
