@@ -183,8 +183,8 @@ struct BoxRead {
   bool as_f32 = false;     ///< of a tensor in f32 or bf16: into f32, as which bf16 loses nothing
 };
 
-/// For a reader of `dtype` in read_all(): where the stored numbers of the box come to, and what makes f32 of them
-/// there if the box wants that. bf16 lies in the second half of the memory until then.
+/// For a reader of `dtype` in read_all(): where the stored numbers of the box come to, and what makes f32
+/// of them there if the box wants that. bf16 lies in the second half of the memory until then.
 void* stored_place(const BoxRead& box, DType dtype);
 void make_f32(const BoxRead& box, DType dtype);
 

@@ -27,9 +27,9 @@ std::optional<ParsedJob> with_chosen_mesh(ParsedJob parsed, JobArguments& argume
 /// machine or the nodes of the job.
 MeshChoosing choosing_here(const JobSpec& job);
 
-/// To choose for nodes that are not here, whose devices are `device` (device_named): the mesh of the run that the
-/// job goes on with, else one for them. Error(kUsage): a mesh has to be chosen, and `device` is empty; `command`
-/// is the command with the option that names it.
+/// To choose for nodes that are not here, whose devices are `device` (device_named): the mesh of the run
+/// that the job goes on with, else one for them. Error(kUsage): a mesh has to be chosen, and `device` is
+/// empty; `command` is the command with the option that names it.
 MeshChoosing choosing_for(const JobSpec& job, const std::string& device, const std::string& command);
 /// --device of such a command.
 Option add_nodes_device(CommandLine& command, std::string& device);

@@ -1,5 +1,5 @@
-// The scalars that attention learns, one for each head: a row for each says what it is to a job, to kernels and
-// in files.
+// The scalars that attention learns, one for each head: a row for each says what it is to a job, to kernels
+// and in files.
 #pragma once
 #include <iterator>
 #include <string_view>

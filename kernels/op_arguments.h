@@ -76,8 +76,8 @@ constexpr int64_t visible_pairs(int64_t seq_len, int64_t window) {
 /// One box of a parameter with its optimizer state. master: [rows * cols] contiguous f32; first_moment and
 /// second_moment the same in the format `moments` (kernels/moments.h), null: the rule keeps none; their
 /// scales, of int8: f32 [moment_blocks(rows * cols)]. grad: f32, param: activation dtype (the compute copy),
-/// both with their own row stride. Without master the weights are those of param, f32 or bf16; in bf16 they are
-/// rounded at random (kernels/weight_rounding.h), element (r, c) with the index first + r * row_step + c.
+/// both with their own row stride. Without master the weights are those of param, f32 or bf16; in bf16 they
+/// are rounded at random (kernels/weight_rounding.h), element (r, c) with the index first + r * row_step + c.
 struct UpdateBox {
   float* master = nullptr;
   void *first_moment = nullptr, *second_moment = nullptr;

@@ -325,9 +325,9 @@ struct AttentionBackward {
   }
 };
 
-/// The gradient of a scalar that attention learns for each head (head_scalars.h): dvalues[h] (+)= sum over rows m,
-/// in order, of factor(values[h], lse[m, h]) * sum_d left[m, h, d] * right[m, h, d], of its factor, left and right;
-/// the sum is rounded before it is added. values, dvalues f32 [1, H]; lse f32 [M, H]
+/// The gradient of a scalar that attention learns for each head (head_scalars.h): dvalues[h] (+)= sum over
+/// rows m, in order, of factor(values[h], lse[m, h]) * sum_d left[m, h, d] * right[m, h, d], of its factor,
+/// left and right; the sum is rounded before it is added. values, dvalues f32 [1, H]; lse f32 [M, H]
 struct HeadScalarBackward {
   static constexpr const char* kName = "head_scalar_backward";
   HeadScalar scalar;

@@ -1,8 +1,8 @@
 // The ops of an update, on lists of boxes (ops.h says what every op has): the rules by which an optimizer
 // changes parameters, the sums of squares that a step needs before, and the digest of state. m and v are the
 // moments as kernels/moments.h reads them from a box's format; w follows from the new ones before they are
-// rounded to it. lr is the step's learning rate times the box's lr_scale, rounded once. Without master weights w is
-// read from param, and "w in param's dtype" is w rounded as UpdateBox says.
+// rounded to it. lr is the step's learning rate times the box's lr_scale, rounded once. Without master
+// weights w is read from param, and "w in param's dtype" is w rounded as UpdateBox says.
 #pragma once
 #include <span>
 

@@ -218,8 +218,8 @@ class ShardedParams {
     int use = 0;  ///< of the parameter on this rank, the first one
     Box box;
     StateRows rows = kAdamW;
-    /// [row]: on the device, as box_of says; null: weights_alone. Of a row that is in_place: the first element
-    /// of `weight`, which may have a stride.
+    /// [row]: on the device, as box_of says; null: weights_alone. Of a row that is in_place: the first
+    /// element of `weight`, which may have a stride.
     std::vector<std::byte*> states;
     kernels::Matrix weight;                  ///< its compute copy that this rank makes
     std::byte* state(StateRole role) const;  ///< of the row with this role; null: there is none
@@ -248,8 +248,8 @@ class ShardedParams {
   /// returns where it is in a file. Error(kIo), also of `use`.
   using UseChunks = std::function<void(std::span<const StateChunk> chunks)>;
   void with_state(StateAccess access, const UseChunks& use) const;
-  /// The rows of a state whose first element is at `state`, where something lies between them, as in columns of
-  /// a compute copy; else none.
+  /// The rows of a state whose first element is at `state`, where something lies between them, as in
+  /// columns of a compute copy; else none.
   kernels::Matrix rows_apart(const std::byte* state) const;
   /// Whether a place in a state is in a file, and reads from there. Any thread, as long as nothing is
   /// written.

@@ -41,7 +41,8 @@ constexpr size_t attention_backward_scratch(const AttentionShape& s) {
   return size_t(s.batch * s.heads * rows) * 2 * sizeof(float);
 }
 
-/// The rows of one head that one block of head_scalar_backward sums: less scratch memory than attention_backward.
+/// The rows of one head that one block of head_scalar_backward sums: less scratch memory than
+/// attention_backward.
 constexpr int64_t kScalarRowsPerBlock = 128;
 constexpr size_t head_scalar_scratch(int64_t rows, int64_t heads) {
   return size_t((rows + kScalarRowsPerBlock - 1) / kScalarRowsPerBlock) * size_t(heads) * sizeof(float);

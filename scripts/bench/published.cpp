@@ -88,9 +88,9 @@ double share_of_products(Products products) {
   return products == Products::cuda12 ? 0.88 : products == Products::cuda11 ? 0.965 : 1;
 }
 
-/// Speed of products of which each 32 numbers have a scale, as a share of those with one for an operand. Three
-/// pairs of release 25.09 of Megatron-Bridge, which is not judged, took 1.048 (8B, GB200), 1.021 (8B, B200) and
-/// 1.068 (405B, B200) of the time with it, where products are about 0.57 of a step.
+/// Speed of products of which each 32 numbers have a scale, as a share of those with one for an operand.
+/// Three pairs of release 25.09 of Megatron-Bridge, which is not judged, took 1.048 (8B, GB200), 1.021 (8B,
+/// B200) and 1.068 (405B, B200) of the time with it, where products are about 0.57 of a step.
 constexpr double kBlockScaled = 0.92;
 
 predict::ClusterModel with_software(predict::ClusterModel cluster, const Row& row) {

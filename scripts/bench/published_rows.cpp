@@ -25,8 +25,9 @@ double number(const Json& row, const char* key, double fallback) {
 }
 
 std::vector<std::string> mesh_settings(double tp, double pp, double dp, double micro, double global) {
-  // Our lanes are a power of two, each of whole micro-batches. Replicas that are not are predicted as the next
-  // power of two of them, each with the work of one; they exchange (n - 1) / n of the bytes, nearly the same.
+  // Our lanes are a power of two, each of whole micro-batches. Replicas that are not are predicted as the
+  // next power of two of them, each with the work of one; they exchange (n - 1) / n of the bytes, nearly
+  // the same.
   const double lanes = double(std::bit_ceil(unsigned(std::max(0.0, dp))));
   const double steps = std::max(1.0, std::round(global / std::max(1.0, dp) / micro));
   if (dp >= 1) dp = lanes, global = steps * micro * lanes;

@@ -2,9 +2,9 @@
 // changed record and an exchanged checkpoint are found, and a resume that verifies does not go on from
 // them; a bit that flips in the memory of a rank's process is found, its rank named, and the run ends with
 // the bits of the undisturbed one. A run of an older program is computed as that program did.
-// Method: the real program; the older one's run is a run whose jobs lose the fields that it had not. The bit: a
-// rank stops itself at the begin of a step, the test looks in its memory for numbers that the newest checkpoint
-// holds, and changes one bit of each place.
+// Method: the real program; the older one's run is a run whose jobs lose the fields that it had not. The
+// bit: a rank stops itself at the begin of a step, the test looks in its memory for numbers that the newest
+// checkpoint holds, and changes one bit of each place.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/uio.h>

@@ -1,8 +1,8 @@
 // Goal: weights without master weights are rounded as kernels/weight_rounding.h says: with exactly the right
 // mean, and with bits that do not depend on how a parameter is cut; every rule with them gives the
-// reference's bits on every device. To the nearest, small updates would be lost. Method: the hash inverted, so
-// that it is seen to be another number for each index; means over a million elements; updates of many shapes,
-// moments and cuts.
+// reference's bits on every device. To the nearest, small updates would be lost. Method: the hash inverted,
+// so that it is seen to be another number for each index; means over a million elements; updates of many
+// shapes, moments and cuts.
 #include "kernels/weight_rounding.h"
 #include "support.h"
 

@@ -74,7 +74,8 @@ void check_rank(const InPlaceUses& all, int zero, const AxisLine& data, const Ax
           c.weight.as<float>()[r * c.weight.stride + col] = x;
       }
   }
-  // With ZeRO-3 owners have chunks one behind the other; else those of columns lie apart where a rank has several.
+  // With ZeRO-3 owners have chunks one behind the other; else those of columns lie apart where a rank has
+  // several.
   CHECK((apart > 0) == (zero < 3 && tensor.size < 4));
   memory.average(0, *backend, *stream);
   memory.average(0.75f, *backend, *stream);

@@ -326,7 +326,8 @@ class Agent {
     tell_kept(untaken_.again(machine_.epoch().value_or(0)));
   }
 
-  /// After a connection to this supervisor broke, or to the one before. The machine keeps the shares of fences.
+  /// After a connection to this supervisor broke, or to the one before. The machine keeps the shares of
+  /// fences.
   void tell_kept(const std::vector<Message>& kept) {
     beat(true);
     for (const Message& message : machine_.fence_shares()) link_.send(message);

@@ -45,8 +45,8 @@ class UntakenMessages {
   };
   const std::deque<Save>& saves() const { return saves_; }
   const std::deque<wire::Message>& others() const { return others_; }
-  /// What a supervisor that follows another one must hear: how ranks ended, the answers, of this epoch, before
-  /// what waits for one, and the rest.
+  /// What a supervisor that follows another one must hear: how ranks ended, the answers, of this epoch,
+  /// before what waits for one, and the rest.
   std::vector<wire::Message> again(uint64_t epoch) const;
   /// All of these with a number above `sequence`, in their order.
   std::vector<wire::Message> after(uint64_t sequence) const;

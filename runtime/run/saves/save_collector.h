@@ -1,5 +1,5 @@
-// SaveCollector collects what the ranks hand in of their saves; several may be under way. SaveFolder publishes
-// a save of which every rank has handed in, or reports why it failed.
+// SaveCollector collects what the ranks hand in of their saves; several may be under way. SaveFolder
+// publishes a save of which every rank has handed in, or reports why it failed.
 //
 // Neither is thread-safe.
 #pragma once
@@ -78,8 +78,8 @@ class SaveFolder {
   SaveOutcome publish(const CollectedSave& save) const;
   /// Removes the files of a save that is not published.
   void remove(const ckpt::StateInfo& state) const;
-  /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none, or if it
-  /// does not open: another save of the step may replace it.
+  /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none, or if
+  /// it does not open: another save of the step may replace it.
   std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const;
   /// Removes the files of all saves of this epoch and of older ones that are not published, also of those of
   /// which no rank has handed in. Call it when no rank is left. Throws no Error.

@@ -35,8 +35,8 @@ class SavePublishing {
   virtual std::string quiet_text() const = 0;
   /// Gives up what is under way. Returns its outcome, a failure.
   virtual SaveOutcome give_up() = 0;
-  /// The outcome of a save that an earlier supervisor published (SaveFolder::published). It waits for the file
-  /// system.
+  /// The outcome of a save that an earlier supervisor published (SaveFolder::published). It waits for the
+  /// file system.
   virtual std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const = 0;
 };
 

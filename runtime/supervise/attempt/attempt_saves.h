@@ -32,8 +32,8 @@ class AttemptSaves {
     virtual void save_hangs(const std::string& text) = 0;
   };
 
-  /// All three must outlive it. `attach`: the ranks ran before this supervisor, which may have missed parts of a
-  /// save.
+  /// All three must outlive it. `attach`: the ranks ran before this supervisor, which may have missed parts
+  /// of a save.
   AttemptSaves(SavePublishing& publisher, Clock& clock, Effects& effects, int ranks, bool attach);
 
   /// A rank has connected, perhaps again: repeats the answers that it may have missed.

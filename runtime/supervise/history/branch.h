@@ -26,8 +26,9 @@ struct BranchPoint {
   bool imported = false;    ///< by `trainctl import`: no job computed it; `job` says the model and nothing else
 };
 
-/// The job of a run as it was computed. Programs before `data.documents` and `data.loss` ignored where documents
-/// begin and took every target; their jobs have neither field, which is no difference from a job that says so.
+/// The job of a run as it was computed. Programs before `data.documents` and `data.loss` ignored where
+/// documents begin and took every target; their jobs have neither field, which is no difference from a job
+/// that says so.
 ParsedJob as_computed(const ParsedJob& job);
 
 /// Finds a checkpoint by `name`: RUN or RUN@latest (the newest usable checkpoint of a run), RUN@STEP, or the

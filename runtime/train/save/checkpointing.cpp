@@ -117,11 +117,12 @@ ChunkList weights_to_make(const RankState& state, bool all) {
   return chunks;
 }
 
-/// Room for weights on their way: of a rank that has weights alone, or beside all that a training takes, where
-/// a host's is not the backend's.
+/// Room for weights on their way: of a rank that has weights alone, or beside all that a training takes,
+/// where a host's is not the backend's.
 enum class RoomOf { weights_alone, training };
 
-/// Calls read(bands) for as many weights of `chunks` at a time as have room, and makes compute copies of them.
+/// Calls read(bands) for as many weights of `chunks` at a time as have room, and makes compute copies of
+/// them.
 template <typename Read>
 void make_weights(const RankState& state, const ChunkList& chunks, RoomOf of, Read read) {
   if (chunks.empty()) return;

@@ -1,8 +1,9 @@
 // Goal: every rank gets an answer to its part of a save: also a rank that connects late, a rank whose part
 //       comes before the save is known, after another supervisor has published, and after one that died had
 //       answered some nodes only; a failure fails one save; what waits for a disk is limited.
-// Method: AttemptSaves and its SavePublisher, on files in a temporary folder, by a clock that the test moves; the messages to
-//         the ranks are kept. The only wait is for the descriptor that says that publishing has ended.
+// Method: AttemptSaves and its SavePublisher, on files in a temporary folder, by a clock that the test
+// moves; the messages to         the ranks are kept. The only wait is for the descriptor that says that
+// publishing has ended.
 #include <poll.h>
 
 #include <catch2/catch.hpp>
@@ -312,8 +313,8 @@ TEST_CASE("an answer of the supervisor before that reached one node goes to all"
 }
 
 TEST_CASE("ranks get one answer to a save, whatever becomes of its checkpoint before all have it") {
-  // Found by the simulated cluster: one node heard that the save is published, and the supervisor that followed
-  // found the checkpoint damaged, or the reverse: the name was there, but not durable.
+  // Found by the simulated cluster: one node heard that the save is published, and the supervisor that
+  // followed found the checkpoint damaged, or the reverse: the name was there, but not durable.
   for (const bool said_saved : {true, false}) {
     const test::TemporaryFolder folder;
     const auto checkpoint = ckpt::step_directory(folder.path() + "/ckpt", 12);

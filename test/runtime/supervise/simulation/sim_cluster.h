@@ -1,12 +1,13 @@
 // A cluster in one process: nodes, links, a shared disk, clocks and people, simulated event by event from
 // one seed.
 //
-// What decides is the program's own: Supervision (an attempt), AttemptSaves with its SaveCollector (the saves of
-// an attempt), Recovery (between attempts), choose_source (the state it begins from), AgentState (a node) and
-// UntakenMessages (what a node says again). What the simulation supplies are their effects: connections that are late, reset or cut (in both
-// directions or in one), processes that are killed or stopped, nodes that crash, go silent and come back, a
-// disk that cannot be reached, supervisors that die and are started again by a person or by agents, or a
-// second one while the first lives. After every event the invariants are checked:
+// What decides is the program's own: Supervision (an attempt), AttemptSaves with its SaveCollector (the
+// saves of an attempt), Recovery (between attempts), choose_source (the state it begins from), AgentState
+// (a node) and UntakenMessages (what a node says again). What the simulation supplies are their effects:
+// connections that are late, reset or cut (in both directions or in one), processes that are killed or
+// stopped, nodes that crash, go silent and come back, a disk that cannot be reached, supervisors that die
+// and are started again by a person or by agents, or a second one while the first lives. After every event
+// the invariants are checked:
 //
 //   publishing   once a supervisor has published (a checkpoint, a status), none before it does any more
 //   grace        no rank lives on a node longer than the grace time after its agent last heard a
@@ -14,8 +15,8 @@
 //   epochs       a node runs no ranks of an epoch older than one it has run; no step of such an epoch counts
 //   steps        steps that are taken follow each other without a gap, also from supervisor to supervisor
 //   publishing   a checkpoint holds the shard of every node of its epoch
-//   answers      the ranks of an epoch get one answer to a save, and all get it soon after one has it or all have
-//                handed in, if a supervisor has all nodes
+//   answers      the ranks of an epoch get one answer to a save, and all get it soon after one has it or
+// all have                handed in, if a supervisor has all nodes
 //   causes       an attempt whose ranks have all ended well does not hang from then on
 //   bits         every step taken and every checkpoint has the value of the undisturbed run, whether it was
 //                loaded from the disk or from the nodes' memory
