@@ -133,8 +133,8 @@ std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, cons
     for (Proposal& p : with_settings(on_disk, spec, job, known, true, 1)) found.push_back(std::move(p));
   }
   // What costs accuracy comes last.
-  if (device.is_host() && job.compute == DType::bf16 && job.optimizer.type != OptimizerType::muon &&
-      job.optimizer.master_weights == MasterWeights::f32) {
+  if (device.is_host() && job.compute == DType::bf16 && !job.fp8.exists() &&
+      job.optimizer.type != OptimizerType::muon && job.optimizer.master_weights == MasterWeights::f32) {
     std::vector<std::string> without = {"optimizer.master_weights=none"};
     if (job.device != DeviceChoice::cpu) without.push_back("device=cpu");
     for (Proposal& p : with_settings(without, spec, job, known, true, 1)) {

@@ -124,14 +124,19 @@ void check_master_weights(Resolution& r) {
   const char* field = "optimizer.master_weights";
   if (!r.sound(field) || r.job.optimizer.master_weights == MasterWeights::f32) return;
   if (r.sound("precision.compute") && r.job.compute != DType::bf16)
-    r.report("E0327", fmt::format("weights in {} have master weights", name_of(r.job.compute)),
+    r.report("E0327",
+             fmt::format("only weights in bf16 can be all there is of them, and these are in {}",
+                         name_of(r.job.compute)),
              {field, "precision.compute"},
              {"set precision.compute = \"bf16\"", "or master_weights = \"f32\""});
+  if (r.sound("precision.fp8.recipe") && r.job.fp8.exists())
+    r.report("E0327", "FP8 products round copies of master weights, and there would be none",
+             {field, "precision.fp8.recipe"}, {"leave out precision.fp8", "or master_weights = \"f32\""});
   if (r.sound("optimizer.type") && r.job.optimizer.type == OptimizerType::muon)
-    r.report("E0327", "muon changes master weights", {field, "optimizer.type"},
+    r.report("E0327", "muon updates master weights, and there would be none", {field, "optimizer.type"},
              {"use adamw, lion or sgd with it", "or master_weights = \"f32\""});
   if (r.sound("device") && r.job.device != DeviceChoice::cpu)
-    r.report("E0327", "updates on GPUs change master weights", {field, "device"},
+    r.report("E0327", "GPUs update master weights, and there would be none", {field, "device"},
              {"set device = \"cpu\"",
               "or master_weights = \"f32\", with zero_stage 1 to 3 or bf16 or int8 moments"});
 }

@@ -100,7 +100,7 @@ void declare_formats(DeclareSection& optimizer) {
           "Norms, biases and routers stay f32, and so do the numbers that balance experts. It costs "
           "accuracy: weights have 8 bits, and their noise grows with each step (a tiny Llama ends within 2 "
           "% of the loss after 500 steps), so moments in fewer bits, ZeRO and an offload come first. For "
-          "`precision.compute` = \"bf16\" on CPUs, and not for `muon`.")
+          "`precision.compute` = \"bf16\" on CPUs, not for FP8 products and not for `muon`.")
       .to(IN_JOB(optimizer.master_weights))
       .on_change(Change::never)
       .fallback(std::string("f32"))

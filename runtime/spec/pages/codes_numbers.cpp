@@ -34,8 +34,8 @@ const std::vector<CodePage>& number_pages() {
        R"(Write "type": "adamw", or "offload": "none".)"},
       {"E0327", "Master weights are needed",
        "With `optimizer.master_weights` = \"none\" an update reads weights in bf16 and rounds what it writes "
-       "at random. That exists for `precision.compute` = \"bf16\", for adamw, lion and sgd, and for ranks "
-       "on CPUs.",
+       "at random. That exists for `precision.compute` = \"bf16\", for adamw, lion and sgd, without "
+       "FP8 products, and for ranks on CPUs.",
        R"("optimizer": {"type": "muon", "master_weights": "none"})",
        R"(Write "type": "adamw", or "master_weights": "f32".)"},
       {"W0245", "A field that nothing reads",

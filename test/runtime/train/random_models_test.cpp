@@ -181,6 +181,7 @@ void draw_training(Fields& f, const std::string& folder) {
   if (f.one_in(3)) {  // what these need replaces what was drawn
     f.set("optimizer.master_weights", "none");
     f.set("precision.compute", "bf16");
+    f.set("precision.fp8.recipe", "none");
     f.any("optimizer.type", {"adamw", "lion", "sgd"});
   }
 }
