@@ -62,8 +62,9 @@ int ranks_of(const ParsedJob& parsed, const DeviceModel& device, bool here) {
     if (value.path == "parallelism.world_size" && !value.is_auto) return job.parallelism.world_size;
   if (const auto nodes = listed_nodes(job, real_file_system()); !nodes.empty())
     return slots_of_nodes(job, nodes);
-  if (const auto allocation = allocation_from_environment(process_variables()))
-    return slots_of(parsed, *allocation);
+  if (here)
+    if (const auto allocation = allocation_from_environment(process_variables()))
+      return slots_of(parsed, *allocation);
   if (job.launcher.slurm.nodes > 0) {
     if (job.launcher.slots == 0) unknown_ranks("launcher.slurm.nodes is given without launcher.slots");
     return job.launcher.slurm.nodes * job.launcher.slots;

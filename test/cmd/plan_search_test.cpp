@@ -1,9 +1,11 @@
 // Goal: plan searches for meshes, prices them, and says what it cannot search for. Method: run_program in this
 // process on a small job.
 #include <catch2/catch.hpp>
+#include <cstdlib>
 
 #include "cmd/chosen_mesh.h"
 #include "runtime/base/json.h"
+#include "runtime/supervise/slurm/slurm.h"
 #include "test/cmd/program_run.h"
 #include "test/support/json_schema.h"
 
@@ -264,6 +266,14 @@ TEST_CASE("a mesh for nodes that are not here is chosen for the device they have
   const std::vector<std::string> submit = {"launch", "--submit"},
                                  manifest = {"manifest", "--image",        "i", "--claim", "c",
                                              "--mount",  rig.folder.path()};
+  // A job of Slurm on other nodes, in which it is prepared.
+  const std::pair<const char*, const char*> surrounding[] = {
+      {"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n1"}, {"SLURM_JOB_CPUS_PER_NODE", "3"}};
+  std::vector<std::pair<const char*, std::optional<std::string>>> before;
+  for (const auto& [name, value] : surrounding) {
+    before.emplace_back(name, process_variables()(name));
+    ::setenv(name, value, 1);
+  }
   for (const std::vector<std::string>& command : {submit, manifest}) {
     const Outcome chosen = prepare(command, {"-s", "launcher.slots=4", "--device", "h100"});
     INFO(chosen.out << chosen.err);
@@ -280,6 +290,7 @@ TEST_CASE("a mesh for nodes that are not here is chosen for the device they have
     CHECK(unlisted.status == 2);
     CHECK(unlisted.err.find("give parallelism.world_size") != std::string::npos);
   }
+  for (const auto& [name, value] : before) value ? ::setenv(name, value->c_str(), 1) : ::unsetenv(name);
   const Outcome here = test::run({"launch", rig.folder / "job.json", "--device", "h100"});
   CHECK(here.status == 2);
 }

@@ -38,12 +38,14 @@ off_t end_of_whole_lines(int fd) {
 }
 
 /// The step of a line of metrics; nullopt: it has none, or is damaged. What begins and ends as the lines that
-/// runs write is not parsed: a long run has a million.
+/// runs write is not parsed, since a long run has a million, unless it has what a lost write leaves: zeros, or
+/// two lines in one.
 std::optional<int64_t> step_of_metrics(const std::string& line) {
-  constexpr std::string_view kKey = "\"step\":";
+  constexpr std::string_view kBegin = "{\"v\":", kKey = "\"step\":";
   const size_t key = std::string_view(line).substr(0, 128).find(kKey);
   int64_t step = 0;
-  if (key != std::string::npos && line.starts_with("{\"v\":") && line.ends_with('}'))
+  if (key != std::string::npos && line.starts_with(kBegin) && line.ends_with('}') &&
+      line.find('\0') == std::string::npos && line.find(kBegin, 1) == std::string::npos)
     if (const char* digits = line.data() + key + kKey.size();
         std::from_chars(digits, line.data() + line.size(), step).ptr != digits)
       return step;

@@ -52,6 +52,7 @@ std::optional<SaveOutcome> SaveFolder::published(int64_t step, uint64_t epoch) c
   try {
     const auto checkpoint = ckpt::Checkpoint::open(fs_, folder);
     if (checkpoint->state().epoch != epoch) return std::nullopt;
+    fs_.sync_directory(options_.directory);  // the earlier one may have died before it did
     return SaveOutcome{.ok = true, .step = step, .message = checkpoint->root_hash()};
   } catch (const std::exception&) {
     return std::nullopt;

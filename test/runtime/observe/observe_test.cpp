@@ -3,8 +3,9 @@
 // Goal: records stay whole lines whatever a crash does to them, each step stands once and in order, and the
 // views say what the records hold. Method: files with damage put in by hand; views compared with the text
 // expected.
-#include <catch2/catch.hpp>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
 
 #include <cmath>
 
@@ -21,7 +22,7 @@ using test::TemporaryFolder;
 namespace {
 
 std::string step_line(int64_t step) {
-  return Json({{"v", 1}, {"step", step}, {"loss", 1.0 / double(step)}}).dump();
+  return fmt::format(R"({{"v":1,"t":2.5,"step":{},"loss":{}}})", step, 1.0 / double(step));
 }
 
 }  // namespace
@@ -60,10 +61,12 @@ TEST_CASE("going back to a checkpoint leaves each step once, in order, and loses
     const std::string metrics = folder / "metrics.jsonl", side = folder / "side.jsonl";
     std::string text;
     for (int64_t step = 1; step <= 7; ++step) text += step_line(step) + "\n";
-    fs.write_new_text(metrics, text + "damaged\n" + step_line(3) + "\n");
+    const std::string in_one = step_line(8) + step_line(9),
+                      zeros = "{\"v\":1,\"step\":8," + std::string(9, '\0') + "}";
+    fs.write_new_text(metrics, text + "damaged\n" + in_one + "\n" + zeros + "\n" + step_line(3) + "\n");
     const int64_t moved = supersede_metrics(fs, metrics, back_to, side);
     const int64_t kept = std::min<int64_t>(7, back_to);
-    CHECK(moved == 9 - kept);
+    CHECK(moved == 11 - kept);
     const auto lines = lines_of(fs, metrics);
     REQUIRE(int64_t(lines.size()) == kept);
     for (int64_t i = 0; i < kept; ++i) CHECK(Json::parse(lines[size_t(i)])["step"] == i + 1);

@@ -1,9 +1,9 @@
 // Goal: every rank gets an answer to its part of a save: also a rank that connects late, a rank whose part
 //       comes before the save is known, after another supervisor has published, and after one that died had
 //       answered some nodes only; a failure fails one save; what waits for a disk is limited.
-// Method: AttemptSaves and its SavePublisher, on files in a temporary folder, by a clock that the test
-// moves; the messages to         the ranks are kept. The only wait is for the descriptor that says that
-// publishing has ended.
+// Method: AttemptSaves and its SavePublisher, on files in a temporary folder, by a clock that the test moves;
+//         the messages to the ranks are kept. The only wait is for the descriptor that says that publishing
+//         has ended.
 #include <poll.h>
 
 #include <catch2/catch.hpp>
@@ -16,6 +16,7 @@
 #include "test/ckpt/state_fixture.h"
 #include "test/support/child.h"
 #include "test/support/gates.h"
+#include "test/support/power_loss_file_system.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_clock.h"
 
@@ -277,6 +278,31 @@ TEST_CASE("after an attach a save that the supervisor before has published is an
   rig.state.info.epoch += 1;
   rig.hand_in(1, 3);
   CHECK(rig.take_sent().empty());
+}
+
+TEST_CASE("after an attach a save is answered as saved only when no loss of power can take it") {
+  const test::TemporaryFolder folder;
+  test::PowerLossFileSystem disk;
+  disk.make_directories(folder.path());
+  disk.ignore_syncs_of("/ckpt");  // the supervisor died between the last rename and the sync of its name
+  {
+    Rig before(folder.path(), false, disk);
+    before.hand_in(0);
+    before.hand_in(1);
+    before.finish();
+    REQUIRE(before.steps() == std::vector{before.state.info.step});
+  }
+  const auto steps_without_power = [&](const test::PowerLossFileSystem& of) {
+    return ckpt::list_steps(*of.after_power_loss(test::Survival::nothing, 1),
+                            RunDirectory{folder.path()}.file("ckpt"));
+  };
+  CHECK(steps_without_power(disk).empty());
+  const auto later = disk.copy();
+  Rig rig(folder.path(), true, *later);
+  rig.hand_in(0, 0, "of no matter");
+  rig.hand_in(1);
+  CHECK(rig.take_sent() == "0:saved+ 1:saved+ ");
+  CHECK(steps_without_power(*later) == std::vector{rig.state.info.step});
 }
 
 namespace {
