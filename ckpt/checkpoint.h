@@ -203,6 +203,8 @@ class Checkpoint {
   virtual std::string root_hash() const = 0;
   virtual std::string path() const = 0;
   virtual StoredFiles& stored() const = 0;   ///< the files of the checkpoint
+  /// In which read() gives (name, role). Error(kCheckpoint) if there is no such tensor.
+  virtual DType dtype_of(const std::string& name, Role role) const = 0;
   /// Reads `box` of (name, role) into out [box.rows * box.cols], row-major and contiguous. Verifies the hash
   /// of every chunk that it reads. Chunks are read whole and the last few are kept, so read neighbouring
   /// boxes one after another. Error(kCheckpoint) with file, tensor, box and offset if a hash differs or a

@@ -65,6 +65,13 @@ class OpenCheckpoint final : public Checkpoint {
   std::string path() const override { return path_; }
   StoredFiles& stored() const override { return *files_; }
 
+  DType dtype_of(const std::string& name, Role role) const override {
+    const auto chunks = chunks_.find({name, role});
+    if (chunks == chunks_.end()) fail(fmt::format("{} has no tensor {}", path_, tensor_text(name, role)));
+    // Pieces may have none of it.
+    return chunks->second.empty() ? tensor_of(name, role).dtype : chunks->second.front().entry->dtype;
+  }
+
   void read(const std::string& name, Role role, const parallel::Box& box, void* out) override {
     for (const Part& part : parts_of({.name = name, .role = role, .box = box, .out = out})) copy_part(part);
   }
@@ -98,7 +105,7 @@ class OpenCheckpoint final : public Checkpoint {
           got(direct[i].chunk.entry->bytes);
         });
     for (const BoxRead& box : boxes)
-      if (box.as_f32) make_f32(box, dtype_of(box));
+      if (box.as_f32) make_f32(box, dtype_of(box.name, box.role));
   }
 
   bool has(const std::string& name, Role role, const parallel::Box& box) const override {
@@ -110,14 +117,13 @@ class OpenCheckpoint final : public Checkpoint {
   }
 
  private:
-  const std::vector<int64_t>& shape_of(const std::string& name, Role role) const {
-    const auto at = std::find_if(manifest_.tensors.begin(), manifest_.tensors.end(),
-                                 [&](const Tensor& t) { return t.name == name && t.role == role; });
-    return at->shape;  // read() has found its chunks
+  const Tensor& tensor_of(const std::string& name, Role role) const {
+    return *std::find_if(manifest_.tensors.begin(), manifest_.tensors.end(), [&](const Tensor& t) {
+      return t.name == name && t.role == role;
+    });  // chunks_ has it
   }
-
-  DType dtype_of(const BoxRead& wanted) const {
-    return chunks_.find({wanted.name, wanted.role})->second.front().entry->dtype;
+  const std::vector<int64_t>& shape_of(const std::string& name, Role role) const {
+    return tensor_of(name, role).shape;
   }
 
   /// What a box takes of a chunk: `box`, whose rows lie `pitch` bytes apart from `to` on.

@@ -13,17 +13,20 @@ namespace {
 class Averages final : public CheckpointView {
  public:
   explicit Averages(std::unique_ptr<Checkpoint> of) : CheckpointView(*of), held_(std::move(of)) {}
+  DType dtype_of(const std::string& name, Role role) const override {
+    return held_->dtype_of(name, role_of(role));
+  }
   void read(const std::string& name, Role role, const parallel::Box& box, void* out) override {
-    held_->read(name, role == Role::master ? Role::ema : role, box, out);
+    held_->read(name, role_of(role), box, out);
   }
   void read_all(std::span<const BoxRead> boxes, const std::function<void(uint64_t bytes)>& got) override {
     std::vector<BoxRead> others(boxes.begin(), boxes.end());
-    for (BoxRead& b : others)
-      if (b.role == Role::master) b.role = Role::ema;
+    for (BoxRead& b : others) b.role = role_of(b.role);
     held_->read_all(others, got);
   }
 
  private:
+  static Role role_of(Role role) { return role == Role::master ? Role::ema : role; }
   const std::unique_ptr<Checkpoint> held_;
 };
 

@@ -7,7 +7,7 @@
 namespace trainctl::ckpt {
 
 /// Passes everything on to `of`, which must outlive it. A view overrides read(), through which read_all()
-/// goes.
+/// goes, and dtype_of() where it reads another tensor.
 class CheckpointView : public Checkpoint {
  public:
   explicit CheckpointView(Checkpoint& of) : of_(of) {}
@@ -17,6 +17,7 @@ class CheckpointView : public Checkpoint {
   std::string root_hash() const override { return of_.root_hash(); }
   std::string path() const override { return of_.path(); }
   StoredFiles& stored() const override { return of_.stored(); }
+  DType dtype_of(const std::string& name, Role role) const override { return of_.dtype_of(name, role); }
   bool has(const std::string& name, Role role, const parallel::Box& box) const override {
     return of_.has(name, role, box);
   }
@@ -32,20 +33,12 @@ class CheckpointView : public Checkpoint {
     }
   }
 
- protected:
-  /// Of a tensor; f32: there is none.
-  DType dtype_of(const std::string& name, Role role) const {
-    for (const Tensor& t : tensors())
-      if (t.name == name && t.role == role) return t.dtype;
-    return DType::f32;
-  }
-
  private:
   Checkpoint& of_;
 };
 
-/// A checkpoint whose master weights are the averages (Role::ema) of `of`, which it holds. Error(kCheckpoint)
-/// if it has none.
+/// A checkpoint that reads the averages (Role::ema, f32) of `of`, which it holds, as its weights
+/// (Role::master); tensors() are those of `of`. Error(kCheckpoint) if it has none.
 std::unique_ptr<Checkpoint> averages_of(std::unique_ptr<Checkpoint> of);
 
 }  // namespace trainctl::ckpt
