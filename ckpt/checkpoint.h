@@ -53,11 +53,14 @@ struct StateInfo {
 };
 
 /// One chunk to write: a box of a tensor. Its elements are contiguous, row-major in the box, in memory of the
-/// ChunkSource.
+/// ChunkSource, unless its rows lie apart.
 struct ChunkData {
   int tensor = 0;                  ///< index into the tensor list given to write_shard
   parallel::Box box;
   const void* data = nullptr;
+  /// Something lies between its rows, as in columns of a weight without master weights; `data` is the first
+  /// one. Only for a source that has_rows_apart().
+  bool rows_apart = false;
 };
 
 /// Reads chunks piece by piece, so that a save of state on a device needs no copy of the whole state in host
@@ -71,8 +74,10 @@ class ChunkSource {
   virtual void read(std::span<const std::span<const std::byte>> chunks, const Take& take) = 0;
   /// Whether several threads may call read() at once.
   virtual bool is_for_threads() const { return false; }
+  /// Whether it knows where the rows of chunks are that lie apart.
+  virtual bool has_rows_apart() const { return false; }
 };
-/// The source for chunks in host memory; each chunk is one piece.
+/// The source for chunks in host memory, all of them contiguous; each chunk is one piece.
 ChunkSource& host_chunks();
 
 /// The receipt for the file that a rank has written. It is sent to the publisher as JSON.

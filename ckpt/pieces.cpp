@@ -214,7 +214,7 @@ void PieceWriter::copy(const StateInfo& state, std::span<const Tensor> tensors,
                        std::optional<int64_t> keep_step) {
   drop();
   if (keep_step) keep_only(*keep_step, state.epoch);
-  ShardLayout layout = lay_out(state, tensors, chunks);
+  ShardLayout layout = lay_out(state, tensors, chunks, source.has_rows_apart());
   auto copy = std::make_unique<Copy>();
   copy->piece = {.state = state,
                  .rank = rank_,

@@ -8,7 +8,7 @@
 namespace trainctl::ckpt {
 
 ShardLayout lay_out(const StateInfo& state, std::span<const Tensor> tensors,
-                    std::span<const ChunkData> chunks) {
+                    std::span<const ChunkData> chunks, bool has_rows_apart) {
   ShardLayout layout;
   std::map<std::string, const void*> data_of;
   for (const ChunkData& chunk : chunks) {
@@ -16,6 +16,9 @@ ShardLayout lay_out(const StateInfo& state, std::span<const Tensor> tensors,
            tensors.size());
     const Tensor& tensor = tensors[size_t(chunk.tensor)];
     ENSURE(is_inside(chunk.box, whole_box(tensor.shape)), "{} {}", tensor.name,
+           box_text(tensor.shape, chunk.box));
+    ENSURE(has_rows_apart || !chunk.rows_apart,
+           "rows of {} {} lie apart, its source takes them as contiguous", tensor.name,
            box_text(tensor.shape, chunk.box));
     layout.receipt.entries.push_back({tensor.name, tensor.role, tensor.dtype, tensor.shape, chunk.box});
     const std::string name = entry_name(layout.receipt.entries.back());

@@ -20,8 +20,9 @@ struct ShardLayout {
   std::string header;  ///< the first bytes of the file; the chunks follow
   std::vector<std::span<const std::byte>> chunks;
 };
+/// has_rows_apart: whether the source of the chunks has.
 ShardLayout lay_out(const StateInfo& state, std::span<const Tensor> tensors,
-                    std::span<const ChunkData> chunks);
+                    std::span<const ChunkData> chunks, bool has_rows_apart = false);
 
 /// The memory through which a shard is written; a smaller shard takes no more than its size.
 inline constexpr size_t kShardWriterBytes = size_t(8) << 20;

@@ -139,7 +139,7 @@ ShardReceipt write_hashed(SavingFiles& saving, const std::string& file_name, con
 ShardReceipt write_shard(SavingFiles& saving, const std::string& file_name, const StateInfo& state,
                          std::span<const Tensor> tensors, std::span<const ChunkData> chunks,
                          ChunkSource& source) {
-  ShardLayout layout = lay_out(state, tensors, chunks);
+  ShardLayout layout = lay_out(state, tensors, chunks, source.has_rows_apart());
   if (layout.receipt.file_bytes <= kShardWriterBytes || !source.is_for_threads()) {
     take_hashes(state, source, layout);
     return write_hashed(saving, file_name, layout, source);

@@ -18,7 +18,8 @@ struct WrittenTensor {
   double largest_rounding = 0;
 };
 
-/// Writes one file of the export into `folder`, with the master weights of `checkpoint`, and syncs it.
+/// Writes one file of the export into `folder`, with the weights of `checkpoint` (Role::master), and syncs
+/// it.
 std::map<std::string, WrittenTensor> write_export_file(FileSystem& fs, const std::string& folder,
                                                        const ExportFile& file, const ParamTable& table,
                                                        ckpt::Checkpoint& checkpoint);

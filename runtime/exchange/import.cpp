@@ -76,7 +76,6 @@ class StateWriter {
 
   ckpt::ShardReceipt write_group(size_t g, const std::vector<float>& zeros) {
     std::vector<std::vector<float>> values;
-    std::vector<std::vector<bf16>> rounded;  // of weights without master weights
     std::vector<ckpt::ChunkData> chunks;
     for (const Chunk& chunk : groups_[g]) {
       values.emplace_back(size_t(chunk.box.count()));
@@ -87,10 +86,9 @@ class StateWriter {
       int tensor = param.first_tensor;
       for (const parallel::StateRow& row : param.states) {
         if (!row.saved) continue;
-        const void* data = row.role == ckpt::Role::master ? values.back().data() : zeros.data();
-        if (row.role == ckpt::Role::master && row.dtype == DType::bf16)
-          data = rounded.emplace_back(values.back().begin(), values.back().end()).data();
-        chunks.push_back({tensor++, chunk.box, data});
+        const bool is_weight = row.role == ckpt::Role::master;
+        ENSURE(!is_weight || row.dtype == DType::f32);  // by default, as all of FolderModel::job
+        chunks.push_back({tensor++, chunk.box, is_weight ? values.back().data() : zeros.data()});
       }
     }
     return ckpt::write_shard(fs_, ckpt::saving_directory(directory_, info_),

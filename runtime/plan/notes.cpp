@@ -67,8 +67,11 @@ std::string disk_note(const PlanReport& r, const DiskTime& disk) {
 std::string master_weights_note(const PlanReport& r) {
   JobSpec with = r.job;
   with.optimizer.master_weights = MasterWeights::f32;
-  const auto bytes = [](const JobPlan& plan) { return double(plan.worst().total()); };
-  return fmt::format("without master weights a rank takes {} less: {}",
+  const bool on_disk = r.job.optimizer.offload == StateOffload::disk;  // where they would be
+  const auto bytes = [&](const JobPlan& plan) {
+    return double(on_disk ? plan.worst().sharding.state_file : plan.worst().total());
+  };
+  return fmt::format("without master weights {} takes {} less: {}", on_disk ? "the file of a rank" : "a rank",
                      memory_text(bytes(make_plan(with, r.device)) - bytes(r.plan)), kCostOfNoMasters);
 }
 

@@ -1,7 +1,12 @@
 // Goal: what one set of writers saved, any reader gets back exactly, and the state's identity does not depend on who wrote what.
 // Method: one state in plain arrays, written as 1, 2, 3 and 8 shards in several random ownerships; root hashes compared, whole
 // tensors and random boxes compared byte for byte with the arrays. Seeds are in the test's messages.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdio>
 #include <cstring>
 
 #include "ckpt/manifest.h"
@@ -11,6 +16,7 @@
 #include "test/support/forwarding_file_system.h"
 #include "test/support/power_loss_file_system.h"
 #include "test/support/seed.h"
+#include "test/support/temporary_folder.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
@@ -190,4 +196,37 @@ TEST_CASE("a bad write or sync of a shard is answered with one new file") {
       CHECK_THROWS_WITH(write(), Catch::Contains("Input/output error"));
     }
   }
+}
+
+TEST_CASE("chunks whose rows lie apart are written from a source that knows where, and from no other") {
+  const PlainState state = make_state(1, 100);
+  const TemporaryFolder dir;
+  const std::string path = dir.path() + "/stderr";
+  struct Apart final : ckpt::ChunkSource {
+    void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override {
+      for (size_t i = 0; i < chunks.size(); ++i) take(i, chunks[i]);
+    }
+    bool has_rows_apart() const override { return true; }
+  } apart;
+  const std::vector<ckpt::ChunkData> chunks{
+      {.tensor = 0, .box = state.grids[0][0], .data = state.values[0].data(), .rows_apart = true}};
+  const auto write = [&](ckpt::ChunkSource& source) {
+    PowerLossFileSystem fs;
+    ckpt::prepare_saving(fs, "/ckpt", state.info);
+    return ckpt::write_shard(fs, ckpt::saving_directory("/ckpt", state.info), "s.safetensors", state.info,
+                             state.tensors, chunks, source);
+  };
+  CHECK(write(apart).entries.size() == 1);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (freopen(path.c_str(), "w", stderr) == nullptr) _exit(3);
+    std::signal(SIGABRT, SIG_DFL);  // not the test framework's
+    write(ckpt::host_chunks());
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
+  CHECK_THAT(real_file_system().read_text(path),
+             Catch::Contains("lie apart, its source takes them as contiguous"));
 }

@@ -373,7 +373,11 @@ std::vector<ckpt::ChunkData> state_chunk_data(const ParamTable& table, const Ran
     if (!c.saved_here) continue;
     int tensor = table.params[size_t(c.param)].first_tensor;
     for (size_t i = 0; i < c.rows.size(); ++i)
-      if (c.rows[i].saved) data.push_back({tensor++, c.box_of(c.rows[i]), c.states[i]});
+      if (c.rows[i].saved)
+        data.push_back({.tensor = tensor++,
+                        .box = c.box_of(c.rows[i]),
+                        .data = c.states[i],
+                        .rows_apart = bool(state.params.rows_apart(c.states[i]))});
   }
   return data;
 }

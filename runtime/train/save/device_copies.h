@@ -82,6 +82,7 @@ class DeviceChunks final : public ckpt::ChunkSource {
       : staging_(staging), params_(params) {}
   void read(std::span<const std::span<const std::byte>> chunks, const Take& take) override;
   bool is_for_threads() const override { return staging_.backend().is_host(); }
+  bool has_rows_apart() const override { return staging_.backend().is_host(); }
 
  private:
   void read_host(std::span<const std::span<const std::byte>> chunks, const Take& take) const;

@@ -4,6 +4,8 @@
 // they need; each is planned again.
 #include <catch2/catch.hpp>
 
+#include "runtime/base/units.h"
+#include "runtime/plan/report.h"
 #include "runtime/plan/search.h"
 #include "runtime/spec/parse.h"
 
@@ -139,6 +141,35 @@ TEST_CASE("alternatives: no master weights come last, with what they cost") {
     for (const Proposal& p : what_fits(spec, job, device))
       CHECK(std::count(p.settings.begin(), p.settings.end(), none) == 0);
   }
+}
+
+TEST_CASE("the note on no master weights counts what memory, or the file of a rank, has less") {
+  const auto planned = [](const std::vector<std::string>& settings) {
+    const ParseInput input = spec_of_experts(settings);
+    const JobSpec job = parsed_with(input, {}).job;
+    DeviceModel device = device_of_kind(job, DeviceKind::cpu);
+    device.memory_bytes = uint64_t{1} << 50;  // it fits
+    return make_report(input, job, device, std::nullopt);
+  };
+  const auto notes = [](const PlanReport& report) {
+    std::string all;
+    for (const std::string& note : plan_notes(report)) all += note + "\n";
+    return all;
+  };
+  const std::string none = "optimizer.master_weights=none", disk = "optimizer.offload=disk";
+  const PlanReport with = planned({}), without = planned({none});
+  const auto less = double(with.plan.worst().total() - without.plan.worst().total());
+  CHECK_THAT(notes(without), Catch::Contains("without master weights a rank takes " + memory_text(less) +
+                                             " less: weights of 8 bits"));
+  CHECK_THAT(notes(with), !Catch::Contains("without master weights"));
+  const PlanReport with_file = planned({disk}), without_file = planned({none, disk});
+  const size_t full = with_file.plan.worst().sharding.state_file;
+  const size_t rest = without_file.plan.worst().sharding.state_file;
+  REQUIRE(rest > 0);
+  REQUIRE(rest < full);
+  CHECK_THAT(notes(without_file),
+             Catch::Contains("without master weights the file of a rank takes " +
+                             memory_text(double(full - rest)) + " less: weights of 8 bits"));
 }
 
 TEST_CASE("alternatives: the optimizer's state on disk, with the same mesh and bits") {
