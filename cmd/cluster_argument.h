@@ -6,7 +6,8 @@
 
 namespace trainctl::cmd {
 
-/// A known cluster, one of so many devices ("h100-2048"), or that of a file. Error(kUsage).
+/// A known cluster by its exact name, that of a file, or sized_cluster ("h100-2048", "DGX H100"), the first of
+/// these that there is. Error(kUsage).
 predict::ClusterModel cluster_of(const std::string& text);
 
 }  // namespace trainctl::cmd

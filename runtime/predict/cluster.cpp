@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -209,6 +210,23 @@ std::string& source_of(ClusterModel& cluster, std::string_view section) {
                              : cluster.fabric_source;
 }
 
+/// Memory in GB of the GPUs that plan knows, without dashes, as their makers write it behind the name.
+constexpr std::pair<std::string_view, int> kMemoryGb[] = {
+    {"a10", 24},     {"l4", 24},       {"rtx4090", 24}, {"rtx5090", 32}, {"a10040", 40}, {"l40s", 48},
+    {"h100", 80},    {"h100pcie", 80}, {"h800", 80},    {"a10080", 80},  {"a800", 80},   {"h100nvl", 94},
+    {"h20", 96},     {"gh200", 96},    {"h200", 141},   {"b200", 186},   {"gb200", 189}, {"mi300x", 192},
+    {"mi325x", 256}, {"b300", 288},    {"gb300", 288},  {"mi355x", 288}};
+
+/// Whether a GPU is sold with so much memory, as far as makers and drivers agree on it (B200: 180 and 192 GB;
+/// A10: 24 GB, of which the driver reports 22.5 GiB).
+bool has_memory(std::string kind, int gb) {
+  std::erase(kind, '-');
+  if (kind == "gh200" && gb == 480) return true;  // its driver names the memory of the CPU
+  for (const auto& [name, known_gb] : kMemoryGb)
+    if (kind == name) return 12 * std::abs(gb - known_gb) <= known_gb;
+  return false;
+}
+
 /// Six digits are more than a measurement has.
 double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
@@ -342,14 +360,16 @@ std::string_view known_cluster_text(std::string_view name) {
 
 std::string short_gpu_name(std::string_view text) {
   std::string name;
+  std::vector<std::string> sizes;  // "80gb"
   const auto is_count = [](std::string_view word) {
     return !word.empty() &&
            std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
   };
   const auto add = [&](std::string word) {
-    // "8xH100": the number of them.
-    if (const size_t x = word.find('x'); x + 1 < word.size() && is_count(word.substr(0, x)))
+    // "8xH100", "8x H100", "8 x H100": the number of them.
+    if (const size_t x = word.find('x'); name.empty() && x != word.npos && is_count(word.substr(0, x)))
       word.erase(0, x + 1);
+    if (word == "x" && is_count(name)) return name.clear();
     constexpr std::string_view kSaysNothing[] = {"nvidia", "amd",  "instinct", "tesla", "geforce",
                                                  "dgx",    "hgx",  "gpu",      "oam",   "ac",
                                                  "tensor", "core", "class"};
@@ -359,11 +379,8 @@ std::string short_gpu_name(std::string_view text) {
       if (word.starts_with(kind)) return;
     if (word.starts_with("nvl") && word.size() > 3) return;  // the size of a domain, "nvl72"; "nvl" is a card
     for (const std::string_view unit : {"gib", "gb", "g"})
-      if (word.ends_with(unit) && is_count(word.substr(0, word.size() - unit.size()))) {
-        if (name != "a100") return;  // the only kind with two sizes
-        word = word.substr(0, word.size() - unit.size());
-        break;
-      }
+      if (word.ends_with(unit) && word.size() < 8 && is_count(word.substr(0, word.size() - unit.size())))
+        return sizes.push_back(word);
     name += (name.empty() ? "" : "-") + word;
   };
   std::string word;
@@ -376,16 +393,22 @@ std::string short_gpu_name(std::string_view text) {
     }
   }
   add(word);
-  return name == "a100" ? "a100-80" : name;
+  if (name == "a100") name = !sizes.empty() && std::stoi(sizes[0]) == 40 ? "a100-40" : "a100-80";
+  const std::string kind = name;
+  for (const std::string& size : sizes)
+    if (!has_memory(kind, std::stoi(size))) name += (name.empty() ? "" : "-") + size;
+  return name;
 }
 
 std::optional<ClusterModel> sized_cluster(const std::string& text) {
-  if (text.ends_with('-')) return std::nullopt;
-  for (const std::string& name : {text, short_gpu_name(text)})
-    if (!known_cluster_text(name).empty()) return known_cluster(name);
+  if (!known_cluster_text(text).empty()) return known_cluster(text);
+  if (text.ends_with('-') || text.find('/') != std::string::npos) return std::nullopt;  // a path is no name
+  if (const std::string name = short_gpu_name(text); !known_cluster_text(name).empty())
+    return known_cluster(name);
   constexpr int kMostDevices = 1 << 20;
   const size_t dash = text.rfind('-');
-  const std::string kind = dash == std::string::npos ? "" : short_gpu_name(text.substr(0, dash));
+  if (dash == std::string::npos || dash == 0 || text[dash - 1] == '-') return std::nullopt;
+  const std::string kind = short_gpu_name(text.substr(0, dash));
   if (known_cluster_text(kind).empty()) return std::nullopt;
   int devices = 0;
   const char *begin = text.data() + dash + 1, *end = text.data() + text.size();

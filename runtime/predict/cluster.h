@@ -103,10 +103,11 @@ ClusterModel known_cluster(std::string_view name);
 
 /// The short name of a kind of GPU, whatever a table or a driver calls it: "h100" for "NVIDIA H100-SXM5-80GB
 /// HBM3", "DGX H100" or "8xH100", "a100-80" for "A100 80GB", "gb200" for "GB200 NVL72". Other texts become
-/// words with dashes.
+/// words with dashes. An amount of memory that the kind does not have stays: "h100-64gb".
 std::string short_gpu_name(std::string_view text);
 
-/// A known cluster, or one with its number of devices, as "h100-2048"; nullopt: another text.
+/// A known cluster, by what tables and drivers call its GPU, too, or one with its number of devices, as
+/// "h100-2048"; nullopt: another text, among them each with a '/' in it.
 std::optional<ClusterModel> sized_cluster(const std::string& text);
 
 /// Reads a cluster file. Error(kUsage) with a line for each mistake, which names the file and the place in

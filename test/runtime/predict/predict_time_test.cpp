@@ -54,7 +54,13 @@ TEST_CASE("a GPU is known by what tables and drivers call it") {
                                                        {"H100-SXM5-80GB", "h100"},
                                                        {"DGX-H100", "h100"},
                                                        {"8xH200", "h200"},
+                                                       {"8x H100", "h100"},
+                                                       {"8 x NVIDIA H100 80GB", "h100"},
                                                        {"A100 40GB", "a100-40"},
+                                                       {"40GB A100", "a100-40"},
+                                                       {"A800 40GB", "a800-40gb"},
+                                                       {"GH200 144G HBM3e", "gh200-144g"},
+                                                       {"H100 64GB", "h100-64gb"},
                                                        {"A100-SXM4-80GB", "a100-80"},
                                                        {"a100", "a100-80"},
                                                        {"GB200 NVL72", "gb200"},
@@ -66,6 +72,11 @@ TEST_CASE("a GPU is known by what tables and drivers call it") {
   for (const auto& [text, name] : names) CHECK(short_gpu_name(text) == name);
   CHECK(sized_cluster("NVIDIA H100 80GB HBM3")->name == "h100");
   CHECK(sized_cluster("DGX H100-64")->devices == 64);
+  CHECK(sized_cluster("A100 40GB-64")->name == "a100-40");
+  CHECK(sized_cluster("8 x H100")->name == "h100");
+  for (const char* text :
+       {"h100--8", "-8", "./h100", "clusters/h100-8", "h100/", "h100-64x", "H100 64GB", "A100-64GB"})
+    CHECK_FALSE(sized_cluster(text));
 }
 
 TEST_CASE("energy is the power of boards, hosts and the data center over the hours of devices") {
