@@ -55,7 +55,7 @@ predict::ClusterModel with_attention(predict::ClusterModel cluster, Stack stack)
     }
     return cluster;
   }
-  const bool hopper = cluster.name.starts_with("h");
+  const bool hopper = cluster.name.starts_with("h") && cluster.name != "h20";
   for (predict::AttentionRate& rate : cluster.device.attention) {
     if (hopper && rate.head_dim == 64) rate = {64, 290e12, 225e12};
     if (hopper && rate.head_dim == 128) rate = {128, 335e12, 260e12};

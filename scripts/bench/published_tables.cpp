@@ -19,6 +19,7 @@ constexpr std::string_view kReadApart[] = {"01_megatron_sc21_table1.json",
                                            "04b_korthikanti_table3_configs.json",
                                            "04d_korthikanti_table5_e2e.json",
                                            "08a_zero_bubble_table4_throughput.json",
+                                           "08b_zero_bubble_table5_bubble_rates.json",
                                            "11_torchtitan.json",
                                            "13_nemo_2407_h100_fp8.json",
                                            "18_mosaic_llm_foundry_mpt.json",
@@ -171,6 +172,27 @@ void set_precision(const Json& r, Row& row) {
                 : has(name, "fp8") ? Numbers::fp8
                                    : Numbers::bf16;
   if (row.numbers != Numbers::bf16) row.settings.emplace_back("precision.fp8.recipe=tensor");
+  // "bf16 with fp32 sums" is bf16.
+  if (row.numbers == Numbers::bf16 && has(name, "32") && !has(name, "16") && row.refused.empty())
+    row.refused = fmt::format("rows in {} are not predicted", name);
+}
+
+/// Why a row with a model is no measurement of a step; "": it is.
+std::string lacks(const Row& row, const std::string& system) {
+  if (system.empty()) return "no GPU is named";
+  if (row.seq_len <= 0) return "it has no length of sequences";
+  if (row.tokens_per_s <= 0 && row.flops_per_s <= 0 && row.mfu <= 0)
+    return "it has no tokens/s, time of a step, FLOP/s or MFU";
+  return "";
+}
+
+/// GPUs that are alike in what software makes of them. An H20 has a seventh of an H100's products.
+std::string family_of(const std::string& device) {
+  if (device == "h20") return "H20";
+  if (device == "gh200" || device.starts_with("h")) return "H100";
+  if (device.starts_with("a")) return "A100";
+  if (device.starts_with("mi")) return "AMD";
+  return device.starts_with("b") || device.starts_with("gb") ? "Blackwell" : device;
 }
 
 /// Tokens a second of a GPU; or the FLOP/s of one, with what counts as FLOPs.
@@ -186,8 +208,12 @@ void set_measured(const Json& r, const std::string& counted, Row& row) {
       number_of(r, {"step_s", "step_time_s", "iter_s", "iteration_s"}, number(r, "step_ms") / 1e3);
   if (row.tokens_per_s == 0 && step_s > 0) row.tokens_per_s = batch * double(row.seq_len) / step_s / gpus;
   row.flops_per_s = 1e12 * number_of(r, {"model_tflops_per_gpu", "tflops_per_gpu", "tflops", "model_tflops"});
-  row.mfu = number_of(r, {"mfu_pct", "mfu"}) / 100;
-  if (row.mfu > 0 && row.mfu < 0.01) row.mfu *= 100;  // a share
+  const double percent = number(r, "mfu_pct"), mfu = number(r, "mfu");
+  row.mfu = percent > 0 ? percent / 100 : mfu < 1 ? mfu : mfu / 100;  // a share, or percent
+  if (row.tokens_per_s == 0 && row.flops_per_s == 0) {
+    if (percent == 0 && mfu == 1) row.refused = "an mfu of 1 is a share or percent; give it as mfu_pct";
+    if (row.mfu > 1) row.refused = "no MFU is above 100 %";
+  }
   row.counts_causal = has(counted, "causal") && !has(counted, "noncausal");
   row.counts_again = has(counted, "recompute") || has(counted, "hfu");
 }
@@ -214,16 +240,15 @@ void add_table(const std::string& path, std::vector<Row>& rows) {
     // Of DeepSeek-V3 a token takes 250 GFLOP without the module that predicts the token after the next.
     const bool mtp = has(plain(model), "deepseekv3") && (per_token > 255e9 || has(plain(model), "wmtp"));
     row.model = model_of(r, row.seq_len, mtp);
-    if (system.empty() || model.empty() || row.seq_len == 0 ||
-        (tokens == 0 && row.flops_per_s == 0 && row.mfu == 0))
-      continue;
+    // Tables without models are of products, exchanges or prices.
+    if (model.empty() && row.model.empty()) continue;
+    if (row.refused.empty()) row.refused = lacks(row, system);
     if (has(plain(model + text_of(r, {"task", "technique"})), "lora"))
       row.refused = "adapters (LoRA) are no job of ours";
     set_mesh(r, row);
     set_precision(r, row);
     set_software(software, row.device, row);
     const bool experts = number_of(r, {"ep", "expert_parallel", "expert"}, 1) > 1;
-    const bool hopper = row.device.starts_with("h") || row.device == "gh200";
     row.label = fmt::format("{} {} x{:.0f}", model, text_of(r, {"precision", "dtype", "compute"}),
                             number_of(r, {"gpus", "num_gpus", "n_gpus", "world_size", "devices"}, 1));
     row.group = fmt::format("{}{}{}",
@@ -233,10 +258,7 @@ void add_table(const std::string& path, std::vector<Row>& rows) {
                             experts                        ? "MoE "
                             : row.numbers == Numbers::bf16 ? "dense "
                                                            : "",
-                            hopper                         ? "H100"
-                            : row.device.starts_with("a")  ? "A100"
-                            : row.device.starts_with("mi") ? "AMD"
-                                                           : "Blackwell");
+                            family_of(row.device));
     if (row.model.empty() && row.refused.empty())
       row.refused = fmt::format("no preset and no shape of {} is known", model);
     if (is_bridge && experts && row.refused.empty() && has_best_of(row, int(number(r, "gpus")))) continue;
