@@ -282,11 +282,12 @@ TEST_CASE("after an attach a save that the supervisor before has published is an
 
 TEST_CASE("after an attach a save is answered as saved only when no loss of power can take it") {
   const test::TemporaryFolder folder;
-  test::PowerLossFileSystem disk;
-  disk.make_directories(folder.path());
-  disk.ignore_syncs_of("/ckpt");  // the supervisor died between the last rename and the sync of its name
+  test::PowerLossFileSystem fresh;
+  fresh.make_directories(folder / "ckpt");
+  const auto disk = fresh.after_power_loss(test::Survival::everything, 1);
+  disk->ignore_syncs_of("/ckpt");  // the supervisor died between the last rename and the sync of its name
   {
-    Rig before(folder.path(), false, disk);
+    Rig before(folder.path(), false, *disk);
     before.hand_in(0);
     before.hand_in(1);
     before.finish();
@@ -296,8 +297,8 @@ TEST_CASE("after an attach a save is answered as saved only when no loss of powe
     return ckpt::list_steps(*of.after_power_loss(test::Survival::nothing, 1),
                             RunDirectory{folder.path()}.file("ckpt"));
   };
-  CHECK(steps_without_power(disk).empty());
-  const auto later = disk.copy();
+  CHECK(steps_without_power(*disk).empty());
+  const auto later = disk->copy();
   Rig rig(folder.path(), true, *later);
   rig.hand_in(0, 0, "of no matter");
   rig.hand_in(1);
