@@ -3,6 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+
 #include "runtime/base/error.h"
 #include "runtime/base/record.h"
 
@@ -134,10 +137,12 @@ void Attempt::record(const AttemptProgress& progress) {
 }
 
 void Attempt::remove() {
-  // progress.json last: a process that ends here leaves a complete attempt, or nothing that counts.
+  // These two last: a process that ends here leaves a complete attempt, or nothing that counts.
+  const std::array<std::string, 2> records = {"progress.json", "settings.json"};
   for (const std::string& name : fs_.list(folder_))
-    if (name != "progress.json") fs_.remove_tree(*this / name);
-  if (fs_.exists(*this / "progress.json")) fs_.remove_file(*this / "progress.json");
+    if (std::find(records.begin(), records.end(), name) == records.end()) fs_.remove_tree(*this / name);
+  for (const std::string& name : records)
+    if (fs_.exists(*this / name)) fs_.remove_file(*this / name);
   fs_.remove_directory(folder_);
 }
 

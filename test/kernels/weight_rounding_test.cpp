@@ -79,11 +79,11 @@ struct Weights {
   }
 };
 
-/// The devices that update without master weights.
+/// The devices that update without master weights: none on a GPU, real or emulated.
 std::vector<const Candidate*> host_candidates() {
   std::vector<const Candidate*> hosts;
   for (const Candidate& c : candidates())
-    if (c.backend->is_host()) hosts.push_back(&c);
+    if (c.family != "cuda") hosts.push_back(&c);
   return hosts;
 }
 

@@ -344,6 +344,39 @@ TEST_CASE("power loss at any effect: no half set, and a second run completes the
   }
 }
 
+TEST_CASE("killed at any effect: the same command goes on, unless it has all been done", "[tokenize]") {
+  const auto expected = undisturbed(Format::megatron);
+  const auto without_force = [](PowerLossFileSystem& fs) {
+    TokenizeOptions options = simulated(fs, Format::megatron);
+    options.force = false;
+    return options;
+  };
+  int refused = 0;
+  for (uint64_t after = 0;; ++after) {
+    CAPTURE(after);
+    PowerLossFileSystem fs;
+    prepare(fs, false);
+    fs.lose_power_after(after);
+    bool killed = false;
+    try {
+      tokenize(without_force(fs));
+    } catch (const PowerLost&) {
+      killed = true;
+    }
+    const auto left = fs.after_power_loss(Survival::everything, 0);
+    const bool is_done = left->exists("/d/t.json") && !left->exists("/d/t.partial/progress.json");
+    if (is_done) {
+      ++refused;
+      CHECK_THROWS_WITH(tokenize(without_force(*left)), Contains("exists already"));
+    } else {
+      tokenize(without_force(*left));
+    }
+    CHECK(left->files() == expected);
+    if (!killed) break;
+  }
+  CHECK(refused > 1);
+}
+
 TEST_CASE("a full disk at any effect: the old set stays, and a second run completes the new one",
           "[tokenize]") {
   for (const Format format : {Format::megatron, Format::llmc}) {
