@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-
 #include "runtime/base/error.h"
 #include "runtime/base/record.h"
 
@@ -138,11 +135,12 @@ void Attempt::record(const AttemptProgress& progress) {
 
 void Attempt::remove() {
   // These two last: a process that ends here leaves a complete attempt, or nothing that counts.
-  const std::array<std::string, 2> records = {"progress.json", "settings.json"};
+  const std::string progress = *this / "progress.json", settings = *this / "settings.json";
   for (const std::string& name : fs_.list(folder_))
-    if (std::find(records.begin(), records.end(), name) == records.end()) fs_.remove_tree(*this / name);
-  for (const std::string& name : records)
-    if (fs_.exists(*this / name)) fs_.remove_file(*this / name);
+    if (const std::string path = *this / name; path != progress && path != settings) fs_.remove_tree(path);
+  if (fs_.exists(progress)) fs_.remove_file(progress);
+  progress_.reset();
+  if (fs_.exists(settings)) fs_.remove_file(settings);
   fs_.remove_directory(folder_);
 }
 
