@@ -321,7 +321,7 @@ class Agent {
   /// and what the supervisor before did not take.
   void tell_again() {
     log_.say(fmt::format("telling again: {} ends, {} answers, {} of a save, {} others",
-                         untaken_.ends().size(), untaken_.answers().size(), untaken_.saves().size(),
+                         untaken_.ends().size(), untaken_.answers().newest().size(), untaken_.saves().size(),
                          untaken_.others().size()));
     tell_kept(untaken_.again(machine_.epoch().value_or(0)));
   }

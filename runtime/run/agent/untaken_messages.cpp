@@ -57,14 +57,13 @@ void UntakenMessages::answered(const std::string& line, int rank) {
   std::erase_if(saves_, [&](const Save& save) {
     return save.number == down.number && (rank < 0 || save.message.rank == rank);
   });
-  answers_[down.number] = line;
-  if (answers_.size() > protocol::kMostAnswers) answers_.erase(answers_.begin());
+  answers_.add(down);
 }
 
 std::vector<Message> UntakenMessages::again(uint64_t epoch) const {
   std::vector<Message> result(ends_.begin(), ends_.end());
-  for (const auto& [number, line] : answers_)
-    result.push_back({.kind = Kind::answered, .epoch = epoch, .payload = line});
+  for (const auto& [number, answer] : answers_.newest())
+    result.push_back({.kind = Kind::answered, .epoch = epoch, .payload = protocol::encode(answer)});
   for (const Save& save : saves_) result.push_back(save.message);
   result.insert(result.end(), others_.begin(), others_.end());
   return result;
@@ -83,7 +82,7 @@ std::vector<Message> UntakenMessages::after(uint64_t sequence) const {
 void UntakenMessages::clear() {
   ends_.clear();
   saves_.clear();
-  answers_.clear();
+  answers_ = {};
   others_.clear();
   others_bytes_ = 0;
 }

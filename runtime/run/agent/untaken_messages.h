@@ -10,11 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "runtime/run/wire/node_wire.h"
+#include "runtime/run/wire/save_answers.h"
 
 namespace trainctl {
 
@@ -50,8 +50,7 @@ class UntakenMessages {
   std::vector<wire::Message> again(uint64_t epoch) const;
   /// All of these with a number above `sequence`, in their order.
   std::vector<wire::Message> after(uint64_t sequence) const;
-  /// The lines, by the number of the save.
-  const std::map<int64_t, std::string>& answers() const { return answers_; }
+  const SaveAnswers& answers() const { return answers_; }
 
  private:
   void drop_oldest_save();
@@ -61,7 +60,7 @@ class UntakenMessages {
   uint64_t sequence_ = 0;
   std::deque<wire::Message> ends_;
   std::deque<Save> saves_;
-  std::map<int64_t, std::string> answers_;
+  SaveAnswers answers_;
   std::deque<wire::Message> others_;
   size_t others_bytes_ = 0;  ///< of their payloads
 };

@@ -12,7 +12,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "runtime/base/file_system.h"
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/wire/protocol.h"
+#include "runtime/run/wire/save_answers.h"
 #include "runtime/run/wire/stream.h"
 
 namespace trainctl {
@@ -111,9 +111,8 @@ class SocketControl final : public Control {
 
   std::optional<SaveResult> saved(int64_t number) const override {
     const std::lock_guard lock(answer_mutex_);
-    const auto answer = saved_.find(number);
-    if (answer == saved_.end()) return std::nullopt;
-    return SaveResult{answer->second.ok, answer->second.message};
+    const protocol::Down* const answer = answers_.find(number);
+    return answer ? std::optional(SaveResult{answer->ok, answer->message}) : std::nullopt;
   }
   SaveResult await_saved(int64_t number) override {
     const protocol::Down answer = await(number);
@@ -196,10 +195,7 @@ class SocketControl final : public Control {
       trace_number_ = message.order.number;
       return;
     }
-    if (message.kind == protocol::Down::saved) {
-      saved_.emplace(message.number, message);
-      while (saved_.size() > protocol::kMostAnswers) saved_.erase(saved_.begin());
-    }
+    if (message.kind == protocol::Down::saved) answers_.add(message);
     ++heard_;
     answered_.notify_all();
   }
@@ -213,8 +209,8 @@ class SocketControl final : public Control {
     uint64_t heard = heard_;
     for (int slice = 0; slice < kSlices; ++slice) {
       if (answered_.wait_for(lock, std::chrono::duration<double>(answer_timeout_s_ / kSlices),
-                             [&] { return saved_.contains(number); }))
-        return saved_.at(number);
+                             [&] { return answers_.find(number) != nullptr; }))
+        return *answers_.find(number);
       if (std::exchange(heard, heard_) != heard_) slice = -1;
     }
     end_without_supervisor(rank_, fmt::format("no answer to a save for {:.1f} s", answer_timeout_s_).c_str());
@@ -231,7 +227,7 @@ class SocketControl final : public Control {
   std::mutex send_mutex_;
   mutable std::mutex answer_mutex_;
   std::condition_variable answered_;
-  std::map<int64_t, protocol::Down> saved_;  // the newest answers
+  SaveAnswers answers_;     // guarded by answer_mutex_
   TraceOrder trace_order_;  // the newest; guarded by answer_mutex_
   std::atomic<int64_t> trace_number_ = 0;  // its number
   uint64_t heard_ = 0;  // messages of the supervisor so far; guarded by answer_mutex_

@@ -24,8 +24,6 @@ inline constexpr size_t kMaxLineBytes = 256u << 20;
 /// Saves of an attempt of which parts are handed in and that are not published. Of more, agent and supervisor
 /// keep the newest: a disk that publishes none for so long must not fill their memory.
 inline constexpr size_t kMostUnpublishedSaves = 8;
-/// The newest answers that are kept, to be repeated. Only the last save of a run waits for its answer.
-inline constexpr size_t kMostAnswers = 16;
 
 struct Hello {
   std::string token, host;

@@ -35,7 +35,7 @@ AttemptSaves::AttemptSaves(SavePublishing& publisher, Clock& clock, Effects& eff
     : publisher_(publisher), clock_(clock), effects_(effects), attach_(attach), collector_(ranks) {}
 
 void AttemptSaves::hello(int rank) {
-  for (const auto& [number, answer] : answers_) effects_.send_rank(rank, answer);
+  for (const auto& [number, answer] : answers_.newest()) effects_.send_rank(rank, answer);
 }
 
 bool AttemptSaves::is_complete(int64_t number) const {
@@ -45,10 +45,13 @@ bool AttemptSaves::is_complete(int64_t number) const {
 }
 
 void AttemptSaves::answered_before(const protocol::Down& answer) {
-  if (!attach_ || answers_.contains(answer.number) || is_complete(answer.number)) return;
-  answers_before_[answer.number] = answer;
-  if (answers_before_.size() > protocol::kMostAnswers) answers_before_.erase(answers_before_.begin());
-  if (const auto save = collector_.take(answer.number)) answer_as_before(answer, save->state.step);
+  if (!attach_ || answers_.find(answer.number) || is_complete(answer.number)) return;
+  answers_.add(answer);
+  if (const auto save = collector_.take(answer.number))
+    answer_as_before(answer, save->state.step);
+  else if (answers_.find(answer.number))
+    unsent_.insert(answer.number);
+  std::erase_if(unsent_, [&](int64_t number) { return answers_.has_forgotten(number); });
 }
 
 /// What some ranks have heard is the answer for all, whatever is on the disk now.
@@ -61,16 +64,15 @@ void AttemptSaves::answer_as_before(const protocol::Down& before, int64_t step) 
 }
 
 void AttemptSaves::hand_in(int rank, protocol::Shard&& shard) {
-  if (const auto known = answers_.find(shard.number); known != answers_.end())
-    return effects_.send_rank(rank, known->second);
+  if (const protocol::Down* const known = answers_.find(shard.number))
+    return unsent_.erase(shard.number) ? answer_as_before(*known, shard.step)
+                                       : effects_.send_rank(rank, *known);
   if (is_complete(shard.number)) return;
-  if (shard.number < oldest_known_ && !collector_.has(shard.number))
+  if (answers_.has_forgotten(shard.number) && !collector_.has(shard.number))
     return effects_.send_rank(rank, {.kind = protocol::Down::saved,
                                      .ok = false,
                                      .number = shard.number,
                                      .message = "this save was given up long ago"});
-  if (const auto before = answers_before_.find(shard.number); before != answers_before_.end())
-    return answer_as_before(before->second, shard.step);
   const auto began = began_s_.try_emplace(shard.number, clock_.monotonic_s()).first;
   began->second = std::min(began->second, clock_.monotonic_s() - shard.took_s);
   if (auto save = collector_.add(rank, part_of(std::move(shard)))) complete(std::move(*save));
@@ -108,19 +110,16 @@ void AttemptSaves::give_up_oldest() {
 
 void AttemptSaves::answer(int64_t number, const SaveOutcome& outcome) {
   if (outcome.ok) effects_.save_published(outcome.step);
-  send_answer(
-      {.kind = protocol::Down::saved, .ok = outcome.ok, .number = number, .message = outcome.message});
+  ENSURE(!answers_.find(number), "save {} has an answer", number);
+  const protocol::Down down{
+      .kind = protocol::Down::saved, .ok = outcome.ok, .number = number, .message = outcome.message};
+  answers_.add(down);
+  send_answer(down);
 }
 
 void AttemptSaves::send_answer(const protocol::Down& down) {
-  ENSURE(!answers_.contains(down.number), "save {} has an answer", down.number);
   ENSURE(!collector_.has(down.number), "save {} is still being collected", down.number);
   began_s_.erase(down.number);
-  answers_[down.number] = down;
-  if (answers_.size() > protocol::kMostAnswers) {
-    oldest_known_ = std::max(oldest_known_, answers_.begin()->first + 1);
-    answers_.erase(answers_.begin());
-  }
   effects_.send_ranks(down);
 }
 
@@ -133,7 +132,7 @@ void AttemptSaves::publish_next() {
     publisher_.remove_all();
   } else {
     publishing_ = complete_.front().number;
-    ENSURE(!answers_.contains(publishing_), "save {} has an answer", publishing_);
+    ENSURE(!answers_.find(publishing_), "save {} has an answer", publishing_);
     publisher_.publish(std::move(complete_.front()), std::exchange(given_up_, {}));
     complete_.pop_front();
   }
@@ -164,7 +163,7 @@ void AttemptSaves::give_up() {
   ended(publisher_.give_up());
   // They waited for it. The newest is what the run would go on from.
   for (const CollectedSave& save : waiting) {
-    ENSURE(!answers_.contains(save.number) && began_s_.contains(save.number), "save {}", save.number);
+    ENSURE(!answers_.find(save.number) && began_s_.contains(save.number), "save {}", save.number);
     effects_.save_ended({.step = save.state.step, .message = why},
                         clock_.monotonic_s() - began_s_[save.number]);
   }

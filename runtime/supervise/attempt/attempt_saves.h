@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/run/saves/save_publisher.h"
 #include "runtime/run/wire/protocol.h"
+#include "runtime/run/wire/save_answers.h"
 
 namespace trainctl {
 
@@ -83,9 +85,8 @@ class AttemptSaves {
   double answered_s_ = 0;      // when the file system last answered, as far as is reported
   bool said_silence_ = false;  // of what is under way
   bool has_ranks_ = true, removes_the_rest_ = false;  // when nothing is left to publish
-  std::map<int64_t, protocol::Down> answers_;  // the newest, by number
-  std::map<int64_t, protocol::Down> answers_before_;  // of the supervisor before; the newest, by number
-  int64_t oldest_known_ = 0;  // answers to saves of smaller numbers are forgotten
+  SaveAnswers answers_;
+  std::set<int64_t> unsent_;  // answers of the supervisor before that are in no record and went to no rank
   std::vector<ckpt::StateInfo> given_up_;  // whose files are removed before the next save is published
 };
 

@@ -176,13 +176,13 @@ TEST_CASE("of more saves than are kept the oldest goes, with the parts of all ra
 TEST_CASE("the newest answers are kept for a supervisor that does not know them", "[untaken]") {
   UntakenMessages untaken;
   untaken.answered(protocol::encode(protocol::Down{.kind = protocol::Down::alive}));
-  CHECK(untaken.answers().empty());
+  CHECK(untaken.answers().newest().empty());
   for (int64_t save = 0; save < 100; ++save) untaken.answered(answer_to(save, save % 2 == 0));
-  REQUIRE(untaken.answers().size() == protocol::kMostAnswers);
-  CHECK(untaken.answers().begin()->first == 100 - int64_t(protocol::kMostAnswers));
-  CHECK(untaken.answers().at(99) == answer_to(99, false));
+  REQUIRE(untaken.answers().newest().size() == SaveAnswers::kMost);
+  CHECK(untaken.again(1).front().payload == answer_to(100 - int64_t(SaveAnswers::kMost), true));
+  CHECK(untaken.again(1).back().payload == answer_to(99, false));
   untaken.clear();
-  CHECK(untaken.answers().empty());
+  CHECK(untaken.answers().newest().empty());
 }
 
 TEST_CASE("an answer to one rank leaves what the others have handed in", "[untaken]") {

@@ -187,7 +187,11 @@ void SimCluster::World::obey(int n, const Message& m) {
       if (a.ranks.epoch == m.epoch && m.epoch < groups.size()) groups[m.epoch].stop = true;
       return;
     case Say::saved:
-      a.untaken.answered(answer_line(m), m.rank);
+      if (groups[m.epoch].said.contradicts(answer_of(m)))
+        return violate(fmt::format("save {} of epoch {} is answered {} to some ranks and {} to others",
+                                   m.number, m.epoch, int(!m.how), int(m.how)));
+      groups[m.epoch].said.add(answer_of(m));
+      a.untaken.answered(protocol::encode(answer_of(m)), m.rank);
       if (a.ranks.epoch == m.epoch) save_answered(n, m);
       return;
     default: return;
@@ -392,11 +396,7 @@ void SimCluster::World::save_answered(int n, const Message& m) {
   Group& g = groups[m.epoch];
   if (!g.runs()) return;
   Answered& answer = g.answers[m.number];
-  if (answer.ranks == 0) answer.ok = m.how != 0;
   answer.since_s = std::min(answer.since_s, now_s);
-  if (answer.ok != bool(m.how))
-    violate(fmt::format("save {} of epoch {} is answered {} to some ranks and {} to others", m.number,
-                        m.epoch, int(answer.ok), int(m.how)));
   answer.ranks |= m.rank < 0 ? uint32_t(kAllRanks) << g.place_of(n) * kSlots : 1u << m.rank;
   if (g.phase != Group::saving || g.save != m.number) return;
   g.progress_s = now_s;

@@ -129,8 +129,8 @@ Message sent_form(const wire::Message& kept) {
   return m;
 }
 
-std::string answer_line(const Message& answer) {
-  return protocol::encode(Down{.kind = Down::saved, .ok = answer.how != 0, .number = answer.number});
+protocol::Down answer_of(const Message& m) {
+  return {.kind = Down::saved, .ok = m.how != 0, .number = m.number};
 }
 
 }  // namespace sim
@@ -141,8 +141,7 @@ void SimCluster::World::begin_saves(int id, bool attach) {
 
 void SimCluster::World::take_save(int id, const Message& m) {
   AttemptSide& side = *supervisors[size_t(id)].saves;
-  if (m.say == Say::answered)
-    return side.saves().answered_before({.kind = Down::saved, .ok = m.how != 0, .number = m.number});
+  if (m.say == Say::answered) return side.saves().answered_before(answer_of(m));
   const bool is_well = m.how || !rules.failed_parts_fail_the_save;
   const auto hand_in = [&](int rank) {
     side.saves().hand_in(

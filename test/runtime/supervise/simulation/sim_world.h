@@ -127,7 +127,6 @@ struct Node {
 /// A save as its ranks see it.
 struct Answered {
   uint32_t handed_in = 0, ranks = 0;  // ranks that have handed in, ranks that have the answer
-  bool ok = false;                    // the answer to the first of them
   double since_s = kNever;            // since when all have handed in, or one has the answer
 };
 
@@ -145,6 +144,7 @@ struct Group {
   uint32_t save = 0;                     // the newest
   int saved_step = 0;                    // of it
   std::map<uint32_t, Answered> answers;  // by the number of the save
+  SaveAnswers said;                      // to any rank
   uint32_t well = 0;                     // ranks that have ended well
   int place_of(int node) const { return int(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); }
   uint32_t all_ranks() const { return (1u << nodes.size() * kSlots) - 1; }
@@ -220,7 +220,7 @@ inline const std::string& name_of_node(int n) {
 /// As UntakenMessages keeps what an agent says, and back.
 wire::Message kept_form(const Message& message, const SimRules& rules);
 Message sent_form(const wire::Message& message);
-std::string answer_line(const Message& answer);
+protocol::Down answer_of(const Message& message);
 /// Whether a checkpoint is on its way to its name.
 bool is_publishing(const Supervisor& supervisor);
 
