@@ -19,14 +19,14 @@
 #include "runtime/base/units.h"
 #include "runtime/machine/outer_launcher.h"
 #include "runtime/machine/session.h"
+#include "runtime/run/agent/agent_dialogue.h"
 #include "runtime/run/agent/agent_state.h"
-#include "runtime/run/pieces/held_pieces.h"
-#include "runtime/run/pieces/piece_server.h"
 #include "runtime/run/agent/local_machine.h"
 #include "runtime/run/agent/loop_watchdog.h"
 #include "runtime/run/agent/node_description.h"
 #include "runtime/run/agent/supervisor_link.h"
-#include "runtime/run/agent/untaken_messages.h"
+#include "runtime/run/pieces/held_pieces.h"
+#include "runtime/run/pieces/piece_server.h"
 #include "runtime/run/wire/environment.h"
 
 namespace trainctl {
@@ -91,7 +91,7 @@ class AgentLog {
 };
 
 /// The loop: passes orders of the supervisor and events of the machine on, and does what AgentState decides.
-class Agent {
+class Agent final : AgentDialogue::Effects {
  public:
   explicit Agent(const AgentOptions& options)
       : options_(options),
@@ -102,7 +102,7 @@ class Agent {
                                        const wire::StartOrder& order) { return memory_for(epoch, order); },
                   .leave_rings = [this](const std::string& name,
                                         std::string&& text) { return leave_rings(name, std::move(text)); }},
-                 clock_, [this](Message&& message) { tell(std::move(message)); }),
+                 clock_, [this](Message&& message) { dialogue_.tell(std::move(message)); }),
         pieces_(options.run_directory, options.name),
         node_(options_),
         link_(options.run_directory, options.connect, files_) {
@@ -156,7 +156,7 @@ class Agent {
   /// A scheduler ends the job: the supervisor saves and stops for all.
   void warned() {
     log_.say("SIGTERM");
-    tell({.kind = Kind::warned});
+    dialogue_.tell({.kind = Kind::warned});
     if (state_.phase() != AgentState::Phase::attached) state_.ended_by_order(clock_.monotonic_s());
   }
 
@@ -203,8 +203,7 @@ class Agent {
     hello.unix_s = clock_.unix_s();
     hello.epoch = machine_.epoch();
     hello.newest_epoch = state_.newest_epoch();
-    if (std::exchange(obeyed_token_, link_.token()) != link_.token()) obeyed_ = 0;
-    hello.obeyed = obeyed_;
+    hello.obeyed = dialogue_.greet(link_.token());
     hello.pieces = serve_pieces(hello.name, end.address);
     link_.send({.kind = Kind::hello, .payload = hello.to_json()});
   }
@@ -229,7 +228,7 @@ class Agent {
     const SupervisorLink::News news = link_.read();
     if (news.is_heard) state_.heard(clock_.monotonic_s());
     for (const Message& message : news.messages) try {
-        obey(message);
+        dialogue_.hear(message);
       } catch (const Error& error) {
         log_.say(fmt::format("an order ({}) was broken: {}", wire::name_of(message.kind), error.what()));
       }
@@ -239,57 +238,39 @@ class Agent {
     state_.disconnected(clock_.monotonic_s());
   }
 
-  void obey(const Message& message) {
-    const double now_s = clock_.monotonic_s();
-    const auto phase = state_.phase();
-    if (message.kind == Kind::welcome && phase == AgentState::Phase::greeting)
-      return welcomed(wire::Welcome::from_json(message.payload));
-    if (message.kind == Kind::refused) {
-      log_.complain("refused: " + message.text);
-      if (message.number != 0 && !machine_.epoch()) state_.ended_by_order(now_s);
-      return;
-    }
-    // Before the welcome it may be anyone; afterwards there is no second one.
-    if (phase != AgentState::Phase::attached || message.kind == Kind::welcome) return;
-    state_.heard(now_s);
-    if (message.kind == Kind::beat) return untaken_.taken(message.sequence);
-    // It came by the connection before, too.
-    if (message.sequence != 0 && message.sequence <= obeyed_) return;
-    obeyed_ = std::max(obeyed_, message.sequence);
+  // ---- AgentDialogue::Effects
+
+  void send(const Message& message) override { link_.send(message); }
+  /// The machine keeps the shares of fences.
+  void send_state() override {
+    beat(true);
+    for (const Message& message : machine_.fence_shares()) link_.send(message);
+  }
+  void order(const Message& message) override {
     switch (message.kind) {
-      case Kind::end: pieces_.keep_at_end(message.number == 1); return state_.ended_by_order(now_s);
-      case Kind::pieces: return tell_pieces(message.number);
+      case Kind::end: return pieces_.keep_at_end(message.number == 1);
+      case Kind::keep_only: return pieces_.keep_only(int(message.number));
       case Kind::look: return beat(true);
+      case Kind::pieces:
+        return link_.send(
+            {.kind = Kind::pieces, .number = message.number, .payload = pieces_.list().to_json()});
       case Kind::clock:
         return link_.send({.kind = Kind::clock,
                            .number = message.number,
                            .text = fmt::format("{:.9f}", clock_.monotonic_s())});
-      default: return obey_for_epoch(message);
+      default: return machine_.order(message);
     }
   }
+  std::optional<uint64_t> epoch() const override { return machine_.epoch(); }
+  void kill_all() override { machine_.kill_all(); }
+  void welcomed(const wire::Welcome& welcome) override {
+    watchdog_->set_limit(welcome.grace_s + kStandStillS);
+    log_.forget_problem();
+  }
+  void say(const std::string& line) override { log_.say(line); }
+  void complain(const std::string& problem) override { log_.complain(problem); }
 
-  /// Orders on the processes of an epoch.
-  void obey_for_epoch(const Message& message) {
-    if (!state_.accept(message.epoch)) return;
-    if (message.kind == Kind::start) {
-      state_.running(message.epoch);
-      untaken_.clear();
-      log_.say(fmt::format("attempt {} starts", message.epoch));
-    }
-    if (message.kind == Kind::keep_only) return pieces_.keep_only(int(message.number));
-    if (message.kind == Kind::rank) untaken_.answered(message.payload, message.rank);
-    try {
-      machine_.order(message);
-    } catch (const std::exception& error) {
-      const std::string text = fmt::format("{}: {}\n", options_.name, error.what());
-      tell({.kind = Kind::output, .epoch = message.epoch, .payload = text});
-      tell({.kind = Kind::exited, .epoch = message.epoch, .rank = -1, .number = 1 << 8});
-    }
-  }
-
-  void tell_pieces(int64_t question) {
-    link_.send({.kind = Kind::pieces, .number = question, .payload = pieces_.list().to_json()});
-  }
+  // ----
 
   std::string memory_for(uint64_t epoch, const wire::StartOrder& order) {
     if (!order.keeps_copies) return "";
@@ -300,44 +281,11 @@ class Agent {
     return pieces_.folder();
   }
 
-  void welcomed(const wire::Welcome& welcome) {
-    state_.welcomed({.silence_s = welcome.silence_s,
-                     .grace_s = welcome.grace_s,
-                     .beat_s = welcome.beat_s,
-                     .takeover_s = welcome.takeover_s},
-                    clock_.monotonic_s());
-    watchdog_->set_limit(welcome.grace_s + kStandStillS);
-    log_.say(welcome.handled ? "attached again"
-             : welcome.keep  ? "attached"
-                             : "attached; nothing here goes on");
-    log_.forget_problem();
-    if (welcome.handled) return tell_kept(untaken_.after(*welcome.handled));
-    if (welcome.keep) return tell_again();
-    untaken_.clear();
-    machine_.kill_all();
-  }
-
-  /// What a new supervisor must know: which ranks are here and which have ended, what waits for an answer,
-  /// and what the supervisor before did not take.
-  void tell_again() {
-    log_.say(fmt::format("telling again: {} ends, {} answers, {} of a save, {} others",
-                         untaken_.ends().size(), untaken_.answers().newest().size(), untaken_.saves().size(),
-                         untaken_.others().size()));
-    tell_kept(untaken_.again(machine_.epoch().value_or(0)));
-  }
-
-  /// After a connection to this supervisor broke, or to the one before. The machine keeps the shares of
-  /// fences.
-  void tell_kept(const std::vector<Message>& kept) {
-    beat(true);
-    for (const Message& message : machine_.fence_shares()) link_.send(message);
-    for (const Message& message : kept) link_.send(message);
-  }
-
   void beat(bool with_ranks) {
     pieces_.note_alive();
     const double now_s = clock_.monotonic_s();
-    Message message{.kind = Kind::beat, .epoch = machine_.epoch().value_or(0), .number = int64_t(obeyed_)};
+    Message message{
+        .kind = Kind::beat, .epoch = machine_.epoch().value_or(0), .number = int64_t(dialogue_.obeyed())};
     if (with_ranks || now_s - digest_s_ >= kDigestIntervalS) {
       digest_s_ = now_s;
       message.payload = wire::pack(machine_.digests());
@@ -346,30 +294,18 @@ class Agent {
     link_.send(message);
   }
 
-  void tell(Message&& message) {
-    if (message.kind == Kind::gone) {
-      log_.say(fmt::format("attempt {} is gone, {} processes left", message.epoch, message.number));
-      state_.gone(message.epoch, clock_.monotonic_s());
-    }
-    // The machine keeps the shares of fences.
-    if (message.kind != Kind::beat && message.kind != Kind::fence) untaken_.keep(message);
-    if (state_.phase() == AgentState::Phase::attached) link_.send(message);
-  }
-
   const AgentOptions options_;
   Clock& clock_ = real_clock();
   TerminationSignal termination_;  // before all that starts threads
   FileWorker files_;
   AgentLog log_{files_};
   AgentState state_;
+  AgentDialogue dialogue_{options_.name, state_, clock_, *this};
   LocalMachine machine_;
   HeldPieces pieces_;
   std::optional<PieceServer> piece_server_;
   const NodeDescription node_;
   SupervisorLink link_;
-  UntakenMessages untaken_;
-  std::string obeyed_token_;  ///< of the supervisor of obeyed_
-  uint64_t obeyed_ = 0;       ///< sequence of the last order
   double digest_s_ = 0;
   std::optional<LoopWatchdog> watchdog_;
 };

@@ -44,6 +44,8 @@ void run_histories(uint64_t histories) {
     sum.failed_saves += result.failed_saves;
     sum.partly_answered += result.partly_answered;
     sum.memory_loads += result.memory_loads;
+    sum.taken_back += result.taken_back;
+    sum.given_again += result.given_again;
     sum.memory_loads_of_other_widths += result.memory_loads_of_other_widths;
   }
   REQUIRE(failures == 0);
@@ -63,6 +65,8 @@ void run_histories(uint64_t histories) {
   CHECK(sum.partly_answered > n / 200);
   CHECK(sum.memory_loads > n / 10);
   CHECK(sum.memory_loads_of_other_widths > n / 100);
+  CHECK(sum.taken_back > n / 100);
+  CHECK(sum.given_again > n / 1000);
 }
 
 }  // namespace
@@ -112,6 +116,7 @@ TEST_CASE("without any one of its protections a run breaks an invariant", "[sim_
       {&SimRules::lost_agents_are_started_again, "lost agents are started again"},
       {&SimRules::supervisor_notices_silence, "the supervisor notices silence"},
       {&SimRules::pieces_are_verified_when_read, "what is read from memory is verified"},
+      {&SimRules::orders_are_given_again, "an agent that comes again gets the orders that it missed"},
       {&SimRules::agents_take_over, "agents take the place of a dead supervisor"},
   };
   SimCluster cluster;

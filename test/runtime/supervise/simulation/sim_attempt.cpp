@@ -231,6 +231,9 @@ void SimCluster::World::supervisor_hears(int id, int n, const Message& m) {
     return;
   }
   s.heard_s[size_t(n)] = now_s;
+  if (m.say == Say::beat)
+    while (!s.unobeyed[size_t(n)].empty() && s.unobeyed[size_t(n)].front().sequence <= m.number)
+      s.unobeyed[size_t(n)].pop_front();
   if (s.attaching) return s.early.push_back({n, m});
   s.taken[size_t(n)] = std::max(s.taken[size_t(n)], m.sequence);
   const int index = index_of(s, n);

@@ -3,7 +3,8 @@
 //
 // What decides is the program's own: Supervision (an attempt), AttemptSaves with its SaveCollector (the
 // saves of an attempt), Recovery (between attempts), choose_source (the state it begins from), AgentState
-// (a node) and UntakenMessages (what a node says again). What the simulation supplies are their effects:
+// (a node), AgentDialogue with its UntakenMessages (what a node obeys, says and says again). What the
+// simulation supplies are their effects:
 // connections that are late, reset or cut (in both directions or in one), processes that are killed or
 // stopped, nodes that crash, go silent and come back, a disk that cannot be reached, supervisors that die
 // and are started again by a person or by agents, or a second one while the first lives. After every event
@@ -52,6 +53,7 @@ struct SimRules {
   bool lost_agents_are_started_again = true;
   bool supervisor_notices_silence = true;
   bool pieces_are_verified_when_read = true;
+  bool orders_are_given_again = true;  ///< to an agent that comes by another connection
   bool agents_take_over = true;  ///< in the histories in which they may
 };
 
@@ -60,7 +62,7 @@ struct SimResult {
   std::string log;        ///< what happened, if asked for
   int events = 0, epochs = 0, faults = 0, supervisors = 0, narrower = 0, attached = 0, saves = 0, stops = 0,
       regroups = 0, takeovers = 0, partly_attached = 0, failed_saves = 0, partly_answered = 0,
-      memory_loads = 0, memory_loads_of_other_widths = 0;
+      memory_loads = 0, memory_loads_of_other_widths = 0, taken_back = 0, given_again = 0;
   /// Nodes, pairs of nodes or disks cut off while no shard was written, while some were, while the checkpoint
   /// was being published, and before all ranks heard of it.
   std::array<int, 4> cuts_in_save{};

@@ -1,4 +1,5 @@
-// Agents and ranks of the simulated cluster. What an agent decides is AgentState; its effects are here.
+// Agents and ranks of the simulated cluster. What an agent decides is AgentState, what it says and obeys AgentDialogue;
+// their effects are here.
 #include <fmt/format.h>
 
 #include "test/runtime/supervise/simulation/sim_world.h"
@@ -15,6 +16,65 @@ constexpr AgentState::Options kAgent = {
     .silence_s = kSilenceS, .grace_s = kGraceS, .dial_s = 0.3, .beat_s = 0.5};
 
 }  // namespace
+
+namespace sim {
+
+/// A node as the dialogue of its agent sees it.
+class AgentSide final : public AgentDialogue::Effects, public Clock {
+ public:
+  AgentSide(SimCluster::World& world, int node)
+      : world_(world), n_(node), dialogue_(name_of_node(node), me().state, *this, *this) {}
+
+  AgentDialogue& dialogue() { return dialogue_; }
+  void hear_welcome(const Message& m) {
+    const AgentState::Options options = world_.agent_options(n_);
+    const wire::Welcome welcome{.silence_s = options.silence_s,
+                                .grace_s = options.grace_s,
+                                .beat_s = options.beat_s,
+                                .takeover_s = options.takeover_s,
+                                .keep = m.how != 0,
+                                .handled = m.mask ? std::optional<uint64_t>(m.sequence) : std::nullopt};
+    tells_again_ = !m.mask;
+    dialogue_.hear({.kind = wire::Kind::welcome, .payload = welcome.to_json()});
+    tells_again_ = false;
+  }
+
+  // ---- AgentDialogue::Effects
+  void send(const wire::Message& message) override {
+    const Message m = sent_form(message);
+    if (me().connection >= 0 && (!tells_again_ || is_told_again(m.say))) world_.send(me().connection, 0, m);
+  }
+  void send_state() override { world_.beat(n_); }
+  void order(const wire::Message& order) override { world_.obey(n_, sent_form(order)); }
+  std::optional<uint64_t> epoch() const override { return me().ranks.epoch; }
+  void kill_all() override {
+    if (world_.rules.welcome_ends_old_epochs) world_.kill_ranks(n_);
+  }
+  void welcomed(const wire::Welcome&) override { me().welcomed = true, me().word_s = world_.now_s; }
+  void say(const std::string&) override {}
+  void complain(const std::string&) override {}
+
+  // ---- Clock
+  double monotonic_s() override { return world_.local_s(n_); }
+  double unix_s() override { return world_.now_s; }
+  void sleep_s(double) override {}
+
+ private:
+  Node& me() const { return world_.node[size_t(n_)]; }
+  bool is_told_again(Say say) const {
+    const SimRules& rules = world_.rules;
+    if (!rules.agents_tell_again) return false;
+    if (say == Say::answered) return rules.answers_are_told_again;
+    return rules.ends_are_told_again || (say != Say::done && say != Say::exited);
+  }
+
+  SimCluster::World& world_;
+  const int n_;
+  bool tells_again_ = false;
+  AgentDialogue dialogue_;
+};
+
+}  // namespace sim
 
 // ---- the agent
 
@@ -46,7 +106,7 @@ void SimCluster::World::start_agent(int n) {
   a.word_s = now_s;
   a.tick_s = kNever;
   a.connection = -1;
-  a.untaken = {};
+  a.side = std::make_shared<AgentSide>(*this, n);
   agent_turn(n);
 }
 
@@ -93,7 +153,13 @@ void SimCluster::World::agent_act(int n, AgentState::Action action) {
   Node& a = node[size_t(n)];
   switch (action) {
     case AgentState::Action::dial: return dial(n);
-    case AgentState::Action::greet: return send(a.connection, 0, {.say = Say::hello, .epoch = a.ranks.epoch});
+    case AgentState::Action::greet:
+      return send(a.connection, 0,
+                  {.say = Say::hello,
+                   .epoch = a.ranks.epoch,
+                   .number = a.life,
+                   .sequence = uint32_t(a.side->dialogue().greet(
+                       std::to_string(connections[size_t(a.connection)].supervisor)))});
     case AgentState::Action::drop:
       if (a.connection >= 0) close(a.connection, 0);
       a.connection = -1;
@@ -149,34 +215,19 @@ void SimCluster::World::agent_hears(int n, const Message& m) {
   }
   a.state.heard(local_s(n));
   if (a.state.phase() == AgentState::Phase::attached) a.word_s = now_s;
-  obey(n, m);
+  if (m.say == Say::welcome) {
+    a.side->hear_welcome(m);
+  } else {
+    if (m.say == Say::saved && groups[m.epoch].said.contradicts(answer_of(m)))
+      return violate(fmt::format("save {} of epoch {} is answered {} to some ranks and {} to others",
+                                 m.number, m.epoch, int(!m.how), int(m.how)));
+    a.side->dialogue().hear(order_form(m));
+  }
   agent_turn(n);
 }
 
 void SimCluster::World::obey(int n, const Message& m) {
   Node& a = node[size_t(n)];
-  if (m.say == Say::beat) return a.untaken.taken(m.sequence);
-  if (m.say == Say::end) return a.state.ended_by_order(local_s(n));
-  if (m.say == Say::welcome) {
-    a.state.welcomed(agent_options(n), local_s(n));
-    a.welcomed = true;
-    a.word_s = now_s;
-    if (!m.how) {
-      a.untaken.clear();
-      if (rules.welcome_ends_old_epochs) kill_ranks(n);
-      return;
-    }
-    beat(n);
-    if (!rules.agents_tell_again) return;
-    for (const wire::Message& kept : a.untaken.again(a.ranks.epoch)) {
-      const Message message = sent_form(kept);
-      const bool is_end = message.say == Say::done || message.say == Say::exited;
-      if (message.say == Say::answered ? rules.answers_are_told_again : !is_end || rules.ends_are_told_again)
-        send(a.connection, 0, message);
-    }
-    return;
-  }
-  if (!a.state.accept(m.epoch)) return;
   switch (m.say) {
     case Say::start: return start_ranks(n, m);
     case Say::kill:
@@ -187,25 +238,16 @@ void SimCluster::World::obey(int n, const Message& m) {
       if (a.ranks.epoch == m.epoch && m.epoch < groups.size()) groups[m.epoch].stop = true;
       return;
     case Say::saved:
-      if (groups[m.epoch].said.contradicts(answer_of(m)))
-        return violate(fmt::format("save {} of epoch {} is answered {} to some ranks and {} to others",
-                                   m.number, m.epoch, int(!m.how), int(m.how)));
       groups[m.epoch].said.add(answer_of(m));
-      a.untaken.answered(protocol::encode(answer_of(m)), m.rank);
       if (a.ranks.epoch == m.epoch) save_answered(n, m);
       return;
     default: return;
   }
 }
 
-void SimCluster::World::tell(int n, Message m) {
+void SimCluster::World::tell(int n, const Message& m) {
   Node& a = node[size_t(n)];
-  if (!a.agent) return;
-  if (m.say == Say::gone) a.state.gone(m.epoch, local_s(n));
-  wire::Message kept = kept_form(m, rules);
-  a.untaken.keep(kept);
-  m.sequence = uint32_t(kept.sequence);
-  if (a.connection >= 0 && a.state.phase() == AgentState::Phase::attached) send(a.connection, 0, m);
+  if (a.agent) a.side->dialogue().tell(said_form(m, rules));
 }
 
 void SimCluster::World::beat(int n) {
@@ -213,7 +255,11 @@ void SimCluster::World::beat(int n) {
   if (a.connection < 0) return;
   const uint8_t there = a.ranks.up ? a.ranks.alive : 0;
   send(a.connection, 0,
-       {.say = Say::beat, .mask = there, .how = uint8_t(there & ~a.ranks.stopped), .epoch = a.ranks.epoch});
+       {.say = Say::beat,
+        .mask = there,
+        .how = uint8_t(there & ~a.ranks.stopped),
+        .epoch = a.ranks.epoch,
+        .number = uint32_t(a.side->dialogue().obeyed())});
 }
 
 // ---- its ranks
@@ -223,8 +269,6 @@ void SimCluster::World::start_ranks(int n, const Message& m) {
   if (m.epoch < a.newest_epoch)
     violate(fmt::format("n{} starts ranks of epoch {} after epoch {}", n, m.epoch, a.newest_epoch));
   a.newest_epoch = m.epoch;
-  a.untaken.clear();
-  a.state.running(m.epoch);
   clear_pieces(n, groups[m.epoch]);
   a.ranks = {.epoch = m.epoch, .alive = kAllRanks};
   push(now_s + uniform(0.1, 0.4), {.what = What::ranks_up, .a = n, .b = int(a.life), .guard = m.epoch});

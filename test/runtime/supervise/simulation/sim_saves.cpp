@@ -1,5 +1,5 @@
-// The saves of the simulated cluster. Who answers them is AttemptSaves, and what agents keep for another
-// supervisor is UntakenMessages; what saves bring about, and the disk on which they are published, is here.
+// The saves of the simulated cluster. Who answers them is AttemptSaves, and what agents say again is
+// AgentDialogue; what saves bring about, and the disk on which they are published, is here.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -103,16 +103,39 @@ bool is_publishing(const Supervisor& supervisor) {
   return supervisor.saves->is_busy() && supervisor.saves->is_publishing();
 }
 
-wire::Message kept_form(const Message& m, const SimRules& rules) {
-  wire::Message kept{.kind = wire::Kind::rank, .epoch = m.epoch, .rank = m.rank};
+namespace {
+
+wire::Message form_of(const Message& m, wire::Kind kind) {
+  wire::Message form{.kind = kind, .epoch = m.epoch, .rank = m.rank, .sequence = m.sequence};
+  form.text.assign(reinterpret_cast<const char*>(&m), sizeof m);
+  return form;
+}
+
+}  // namespace
+
+wire::Message said_form(const Message& m, const SimRules& rules) {
+  wire::Message kept = form_of(m, wire::Kind::rank);
   if (m.say == Say::exited) kept.kind = wire::Kind::exited;
   if (m.say == Say::gone) kept.kind = wire::Kind::gone;
   protocol::Up up{.done = m.say == Say::done};
   if (m.say == Say::shard && rules.parts_are_kept_until_answered)
     up.shard = protocol::Shard{.epoch = m.epoch, .step = m.step, .number = m.number};
   if (up.done || up.shard) kept.payload = protocol::encode(up), kept.payload.pop_back();
-  kept.text.assign(reinterpret_cast<const char*>(&m), sizeof m);
   return kept;
+}
+
+wire::Message order_form(const Message& m) {
+  switch (m.say) {
+    case Say::beat: return {.kind = wire::Kind::beat, .sequence = m.sequence};
+    case Say::end: return form_of(m, wire::Kind::end);
+    case Say::start: return form_of(m, wire::Kind::start);
+    case Say::kill: return form_of(m, wire::Kind::kill);
+    default: break;
+  }
+  wire::Message line = form_of(m, wire::Kind::rank);
+  line.payload = protocol::encode(
+      m.say == Say::saved ? answer_of(m) : Down{.kind = Down::stop, .level = StopLevel::save_and_stop});
+  return line;
 }
 
 Message sent_form(const wire::Message& kept) {

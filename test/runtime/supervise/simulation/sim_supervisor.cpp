@@ -166,7 +166,10 @@ void SimCluster::World::greet(int id, int connection, const Message& m) {
   Supervisor& s = supervisors[size_t(id)];
   const int n = connections[size_t(connection)].node;
   const size_t i = size_t(n);
+  if (s.connection[i] >= 0 && s.agent_life[i] == m.number) return take_back(id, connection, m);
   if (s.connection[i] >= 0) lose_node(id, n, "another agent has connected");
+  s.agent_life[i] = m.number;
+  s.unobeyed[i].clear();
   s.connection[i] = connection;
   s.heard_s[i] = now_s;
   s.taken[i] = 0;
@@ -176,6 +179,23 @@ void SimCluster::World::greet(int id, int connection, const Message& m) {
   send(connection, 1, {.say = Say::welcome, .how = keep});
   s.recovery->node_ready(name_of_node(n), kSlots, now_s);
   decide(id);
+}
+
+/// The agent comes again, by another connection.
+void SimCluster::World::take_back(int id, int connection, const Message& m) {
+  Supervisor& s = supervisors[size_t(id)];
+  const size_t i = size_t(connections[size_t(connection)].node);
+  say(fmt::format("supervisor {} takes n{} back, orders up to {} obeyed", id, i, m.sequence));
+  ++result.taken_back;
+  close(s.connection[i], 1);
+  s.connection[i] = connection;
+  s.heard_s[i] = now_s;
+  send(connection, 1, {.say = Say::welcome, .mask = 1, .how = 1, .sequence = s.taken[i]});
+  std::deque<Message>& orders = s.unobeyed[i];
+  while (!orders.empty() && orders.front().sequence <= m.sequence) orders.pop_front();
+  result.given_again += int(orders.size());
+  for (const Message& order : orders)
+    if (rules.orders_are_given_again) send(connection, 1, order);
 }
 
 void SimCluster::World::lose_node(int id, int n, const char* why) {

@@ -68,13 +68,27 @@ void SimCluster::World::violate(const std::string& text) {
   if (result.violation.empty()) result.violation = fmt::format("{} (at {:.3f} s)", text, now_s);
 }
 
+namespace {
+
+bool is_order(Say say) {
+  return say == Say::start || say == Say::kill || say == Say::stop || say == Say::saved || say == Say::end;
+}
+
+}  // namespace
+
 void SimCluster::World::send(int id, int side, const Message& message) {
   Connection& c = connections[size_t(id)];
   if (!c.open[side]) return;
   const double at_s =
       std::max(now_s + latency_s(host_of(c, side), host_of(c, 1 - side)), c.last_s[side] + 1e-6);
   c.last_s[side] = at_s;
-  push(at_s, {.what = What::deliver, .a = id, .b = 1 - side, .guard = c.sent[side]++, .message = message});
+  Event event{.what = What::deliver, .a = id, .b = 1 - side, .guard = c.sent[side]++, .message = message};
+  if (is_order(message.say) && message.sequence == 0) {
+    Supervisor& s = supervisors[size_t(c.supervisor)];
+    event.message.sequence = ++s.orders;
+    s.unobeyed[size_t(c.node)].push_back(event.message);
+  }
+  push(at_s, event);
 }
 
 void SimCluster::World::close(int id, int side, bool quietly) {

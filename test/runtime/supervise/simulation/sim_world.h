@@ -2,14 +2,15 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/run/agent/agent_dialogue.h"
 #include "runtime/run/agent/agent_state.h"
-#include "runtime/run/agent/untaken_messages.h"
 #include "runtime/supervise/attempt/attempt_saves.h"
 #include "runtime/supervise/decide/recovery.h"
 #include "runtime/supervise/decide/source.h"
@@ -51,13 +52,16 @@ enum Ended : uint8_t { well, killed, lost_peer, bad_checkpoint };
 
 struct Message {
   Say say = Say::beat;
-  uint8_t mask = 0;  // beat: local ranks
+  uint8_t mask = 0;  // beat: local ranks; welcome: 1 to an agent of this supervisor that comes again
   uint8_t how = 0;   // welcome: keep; saved, answered, shard: ok; exited: Ended; beat: ranks that answer
   int8_t rank = -1;  // done, exited: local; shard, saved: of the epoch; saved -1: all ranks of the node
   uint32_t epoch = 0;
-  uint32_t number = 0;  // saved, answered, shard: of the save, from 1 in each epoch
+  /// saved, answered, shard: of the save, from 1 in each epoch. hello: life of the agent. beat, up: as obeyed.
+  uint32_t number = 0;
   int32_t step = 0;
-  uint32_t sequence = 0;  // of the agent's messages; down: the last one that was taken
+  /// Of the agent's messages, and of orders. beat and welcome, down: of the last one that was taken. hello: of
+  /// the last order that was obeyed.
+  uint32_t sequence = 0;
   uint64_t bits = 0;
 };
 
@@ -95,6 +99,8 @@ struct Connection {
   uint32_t sent[2] = {0, 0}, taken[2] = {0, 0};
 };
 
+class AgentSide;
+
 /// The ranks of one epoch on one node.
 struct Ranks {
   uint32_t epoch = 0;
@@ -121,7 +127,7 @@ struct Node {
   uint32_t newest_epoch = 0;  // that ran here since the node came up
   bool welcomed = false;
   std::vector<Piece> pieces;
-  UntakenMessages untaken;
+  std::shared_ptr<AgentSide> side;  // of its agent
 };
 
 /// A save as its ranks see it.
@@ -197,6 +203,9 @@ struct Supervisor {
   std::shared_ptr<AttemptSide> saves;  // of its attempt
   std::optional<Source> from_memory;   // what the next attempt loads
   uint32_t epoch = 0;
+  uint32_t orders = 0;  // number of the last order
+  std::array<uint32_t, kMostNodes> agent_life{};
+  std::array<std::deque<Message>, kMostNodes> unobeyed;  // orders that the agent has not said to have obeyed
   bool finishing = false, clearing = false, regrouping = false, stop_asked = false;
   double clear_until_s = 0, began_s = 0;  // began_s: its part in the epoch
   bool attached = false;
@@ -217,8 +226,9 @@ inline const std::string& name_of_node(int n) {
   return names[size_t(n)];
 }
 
-/// As UntakenMessages keeps what an agent says, and back.
-wire::Message kept_form(const Message& message, const SimRules& rules);
+/// As the program sends what an agent says, and an order; and back.
+wire::Message said_form(const Message& message, const SimRules& rules);
+wire::Message order_form(const Message& message);
 Message sent_form(const wire::Message& message);
 protocol::Down answer_of(const Message& message);
 /// Whether a checkpoint is on its way to its name.
@@ -266,7 +276,7 @@ struct SimCluster::World {
   void dialed(const Event& event);
   void agent_hears(int n, const Message& message);
   void obey(int n, const Message& message);
-  void tell(int n, Message message);
+  void tell(int n, const Message& message);
   void beat(int n);
   void start_ranks(int n, const Message& message);
   void kill_ranks(int n);
@@ -294,6 +304,7 @@ struct SimCluster::World {
   void supervisor_hears(int id, int n, const Message& message);
   void agent_started(const Event& event);
   void greet(int id, int connection, const Message& message);
+  void take_back(int id, int connection, const Message& message);
   void lose_node(int id, int n, const char* why);
   void fleet_turn(int id, double pause_s);
   void attempt_turn(int id);
