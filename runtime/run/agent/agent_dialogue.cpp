@@ -72,8 +72,7 @@ void AgentDialogue::welcomed(const wire::Welcome& welcome) {
     untaken_.clear();
     return effects_.kill_all();
   }
-  const std::vector<Message> kept =
-      welcome.handled ? untaken_.after(*welcome.handled) : untaken_.again(effects_.epoch().value_or(0));
+  const std::vector<Message> kept = untaken_.again(effects_.epoch().value_or(0), welcome.handled.value_or(0));
   effects_.say(fmt::format("attached{}, telling again: {} messages, {} of them of a save",
                            welcome.handled ? " again" : "", kept.size(), untaken_.saves().size()));
   effects_.send_state();

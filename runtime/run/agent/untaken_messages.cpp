@@ -60,12 +60,12 @@ void UntakenMessages::answered(const std::string& line, int rank) {
   answers_.add(down);
 }
 
-std::vector<Message> UntakenMessages::again(uint64_t epoch) const {
-  std::vector<Message> result(ends_.begin(), ends_.end());
+std::vector<Message> UntakenMessages::again(uint64_t epoch, uint64_t handled) const {
+  std::vector<Message> result;
   for (const auto& [number, answer] : answers_.newest())
     result.push_back({.kind = Kind::answered, .epoch = epoch, .payload = protocol::encode(answer)});
-  for (const Save& save : saves_) result.push_back(save.message);
-  result.insert(result.end(), others_.begin(), others_.end());
+  const std::vector<Message> kept = after(handled);
+  result.insert(result.end(), kept.begin(), kept.end());
   return result;
 }
 

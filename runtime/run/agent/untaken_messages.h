@@ -45,9 +45,10 @@ class UntakenMessages {
   };
   const std::deque<Save>& saves() const { return saves_; }
   const std::deque<wire::Message>& others() const { return others_; }
-  /// What a supervisor that follows another one must hear: how ranks ended, the answers, of this epoch,
-  /// before what waits for one, and the rest.
-  std::vector<wire::Message> again(uint64_t epoch) const;
+  /// What a supervisor must hear that has handled all up to number `handled`, of another one 0: the answers, of
+  /// this epoch, before what waits for one, and the rest in the order of the numbers: the connection may break
+  /// in between. Answers have no number, so they come each time.
+  std::vector<wire::Message> again(uint64_t epoch, uint64_t handled = 0) const;
   /// All of these with a number above `sequence`, in their order.
   std::vector<wire::Message> after(uint64_t sequence) const;
   const SaveAnswers& answers() const { return answers_; }

@@ -54,7 +54,7 @@ struct SimRules {
   bool supervisor_notices_silence = true;
   bool pieces_are_verified_when_read = true;
   bool orders_are_given_again = true;  ///< to an agent that comes by another connection
-  bool agents_take_over = true;  ///< in the histories in which they may
+  bool agents_take_over = true;        ///< in the histories in which they may
 };
 
 struct SimResult {
