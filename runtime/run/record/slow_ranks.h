@@ -19,11 +19,12 @@ class SlowRanks {
     std::string line;  ///< for the console
   };
   /// Call after each step with the numbers of its ranks; returns new notices. A trouble is reported when
-  /// kJudgements in a row have found it, over kSeconds at least: fewer are noise on busy cores. It is over
-  /// when as many have not.
+  /// kJudgements in a row have found it, over kSeconds of steps at least: fewer are noise on busy cores. It is
+  /// over when as many have not.
   ///   nodes   called where a judgement is due
+  ///   step_s  how long the step took; those since the last one are taken for as long
   std::vector<Notice> step(int64_t step, std::span<const RankTimes> ranks, int stages,
-                           const std::function<std::vector<NodeRanks>()>& nodes, double unix_s);
+                           const std::function<std::vector<NodeRanks>()>& nodes, double step_s);
   /// Forgets all counts. Call it for a new attempt, in which ranks may run on other nodes.
   void forget() { *this = {}; }
 
@@ -38,6 +39,8 @@ class SlowRanks {
     bool noticed = false, is_found = false;
   };
   Stragglers stragglers_;
+  int64_t last_step_ = -1;
+  double seconds_ = 0;  ///< of the steps so far
   std::vector<Seen> seen_;
 };
 

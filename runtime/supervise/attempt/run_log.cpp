@@ -173,9 +173,9 @@ void RunLog::notice_slow_ranks(const StepRecord& record) {
     return ranks;
   };
   for (const SlowRanks::Notice& notice :
-       slow_.step(record.line.step, record.times, record.stages, nodes, clock_.unix_s())) {
+       slow_.step(record.line.step, record.times, record.stages, nodes, record.line.step_s)) {
+    console_.note(notice.line);  // before what follows from the event
     event(notice.kind, notice.json);
-    console_.note(notice.line);
   }
 }
 

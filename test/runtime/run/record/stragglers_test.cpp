@@ -226,11 +226,12 @@ TEST_CASE("a slow node is reported once, and once when it is over", "[stragglers
   SlowRanks slow;
   NoisyFleet fleet(64, 1, 5);
   std::vector<SlowRanks::Notice> all;
-  double now_s = 1e9, pace_s = 0.02;
+  int64_t step = 1000;
+  double pace_s = 0.02;
   const auto steps = [&](size_t count) {
     for (size_t i = 0; i < count; ++i)
       for (auto& notice : slow.step(
-               7, fleet.step(), 1, [] { return fleet_nodes(64); }, now_s += pace_s))
+               ++step, fleet.step(), 1, [] { return fleet_nodes(64); }, pace_s))
         all.push_back(notice);
   };
   steps(100);
