@@ -93,6 +93,11 @@ struct FaultBench {
     const Outcome o = run_trainctl(dir.path(), arguments);
     INFO(o.err);
     REQUIRE(o.status == 0);
+    check_like_whole(run);
+  }
+
+  /// The same bits.
+  void check_like_whole(const std::string& run) const {
     CHECK(losses_of(run) == losses_of(whole));
     const Outcome diff = run_trainctl(dir.path(), {"inspect-ckpt", run, "--diff", whole});
     INFO(diff.out << diff.err);

@@ -6,11 +6,10 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "runtime/base/error.h"
 #include "test/end_to_end/fault_bench.h"
-#include "test/support/fake_nodes.h"
+#include "test/end_to_end/own_nodes.h"
 
 using namespace trainctl::test;
 using Catch::Matchers::Contains;
@@ -59,38 +58,11 @@ Agreed agreed_steps(const std::string& run) {
   return agreed;
 }
 
-void check_like_whole(const FaultBench& bench, const std::string& run) {
-  CHECK(losses_of(run) == losses_of(bench.whole));
-  const Outcome diff = run_trainctl(bench.dir.path(), {"inspect-ckpt", run, "--diff", bench.whole});
-  INFO(diff.out << diff.err);
-  CHECK(diff.status == 0);
-}
-
 /// The same for the first epochs of a run.
 std::string in_each_epoch(const std::string& text) {
   std::string all = text;
   for (int epoch = 2; epoch <= 5; ++epoch) all += ";" + text;
   return flip_variable(all);
-}
-
-/// What gives an agent a /dev/shm of its own, as a machine has; "" if that is impossible here.
-std::string own_memory(const FaultBench& bench) {
-  for (const char* how : {"unshare --mount", "unshare --map-root-user --mount"}) {
-    const std::string words = fmt::format("{} sh -c 'mount -t tmpfs none /dev/shm'", how);
-    if (Child({"sh", "-c", words}, bench.dir.path()).wait(120).status == 0) return how;
-  }
-  return "";
-}
-
-/// In place of a remote shell: starts the agents of all nodes here, that of `broken` with this variable.
-std::string write_shell(const FaultBench& bench, const std::string& broken, const std::string& variable) {
-  const std::string path = bench.dir / "shell", own = own_memory(bench);
-  skip_program_if(own.empty() ? "no agent gets a /dev/shm of its own: unshare and mount fail" : "");
-  write_file(path, fmt::format("#!/bin/sh\n[ \"$1\" = {} ] && export '{}'\nshift\n"
-                               "exec {} sh -c \"mount -t tmpfs none /dev/shm && $*\"\n",
-                               broken, variable, own));
-  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-  return path;
 }
 
 /// Its products are wrong from step 5 on: the check behind step 4 agrees, that behind step 8 does not.
@@ -111,7 +83,7 @@ TEST_CASE("a rank that computes wrongly is named, its node put out, and what it 
   const FaultBench bench;
   // Each is this machine.
   const std::vector<std::string> nodes = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
-  const std::string shell = write_shell(bench, nodes[1], kWrongFrom5);
+  const std::string shell = write_shell(bench.dir.path(), nodes[1], kWrongFrom5);
   struct Row {
     int replicas;
     const char* found;
@@ -147,7 +119,7 @@ TEST_CASE("a rank that computes wrongly is named, its node put out, and what it 
     const int n = row.replicas;
     CHECK(agreed_steps(run) ==
           Agreed{{4, begun == 4 ? n : n - 1}, {8, n - 1}, {12, n - 1}, {16, n - 1}, {20, n - 1}});
-    check_like_whole(bench, run);
+    bench.check_like_whole(run);
     bench.require_nothing_left(run);
   }
 }
@@ -166,7 +138,7 @@ TEST_CASE("with no other node the run fails by the wrong rank, and a resume goes
   REQUIRE(resumed.status == 0);
   went_back_to(run, 4);
   CHECK(agreed_steps(run) == Agreed{{4, 3}, {8, 3}, {12, 3}, {16, 3}, {20, 3}});
-  check_like_whole(bench, run);
+  bench.check_like_whole(run);
 }
 
 TEST_CASE("what was wrong once, in a check, is an event and an alert and changes nothing", "[wrong]") {
@@ -190,7 +162,7 @@ TEST_CASE("what was wrong once, in a check, is an event and an alert and changes
   const std::string alerts = read_file(bench.dir / "alerts.txt");
   CHECK(std::count(alerts.begin(), alerts.end(), '\n') == 1);
   CHECK_THAT(alerts, Contains("rank 1 computed wrongly once, and rightly the other time"));
-  check_like_whole(bench, run);
+  bench.check_like_whole(run);
 }
 
 TEST_CASE("a bit of a rank's moments that flips is found with the next update, and its rank is named",
@@ -213,7 +185,7 @@ TEST_CASE("a bit of a rank's moments that flips is found with the next update, a
                Contains("bits of the state of rank 1 changed between step 7 and the next one"));
     // No update has used it.
     went_back_to(run, 6);
-    check_like_whole(bench, run);
+    bench.check_like_whole(run);
   }
 }
 
@@ -256,7 +228,7 @@ TEST_CASE("of two replicas whose states differ, the step that is computed again 
     CHECK(judged[0]["wrong"][0]["rank"] == row.wrong);
     CHECK_THAT(o.err, Contains(fmt::format("step 8 was computed again: rank {} held other bits", row.wrong)));
     // What was saved is the state that the step gives.
-    check_like_whole(bench, run);
+    bench.check_like_whole(run);
   }
 }
 
@@ -278,5 +250,5 @@ TEST_CASE("two replicas that differ again in the same way: it is said that nothi
   REQUIRE(judged.size() == 1);
   CHECK(judged[0]["wrong"].empty());
   CHECK_THAT(judged[0]["text"].get<std::string>(), Contains("which of them was wrong is not known"));
-  check_like_whole(bench, run);
+  bench.check_like_whole(run);
 }

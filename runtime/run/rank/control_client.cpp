@@ -22,6 +22,7 @@
 #include "runtime/run/wire/protocol.h"
 #include "runtime/run/wire/save_answers.h"
 #include "runtime/run/wire/stream.h"
+#include "runtime/run/wire/times_at.h"
 
 namespace trainctl {
 namespace {
@@ -51,8 +52,13 @@ int connect_blocking(const std::string& address) {
 
 class SocketControl final : public Control {
  public:
-  SocketControl(int fd, int rank, double heartbeat_s, double answer_timeout_s)
-      : fd_(fd), rank_(rank), heartbeat_s_(heartbeat_s), answer_timeout_s_(answer_timeout_s) {}
+  SocketControl(int fd, int rank, double heartbeat_s, double answer_timeout_s,
+                const std::optional<TimesAt>& given_times)
+      : fd_(fd),
+        rank_(rank),
+        heartbeat_s_(heartbeat_s),
+        answer_timeout_s_(answer_timeout_s),
+        given_times_(given_times) {}
 
   ~SocketControl() override {
     ending_ = true;
@@ -88,7 +94,7 @@ class SocketControl final : public Control {
 
   void report(const StepReport& report) override { send({.step = report}); }
   void report_times(int64_t step, const RankTimes& times) override {
-    send({.times = protocol::Times{step, times}});
+    send({.times = protocol::Times{step, given_times_ ? given_times_->of(times) : times}});
   }
   void event(EventKind kind, const std::string& json) override {
     send({.event = protocol::Event{kind, json}});
@@ -218,6 +224,7 @@ class SocketControl final : public Control {
 
   const int fd_, rank_;
   const double heartbeat_s_, answer_timeout_s_;
+  const std::optional<TimesAt> given_times_;
   std::thread thread_;
   std::atomic<bool> ending_ = false;
   std::atomic<StopLevel> stop_level_ = StopLevel::none;
@@ -236,9 +243,11 @@ class SocketControl final : public Control {
 }  // namespace
 
 std::unique_ptr<Control> connect_control(const std::string& address, const std::string& token, int rank,
-                                         double heartbeat_s, double answer_timeout_s) {
+                                         double heartbeat_s, double answer_timeout_s,
+                                         const std::string& given_times) {
+  const auto times = TimesAt::parse(given_times);
   auto control =
-      std::make_unique<SocketControl>(connect_blocking(address), rank, heartbeat_s, answer_timeout_s);
+      std::make_unique<SocketControl>(connect_blocking(address), rank, heartbeat_s, answer_timeout_s, times);
   control->join(token);
   return control;
 }

@@ -12,7 +12,9 @@ namespace trainctl {
 ///
 /// Exits the process if the connection is lost, or if no message of the supervisor arrives for
 /// `answer_timeout_s` while a save waits for its answer: then no agent or supervisor can end this process.
+///   given_times  of the hook kTimesAtVariable; "": the rank reports its own
 std::unique_ptr<Control> connect_control(const std::string& address, const std::string& token, int rank,
-                                         double heartbeat_s, double answer_timeout_s);
+                                         double heartbeat_s, double answer_timeout_s,
+                                         const std::string& given_times = "");
 
 }  // namespace trainctl

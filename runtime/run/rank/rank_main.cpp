@@ -31,6 +31,7 @@
 #include "runtime/run/record/crash_record.h"
 #include "runtime/run/record/run_directory.h"
 #include "runtime/run/wire/environment.h"
+#include "runtime/run/wire/times_at.h"
 #include "runtime/train/control/rank_activity.h"
 #include "runtime/train/trainer.h"
 
@@ -220,9 +221,9 @@ void run(FileSystem& fs, const RunDirectory& directory, const AttemptFile& attem
       is_bound = true;
       fmt::print("bound to cores {}\n", cores);
     }
-  control = connect_control(variable(kAgentVariable), variable(kTokenVariable), rank,
-                            job.job.fault_tolerance.heartbeat_seconds,
-                            job.job.fault_tolerance.save_timeout_seconds + kVerdictGraceS);
+  control = connect_control(
+      variable(kAgentVariable), variable(kTokenVariable), rank, job.job.fault_tolerance.heartbeat_seconds,
+      job.job.fault_tolerance.save_timeout_seconds + kVerdictGraceS, variable(kTimesAtVariable));
   // Its thread sends heartbeats from here on, so that also a start that hangs is seen.
   control->activity({.kind = Activity::waiting, .phase = RunPhase::starting, .operation = "MPI_Init"});
   parallel::MpiWorld mpi;

@@ -1,0 +1,13 @@
+// Nodes that are agents of this machine, each with a /dev/shm of its own: a script starts them in place of a
+// remote shell. For files of Catch2.
+#pragma once
+#include <string>
+
+namespace trainctl::test {
+
+/// Writes the script into `folder` and returns its path, for launcher.shell. The agent of `node` and its
+/// ranks have `variable` ("NAME=VALUE") in their environment, in place of what the supervisor has. The test
+/// program is skipped where no agent gets a /dev/shm of its own.
+std::string write_shell(const std::string& folder, const std::string& node, const std::string& variable);
+
+}  // namespace trainctl::test
