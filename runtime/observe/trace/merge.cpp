@@ -9,9 +9,12 @@
 #include "runtime/base/error.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
+#include "runtime/observe/trace/slow_links.h"
 
 namespace trainctl::trace {
 namespace {
+
+constexpr size_t kMostSlowLinks = 8;  // in the summary
 
 /// The nodes of the recorded ranks, as indices of the answer's nodes; -1: the answer names none.
 class Nodes {
@@ -140,6 +143,11 @@ TraceSummary summary_of(const MergeInput& input, const Trace& trace, const Nodes
   if (trace.flows.backwards > 0)
     s.notes.push_back(fmt::format("{} without an arrow: by the clocks they arrived before they were sent",
                                   count_of(int64_t(trace.flows.backwards), "message")));
+  const std::vector<SlowLink> slow = slow_links(trace.ranks);
+  for (size_t i = 0; i < std::min(slow.size(), kMostSlowLinks); ++i) s.notes.push_back(slow[i].text());
+  if (slow.size() > kMostSlowLinks)
+    s.notes.push_back(
+        fmt::format("{} are slow, too", count_of(int64_t(slow.size() - kMostSlowLinks), "other link")));
   return s;
 }
 
