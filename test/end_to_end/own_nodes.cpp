@@ -21,12 +21,14 @@ std::string own_memory(const std::string& folder) {
 
 }  // namespace
 
-std::string write_shell(const std::string& folder, const std::string& node, const std::string& variable) {
+std::string write_shell(const std::string& folder, const std::string& node, const std::string& variable,
+                        const std::string& late) {
   const std::string path = folder + "/shell", own = own_memory(folder);
   skip_program_if(own.empty() ? "no agent gets a /dev/shm of its own: unshare and mount fail" : "");
-  write_file(path, fmt::format("#!/bin/sh\n[ \"$1\" = {} ] && export '{}'\nshift\n"
+  write_file(path, fmt::format("#!/bin/sh\n[ \"$1\" = {} ] && export '{}'\n"
+                               "[ \"$1\" = \"{}\" ] && until [ -e \"{}/go\" ]; do sleep 0.1; done\nshift\n"
                                "exec {} sh -c \"mount -t tmpfs none /dev/shm && $*\"\n",
-                               node, variable, own));
+                               node, variable, late, folder, own));
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   return path;
 }
