@@ -1,7 +1,5 @@
 #include "data/mix.h"
 
-#include <cmath>
-
 #include "data/mixture.h"
 #include "runtime/base/error.h"
 
@@ -12,9 +10,9 @@ Mix mix_of(std::span<const MixSource> sources, uint64_t seq_len, uint64_t sample
   std::vector<double> weights;
   double sum = 0;
   for (const MixSource& source : sources) {
-    if (!(source.weight >= 0 && std::isfinite(source.weight)))
-      throw Error(ErrorCode::kUsage, fmt::format("the weight {} of source {} is no number from 0 on",
-                                                 source.weight, source.name));
+    if (!(source.weight >= 0 && source.weight <= kMostWeight))
+      throw Error(ErrorCode::kUsage, fmt::format("the weight {} of source {} is no number from 0 to {:g}",
+                                                 source.weight, source.name, kMostWeight));
     if (source.tokens < seq_len + 1 && source.samples == 0)
       throw Error(
           ErrorCode::kUsage,

@@ -32,9 +32,12 @@ struct Mix {
 /// arXiv:2305.16264).
 inline constexpr double kGoodEpochs = 4;
 
+/// As data.train.N.weight of a job has it: sums of such weights are finite.
+inline constexpr double kMostWeight = 1e12;
+
 /// The first `samples` samples of a run with these sources, exactly as Dataset draws them (data/dataset.h).
-/// Pure. seq_len > 0. Error(kUsage): no sources, a weight that is negative or no number, weights that are all
-/// 0, or a source with less than seq_len + 1 tokens that is not packed.
+/// Pure. seq_len > 0. Error(kUsage): no sources, a weight beyond 0 to kMostWeight, weights that are all 0, or a
+/// source with less than seq_len + 1 tokens that is not packed.
 Mix mix_of(std::span<const MixSource> sources, uint64_t seq_len, uint64_t samples);
 
 }  // namespace trainctl::data

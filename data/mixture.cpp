@@ -62,7 +62,8 @@ void Mixture::huffman_tree(std::vector<int> open) {
 void Mixture::best_tree(const std::vector<int>& open, double& least, std::vector<Node>& best) {
   if (open.size() == 1) {
     const double bound = deviation_bound();
-    if (bound < least) {
+    // Weights at the least of a double have no finite bound; a tree they need nonetheless.
+    if (bound < least || best.empty()) {
       least = bound;
       best = nodes_;
     }

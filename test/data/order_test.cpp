@@ -3,6 +3,7 @@
 // Method: exhaustive over small domains (sizes 1..300, widths 1..8, every resume point of a run); seeded random mixtures
 // against the bound that data/mixture.h states; far indices by their neighbours.
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -136,6 +137,8 @@ TEST_CASE("a mix is what a dataset draws: samples, tokens and epochs of each sou
              Catch::Contains("source a has 10 tokens; one sample of 10 tokens takes 11"));
   CHECK_THAT(refused({{"a", 11, 0}}), Catch::Contains("are 0"));
   CHECK_THAT(refused({{"a", 11, -1}}), Catch::Contains("the weight -1 of source a"));
+  CHECK_THAT(refused({{"a", 11, 1e308}, {"b", 11, 1e308}}),
+             Catch::Contains("the weight 1e+308 of source a is no number from 0 to 1e+12"));
 }
 
 TEST_CASE("a mixture is as exact at the trillionth sample as at the first", "[order]") {
@@ -158,6 +161,24 @@ TEST_CASE("weights at the edge: one source, zero weights, extreme ratios", "[ord
   for (uint64_t n = 0; n < 10; ++n) CHECK(zero.pick(n).source == 1);
   const Mixture extreme(std::vector<double>{1, 1e-30});
   for (uint64_t n = 0; n < 10; ++n) CHECK(extreme.pick(n).source == 0);
+}
+
+TEST_CASE("weights at the least of a double are drawn by their ratios", "[order]") {
+  const double least = std::numeric_limits<double>::denorm_min();
+  for (const double weight : {least, 1000 * least, std::numeric_limits<double>::min()})
+    for (const size_t sources : {2, 3, 4, 5, 6, 9}) {
+      CAPTURE(weight, sources);
+      const Mixture mixture(std::vector<double>(sources, weight));
+      for (const uint64_t count : mixture.counts(300 * sources)) CHECK((count >= 298 && count <= 302));
+      std::vector<uint64_t> used(sources);
+      for (uint64_t n = 0; n < 100; ++n) {
+        const Mixture::Pick pick = mixture.pick(n);
+        CHECK(pick.position == used.at(size_t(pick.source))++);
+      }
+      CHECK(used == mixture.counts(100));
+    }
+  const Mixture mixed(std::vector<double>{1e12, least, least});
+  CHECK(mixed.counts(1000) == std::vector<uint64_t>{1000, 0, 0});
 }
 
 TEST_CASE("one source without shuffle is read in order and wraps", "[order]") {
