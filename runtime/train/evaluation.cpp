@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/model/batch.h"
 #include "runtime/model/stage_program.h"
 #include "runtime/train/forward_run.h"
 
@@ -24,6 +25,7 @@ struct EvaluationSums {
 
 Evaluation::Evaluation(const JobSpec& job)
     : spec_(job.eval),
+      counts_boundaries_(job.data.count_boundary_targets),
       micro_sequences_(job.batch.micro_sequences),
       seq_len_(job.data.seq_len),
       together_(evaluated_together(job)),
@@ -67,14 +69,31 @@ bool Evaluation::follows(int64_t step) const {
   return spec_.every_steps > 0 && (step % spec_.every_steps == 0 || step == last_step_);
 }
 
-void Evaluation::check_size(const data::Dataset& validation) const {
-  if (validation.samples_per_epoch() >= uint64_t(micro_sequences_)) return;
-  throw Error(
-      ErrorCode::kData,
-      fmt::format(
-          "the validation set holds {} sequences of {} tokens, fewer than batch.micro_sequences = {}; "
-          "give it more text or set eval.every_steps = 0",
-          validation.samples_per_epoch(), seq_len_, micro_sequences_));
+void Evaluation::check(const data::Dataset& validation) const {
+  if (validation.samples_per_epoch() < uint64_t(micro_sequences_))
+    throw Error(
+        ErrorCode::kData,
+        fmt::format(
+            "the validation set holds {} sequences of {} tokens, fewer than batch.micro_sequences = {}; "
+            "give it more text or set eval.every_steps = 0",
+            validation.samples_per_epoch(), seq_len_, micro_sequences_));
+  if (!validation.has_documents() && !validation.has_weights()) return;
+  data::SampleBatch read = data::SampleBatch::of(validation, 1, size_t(seq_len_) + 1);
+  const SampleTokens sample{.tokens = read.tokens,
+                            .document_start = read.document_starts,
+                            .weights = read.weights,
+                            .counts_boundaries = counts_boundaries_};
+  const int64_t count = sequences(int64_t(validation.samples_per_epoch()));
+  for (int64_t i = 0; i < count; ++i) {
+    read.read(validation, uint64_t(i), 0, size_t(seq_len_) + 1);
+    for (size_t t = 0; t < size_t(seq_len_); ++t)
+      if (sample.weight(t) > 0) return;
+  }
+  throw Error(ErrorCode::kData,
+              fmt::format("no target of the {} sequences of {} tokens that are evaluated counts "
+                          "(data.documents, data.loss); give the validation set other text or set "
+                          "eval.every_steps = 0",
+                          count, seq_len_));
 }
 
 }  // namespace trainctl

@@ -17,14 +17,16 @@ class Evaluation {
   /// The number of sequences that an evaluation reads of a set that holds `available`: a whole number of
   /// micro-batches, the same on every mesh.
   int64_t sequences(int64_t available) const;
-  /// Error(kData) if the validation data do not have a micro-batch.
-  void check_size(const data::Dataset& validation) const;
-  /// Mean loss per target that counts; not a number without any. Collective; the same value on every rank.
+  /// Error(kData) if the validation data do not have a micro-batch, or if no target of the sequences that are
+  /// evaluated counts. Reads them up to the first that does.
+  void check(const data::Dataset& validation) const;
+  /// Mean loss per target that counts. Collective; the same value on every rank.
   double loss(data::Dataset& validation, RankResources& rank, Executor& executor,
               RankActivity& activity) const;
 
  private:
   const EvalSpec spec_;
+  const bool counts_boundaries_;
   const int64_t micro_sequences_, seq_len_;
   const int together_;
   const int64_t last_step_;

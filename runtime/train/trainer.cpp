@@ -134,7 +134,7 @@ struct Trainer::Impl {
     dataset = open_data(false);
     if (job.eval.every_steps > 0 && !job.data.val.empty()) {
       validation = open_data(true);
-      evaluation.check_size(*validation);
+      evaluation.check(*validation);
     }
     require_data_of_run();
     prefetcher = std::make_unique<data::Prefetcher>(

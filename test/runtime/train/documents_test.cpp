@@ -8,6 +8,7 @@
 #include <random>
 
 #include "runtime/train/token_feed.h"
+#include "test/support/error_text.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 #include "test/support/token_sets.h"
@@ -153,6 +154,31 @@ TEST_CASE("a step in which no target counts is skipped, whatever its number of b
   for (size_t s = 0; s < 5; ++s) CHECK(std::isfinite(run.losses[s]) == (s != 1 && s != 2));
   REQUIRE(said.size() == 2);
   CHECK_THAT(said[1], Catch::Contains("no target of the step counts") && Catch::Contains("\"step\":3"));
+}
+
+TEST_CASE("a run whose validation data have no target that counts is refused before it trains",
+          "[documents]") {
+  std::mt19937 random(4);
+  std::vector<TokenDocument> single;
+  for (int t = 0; t <= 6 * kLength; ++t) single.push_back({random_text(random, 1)});
+  const TemporaryFolder dir, other;
+  JobSpec job = documents_job(Family::gpt2, dir, many_documents(12), 2);
+  JobSpec validated = documents_job(Family::gpt2, other, single, 2);
+  job.data.val = validated.data.train;
+  job.eval = {.every_steps = 2};
+  const auto said = [](const JobSpec& of) {
+    return error_text(ErrorCode::kData, [&] { run_on_threads(of, {.dir = fresh(), .max_steps = 2}); });
+  };
+  CHECK_THAT(said(job),
+             Catch::Contains("no target of the 6 sequences") && Catch::Contains("eval.every_steps"));
+  single[2 * kLength] = {random_text(random, 2)};  // a target in the third sequence
+  const TemporaryFolder third;
+  job.data.val = documents_job(Family::gpt2, third, single, 2).data.train;
+  CHECK(said(job) == "no error");
+  job.eval.max_sequences = 2;  // of those before it
+  CHECK_THAT(said(job), Catch::Contains("no target of the 2 sequences"));
+  job.data.count_boundary_targets = true;
+  CHECK(said(job) == "no error");
 }
 
 TEST_CASE("a job that ignores documents carries tokens and targets alone", "[documents]") {
