@@ -34,7 +34,8 @@ std::optional<int64_t> step_of_name(const std::string& name) {
   const char* const end = name.data() + name.size();
   const auto parsed = std::from_chars(name.data() + 5, end, step);
   // Only the one spelling that step_directory gives.
-  if (parsed.ec != std::errc() || parsed.ptr != end || fmt::format("step-{:08}", step) != name) return std::nullopt;
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == end && step >= 0;
+  if (!is_number || fmt::format("step-{:08}", step) != name) return std::nullopt;
   return step;
 }
 

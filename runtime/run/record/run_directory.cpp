@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/folders.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/record.h"
 #include "runtime/run/record/journal.h"
@@ -129,7 +130,14 @@ FoundRun find_run(FileSystem& fs, const std::string& name, const std::string& ro
   if (fs.exists(path + "/COMMIT")) {
     const std::filesystem::path folder(path);
     const std::string owner = folder.parent_path().parent_path().string(), leaf = folder.filename().string();
-    if (is_run(fs, owner) && leaf.starts_with("step-")) return {{owner}, std::stoll(leaf.substr(5))};
+    const std::optional<int64_t> step = ckpt::step_of_name(leaf);
+    if (is_run(fs, owner) && step) return {{owner}, step};
+    if (is_run(fs, owner))
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("{} is a checkpoint of run {} under a name that the run does not use; name one "
+                              "of its own, {}/step-NNNNNNNN, or begin a new run from this one: "
+                              "trainctl launch JOB --from {}",
+                              name, owner, folder.parent_path().string(), name));
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} is a checkpoint, but {} is not the directory of its run; a new run may begin from it: "
                             "trainctl launch JOB --from {}",

@@ -199,6 +199,20 @@ TEST_CASE("a run is found by path, id, unique beginning, latest and checkpoint")
   CHECK(found.step == 12);
 }
 
+TEST_CASE("a checkpoint of a run under another name is not taken for the step that it begins with") {
+  FileSystem& fs = real_file_system();
+  TemporaryFolder folder;
+  make_run(folder / "beta", 200);
+  for (const char* name : {"step-00000012.good", "step-copy", "step-", "step-12", "step--0000012", "kept",
+                           "step-99999999999999999999"}) {
+    CAPTURE(name);
+    const std::string path = folder / "beta/ckpt/" + name;
+    fs.make_directories(path);
+    fs.write_new_text(path + "/COMMIT", "{}");
+    CHECK(message_of([&] { find_run(fs, path, "elsewhere"); }).find(path + " is a checkpoint of run ") == 0);
+  }
+}
+
 TEST_CASE("a run has one supervisor at a time, and the lock goes with it") {
   TemporaryFolder folder;
   const RunDirectory run{folder.path()};
