@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <chrono>
+#include <string>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -16,13 +18,16 @@ namespace {
 
 constexpr double kLeastPrice = 0.001, kMostPrice = 10000;
 
-/// YYYY-MM-DD of a month and a day that there are.
+/// YYYY-MM-DD of a day that there is.
 bool is_date(const std::string& text) {
   if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
   for (const size_t i : {0, 1, 2, 3, 5, 6, 8, 9})
     if (!std::isdigit(static_cast<unsigned char>(text[i]))) return false;
-  const int month = std::stoi(text.substr(5, 2)), day = std::stoi(text.substr(8, 2));
-  return month >= 1 && month <= 12 && day >= 1 && day <= 31;
+  const auto number = [&](size_t at, size_t digits) { return std::stoi(text.substr(at, digits)); };
+  return std::chrono::year_month_day(std::chrono::year(number(0, 4)),
+                                     std::chrono::month(unsigned(number(5, 2))),
+                                     std::chrono::day(unsigned(number(8, 2))))
+      .ok();
 }
 
 }  // namespace

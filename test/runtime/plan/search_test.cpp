@@ -301,7 +301,11 @@ TEST_CASE("a price without a date is refused, and mistakes are named", "[search]
   CHECK(named("2.10@2026-11-01").date == "2026-11-01");
   CHECK_THROWS_WITH(named("2.10"), Catch::Contains("a price needs its date"));
   CHECK_THROWS_WITH(named("x@2026-11-01"), Catch::Contains("no number of dollars"));
-  CHECK_THROWS_WITH(named("2@2026-13-01"), Catch::Contains("the date is no day"));
+  for (const char* day : {"2026-13-01", "2026-02-31", "2026-02-29", "2100-02-29", "2026-04-31", "2026-00-10",
+                          "2026-01-00", "2026-1-1", "tomorrow"})
+    CHECK_THROWS_WITH(named((std::string("2@") + day).c_str()), Catch::Contains("the date is no day"));
+  for (const char* day : {"2028-02-29", "2026-12-31"})
+    CHECK(named((std::string("2@") + day).c_str()).date == day);
 }
 
 TEST_CASE("a cluster has a size by its name or by its nodes", "[search]") {
