@@ -25,7 +25,7 @@ std::optional<double> factor_of(const UnitFactor (&units)[N], std::string_view u
 std::string short_number(double value) {
   if (std::isnan(value)) return "-";
   for (const auto& [scale, unit] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}})
-    if (value >= scale) return fmt::format("{:.3g} {}", value / scale, unit);
+    if (value >= 0.9995 * scale) return fmt::format("{:.3g} {}", value / scale, unit);  // 999.5 is a thousand
   return fmt::format("{:.3g}", value);
 }
 

@@ -22,6 +22,19 @@ TEST_CASE("sizes and numbers at each change of unit", "[units]") {
   CHECK(short_number(NAN) == "-");
 }
 
+TEST_CASE("a number that rounds to a thousand is one of the next unit", "[units]") {
+  CHECK(short_number(999.4) == "999");
+  CHECK(short_number(999.6) == "1 k");
+  CHECK(short_number(999'499) == "999 k");
+  CHECK(short_number(999'999) == "1 M");
+  CHECK(short_number(999.7e9) == "1 T");
+  for (const double scale : {1.0, 1e3, 1e6, 1e9})
+    for (int n = 99'000; n <= 100'100; ++n) {
+      CAPTURE(scale, n);
+      CHECK(short_number(scale * n / 100).find('e') == std::string::npos);
+    }
+}
+
 TEST_CASE("durations in their two largest units", "[units]") {
   CHECK(short_duration(7.6) == "8s");
   CHECK(short_duration(252) == "4m 12s");
