@@ -41,14 +41,16 @@ Problem micro_batches_problem(const PipelineShape& shape) {
     return Problem(fmt::format(
         "micro_batches = {} is fewer than {} * stages = {}, which the schedule {} needs; use at least {}",
         shape.micro_batches, kind.least_rounds, least, kind.name, least));
-  const int over = kind.virtual_stages ? shape.micro_batches % shape.stages : 0;
+  const bool in_groups = kind.virtual_stages && (kind.needs_several || shape.virtual_stages > 1);
+  const int over = in_groups ? shape.micro_batches % shape.stages : 0;
   if (over == 0) return Problem::none();
   const int more = shape.micro_batches - over + shape.stages;
   const std::string fewer =
       shape.micro_batches > over ? fmt::format("{} or ", shape.micro_batches - over) : "";
-  return Problem(
-      fmt::format("micro_batches = {} is not divisible by stages = {}, which the schedule {} needs; use {}{}",
-                  shape.micro_batches, shape.stages, kind.name, fewer, more));
+  return Problem(fmt::format(
+      "micro_batches = {} is not divisible by stages = {}, which the schedule {} needs{}; use {}{}",
+      shape.micro_batches, shape.stages, kind.name, kind.needs_several ? "" : " with several virtual stages",
+      fewer, more));
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ struct ScheduleKind {
   const char* text;               ///< for `explain`: what it is good for
   const char* overlaps;           ///< for `plan --schedules`: what runs while a stage would wait
   bool virtual_stages =
-      false;   ///< takes and needs several virtual stages on a rank, and micro-batches in groups of `stages`
+      false;  ///< takes several virtual stages on a rank, and then micro-batches in groups of `stages`
+  bool needs_several = false;  ///< of virtual stages: one will not do
   bool v_shaped = false;  ///< has two virtual stages on a rank, down the stages and back up
   int least_rounds = 0;   ///< needs so many times as many micro-batches as stages
   /// Its backward_weight may run later than its backward_input. A job whose halves must run together joins

@@ -95,7 +95,7 @@ class ChoiceLister {
       const Schedule schedule{int(i)};
       const parallel::ScheduleKind& kind = parallel::kind_of(schedule);
       if (schedule == Schedule::gpipe && p_.schedule != schedule) continue;
-      if (!kind.virtual_stages) {
+      if (!kind.needs_several) {
         add_schedule(schedule, kind.v_shaped ? 2 : 1);
         continue;
       }

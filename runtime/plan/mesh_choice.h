@@ -47,7 +47,8 @@ JobSpec with_choice(const JobSpec& job, const MeshChoice& choice);
 
 /// All choices for so many ranks. Left out is what never wins: GPipe (it takes as long as 1F1B and more
 /// memory), zb-h1 where layers are computed again (it runs as 1F1B), context ranks with few tokens of a
-/// sequence, stages of ZeRO where no rank shares parameters, more virtual stages with as many layers in one.
+/// sequence, stages of ZeRO where no rank shares parameters, more virtual stages with as many layers in one,
+/// merged-1f1b with several virtual stages (as long as interleaved, and more memory).
 std::vector<MeshChoice> mesh_choices(const JobSpec& job, const DeviceModel& device, int ranks);
 
 }  // namespace trainctl

@@ -44,10 +44,11 @@ class TableMaker {
   void add(parallel::Schedule schedule) {
     const parallel::ScheduleKind& kind = parallel::kind_of(schedule);
     if (!kind.virtual_stages) return add(schedule, kind.v_shaped ? 2 : 1);
+    if (!kind.needs_several) add(schedule, 1);
     const int own = schedule == job_.parallelism.schedule ? job_.parallelism.virtual_stages : 2;
     add(schedule, 2);
     if (own == 4 || job_of(schedule, 4).ok()) add(schedule, 4);
-    if (own != 2 && own != 4) add(schedule, own);
+    if (own != 1 && own != 2 && own != 4) add(schedule, own);
   }
 
   std::vector<std::string> settings(parallel::Schedule schedule, int virtual_stages) const {

@@ -146,7 +146,7 @@ void check_pipeline(Resolution& r) {
              {"set parallelism.virtual_stages to 1 and parallelism.pipeline_schedule to 1f1b"});
     if (kind.v_shaped) return;
   }
-  if (kind.virtual_stages && p.virtual_stages == 1)
+  if (kind.needs_several && p.virtual_stages == 1)
     r.report("E0304",
              fmt::format("the {} schedule needs at least two virtual stages: with one it would be 1f1b",
                          parallel::name_of(p.schedule)),

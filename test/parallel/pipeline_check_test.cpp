@@ -7,6 +7,7 @@
 #include <random>
 
 #include "parallel/pipeline.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/seed.h"
 
 namespace trainctl::parallel {
@@ -17,7 +18,8 @@ const PipelineShape kShapes[] = {
     {Schedule::one_f_one_b, 2, 1, 1}, {Schedule::interleaved, 1, 3, 3}, {Schedule::interleaved, 2, 2, 4},
     {Schedule::interleaved, 3, 3, 6}, {Schedule::zb_h1, 4, 1, 8},       {Schedule::zb_h1, 5, 1, 3},
     {Schedule::zb_v, 1, 2, 2},        {Schedule::zb_v, 2, 2, 5},        {Schedule::zb_v, 3, 2, 4},
-    {Schedule::dualpipev, 2, 2, 4},   {Schedule::dualpipev, 3, 2, 7}};
+    {Schedule::dualpipev, 2, 2, 4},   {Schedule::dualpipev, 3, 2, 7},   {kMergedSchedule, 1, 1, 3},
+    {kMergedSchedule, 3, 1, 5},       {kMergedSchedule, 2, 2, 4}};
 
 /// Calls visit(programs, stage, index) for every instruction of every shape; `programs` is a copy to spoil.
 template <typename Visit>

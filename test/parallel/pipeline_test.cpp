@@ -4,6 +4,7 @@
 // faults are hunted in pipeline_check_test.cpp. Golden drawings: made by draw() itself and read by eye.
 #include "parallel/pipeline.h"
 #include "parallel/schedules.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/tolerances.h"
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace trainctl::parallel {
 namespace {
 
 constexpr Schedule kSchedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
-                                   Schedule::zb_h1, Schedule::zb_v,        Schedule::dualpipev};
+                                   Schedule::zb_h1, Schedule::zb_v,        Schedule::dualpipev,
+                                   kMergedSchedule};
 
 std::string shape_text(const PipelineShape& shape) {
   std::ostringstream text;
@@ -37,11 +39,14 @@ void for_each_legal_shape(Visit visit) {
           ++shapes;
         }
   const int in_groups = 4 * (32 + 16 + 10 + 8 + 6 + 5 + 4 + 4), from_two_rounds_on = 8 * 33 - 2 * (8 * 9 / 2);
-  CHECK(shapes == (3 + 1) * 8 * 32 + in_groups + from_two_rounds_on);
+  const int any_or_in_groups = 8 * 32 + in_groups / 4 * 3;
+  CHECK(shapes == (3 + 1) * 8 * 32 + in_groups + from_two_rounds_on + any_or_in_groups);
 }
 
 TEST_CASE("schedules by name") {
   for (Schedule schedule : kSchedules) CHECK(schedule_named(name_of(schedule)) == schedule);
+  CHECK(std::size(kSchedules) == schedules().size());
+  CHECK(schedule_named("merged-1f1b") == kMergedSchedule);
   CHECK(!schedule_named("1F1B"));
   CHECK(!schedule_named(""));
 }
@@ -61,6 +66,10 @@ TEST_CASE("shapes that cannot be scheduled are named with what to do") {
         "interleaved");
   CHECK(shape_problem({Schedule::dualpipev, 4, 2, 7}).text() ==
         "micro_batches = 7 is fewer than 2 * stages = 8, which the schedule dualpipev needs; use at least 8");
+  CHECK(shape_problem({kMergedSchedule, 4, 2, 6}).text() ==
+        "micro_batches = 6 is not divisible by stages = 4, which the schedule merged-1f1b needs with several "
+        "virtual stages; use 4 or 8");
+  CHECK(shape_problem({kMergedSchedule, 4, 1, 6}).is_none());
   CHECK(shape_problem({Schedule::gpipe, 0, 1, 8}).text() == "stages = 0 is less than 1; use at least 1");
   CHECK(shape_problem({Schedule::gpipe, 1, 0, 8}).text() ==
         "virtual_stages = 0 is less than 1; use at least 1");
@@ -81,6 +90,8 @@ TEST_CASE("every program of every legal shape passes the checker, within its mem
       if (shape.schedule == Schedule::zb_h1) REQUIRE(peak == std::min(m, p));
       if (shape.schedule == Schedule::zb_v) REQUIRE(peak <= 2 * std::min(m, p));  // halves of a stage's
       if (shape.schedule == Schedule::dualpipev) REQUIRE(peak <= 2 * p + 1);
+      if (shape.schedule == kMergedSchedule)
+        REQUIRE(peak == std::min(m * v, 2 * (p - stage - 1) + (v - 1) * p + 2));
       if (shape.schedule == Schedule::interleaved && v > 1) {
         REQUIRE(peak == std::min(m * v, 2 * (p - stage - 1) + (v - 1) * p + 1));
       }
@@ -88,7 +99,7 @@ TEST_CASE("every program of every legal shape passes the checker, within its mem
   });
 }
 
-TEST_CASE("gpipe, 1f1b and interleaved finish weights at once, but send the gradient before") {
+TEST_CASE("gpipe, 1f1b, interleaved and merged-1f1b finish weights at once, but send the gradient before") {
   for_each_legal_shape([](const PipelineShape& shape) {
     if (kind_of(shape.schedule).splits_backward) return;
     bool right = true;
@@ -194,31 +205,11 @@ TEST_CASE("in zb-v no stage waits between its first and its last piece of work")
     }
 }
 
-/// The program of one stage in pieces that are one operation each, as DualPipeV's bubble was published: a
-/// forward and a whole backward of the pairs, a whole backward whose halves are together, or a half alone.
-/// What a piece needs is received before it, what it makes is sent behind it.
-Program in_pieces(const PipelineShape& shape, const Program& program, int stage) {
-  std::vector<std::vector<Instruction>> pieces;
-  std::vector<Instruction> work;
-  std::copy_if(program.begin(), program.end(), std::back_inserter(work), [](const Instruction& i) {
-    return i.op == Op::forward || i.op == Op::backward_input || i.op == Op::backward_weight;
-  });
-  const int below = shape.stages - stage - 1, above = stage + 1;
-  const size_t begin = size_t(2 * below + 2 * above + 3 * below);  // of the pairs
-  const size_t pairs_end = begin + size_t(6 * (shape.micro_batches - 2 * shape.stages + above) + 5 * below);
-  const auto is = [&](size_t i, Op op) { return i < work.size() && work[i].op == op; };
-  for (size_t i = 0; i < work.size();) {
-    const bool pair = i >= begin && i < pairs_end && is(i, Op::forward);
-    const size_t backward = i + pair;
-    const bool whole = i >= begin && is(backward, Op::backward_input) &&
-                       is(backward + 1, Op::backward_weight) &&
-                       work[backward].virtual_stage == work[backward + 1].virtual_stage &&
-                       work[backward].micro_batch == work[backward + 1].micro_batch;
-    const size_t length = pair ? 3 : whole ? 2 : 1;
-    REQUIRE((!pair || whole));
-    pieces.emplace_back(work.begin() + long(i), work.begin() + long(i + length));
-    i += length;
-  }
+using Pieces = std::vector<std::vector<Instruction>>;
+
+/// The program of a stage whose pieces are one operation each: what a piece needs is received before it, what
+/// it makes is sent behind it.
+Program program_of(const PipelineShape& shape, int stage, const Pieces& pieces) {
   const VirtualStages order = virtual_stages_of(shape);
   Program result;
   for (const std::vector<Instruction>& piece : pieces) {
@@ -239,6 +230,89 @@ Program in_pieces(const PipelineShape& shape, const Program& program, int stage)
     }
   }
   return result;
+}
+
+std::vector<Instruction> computations(const Program& program) {
+  std::vector<Instruction> work;
+  std::copy_if(program.begin(), program.end(), std::back_inserter(work), [](const Instruction& i) {
+    return i.op == Op::forward || i.op == Op::backward_input || i.op == Op::backward_weight;
+  });
+  return work;
+}
+
+/// The program of a stage under merged-1f1b in which a forward and the whole backward behind it are one piece.
+Program in_merged_pairs(const PipelineShape& shape, const Program& program, int stage) {
+  Pieces pieces;
+  const int ahead = 2 * (shape.stages - stage - 1) + (shape.virtual_stages - 1) * shape.stages + 1;
+  const bool pairs = ahead < shape.virtual_stages * shape.micro_batches;  // else all forwards come first
+  for (const Instruction& i : computations(program)) {
+    const bool behind_forward = !pieces.empty() && pieces.back().back().op == Op::forward;
+    const bool joins = i.op == Op::backward_weight || (i.op == Op::backward_input && pairs && behind_forward);
+    if (!joins) pieces.emplace_back();
+    pieces.back().push_back(i);
+    const Instruction& first = pieces.back().front();
+    const bool own = first.virtual_stage == i.virtual_stage && first.micro_batch == i.micro_batch;
+    if (first.op == Op::forward && i.op == Op::backward_input) REQUIRE(!own);
+  }
+  return program_of(shape, stage, pieces);
+}
+
+TEST_CASE("in merged-1f1b neither of a forward and the backward behind it waits for the other") {
+  // So both could be one operation: then, too, every program ends, with the published bubble. Under 1f1b and
+  // interleaved the last stage would wait for itself.
+  for_each_legal_shape([](const PipelineShape& shape) {
+    if (shape.schedule != kMergedSchedule) return;
+    std::vector<Program> pairs;
+    for (const Program& program : make_programs(shape))
+      pairs.push_back(in_merged_pairs(shape, program, int(pairs.size())));
+    const PipelineCosts costs{1, 1, 1, 0};
+    const Timeline timeline = simulate(shape, pairs, costs);
+    REQUIRE(timeline.makespan - ideal_time(shape, costs) == 3 * (shape.stages - 1));
+  });
+}
+
+TEST_CASE("under merged-1f1b a message as long as half a forward and backward makes no stage wait longer") {
+  // A further round of micro-batches takes as long as its computations; under 1f1b the messages of one
+  // micro-batch come on top.
+  const PipelineCosts costs{1, 1, 1, 1.5};
+  for (int p = 2; p <= 16; ++p) {
+    CAPTURE(p);
+    const auto round = [&](Schedule schedule) {
+      const auto time = [&](int rounds) {
+        const PipelineShape shape{schedule, p, 1, rounds * p};
+        std::vector<Program> programs = make_programs(shape);
+        for (Program& program : programs) join_halves(program);  // as the trainer runs them
+        return simulate(shape, programs, costs).makespan;
+      };
+      return time(7) - time(6);
+    };
+    REQUIRE(round(kMergedSchedule) == 3 * p);
+    REQUIRE(round(Schedule::one_f_one_b) == 3 * p + 2 * costs.transfer * (p - 1));
+  }
+}
+
+/// The program of one stage in pieces that are one operation each, as DualPipeV's bubble was published: a
+/// forward and a whole backward of the pairs, a whole backward whose halves are together, or a half alone.
+Program in_pieces(const PipelineShape& shape, const Program& program, int stage) {
+  Pieces pieces;
+  const std::vector<Instruction> work = computations(program);
+  const int below = shape.stages - stage - 1, above = stage + 1;
+  const size_t begin = size_t(2 * below + 2 * above + 3 * below);  // of the pairs
+  const size_t pairs_end = begin + size_t(6 * (shape.micro_batches - 2 * shape.stages + above) + 5 * below);
+  const auto is = [&](size_t i, Op op) { return i < work.size() && work[i].op == op; };
+  for (size_t i = 0; i < work.size();) {
+    const bool pair = i >= begin && i < pairs_end && is(i, Op::forward);
+    const size_t backward = i + pair;
+    const bool whole = i >= begin && is(backward, Op::backward_input) &&
+                       is(backward + 1, Op::backward_weight) &&
+                       work[backward].virtual_stage == work[backward + 1].virtual_stage &&
+                       work[backward].micro_batch == work[backward + 1].micro_batch;
+    const size_t length = pair ? 3 : whole ? 2 : 1;
+    REQUIRE((!pair || whole));
+    pieces.emplace_back(work.begin() + long(i), work.begin() + long(i + length));
+    i += length;
+  }
+  return program_of(shape, stage, pieces);
 }
 
 TEST_CASE("dualpipev has the published bubble where a pair is one operation, and half of it as it runs") {
@@ -356,6 +430,18 @@ stage 0  F0F1F2F0B0W0F1F3B1W1F2B0W0F4B2W2F3B1W1B3W3F4B2W2B4W4B3W3..B4W4
          0 0 0 1 1 1 1 0 1 1 1 0 0 0 1 1 1 0 0 1 1 1 0 0 1 1 0 0   0 0
 stage 1  ..F0F0F1F1F2B0W0F2B0W0F3B1W1F3B1W1F4B2W2F4B2W2B3W3B3W3B4B4W4W4
            0 1 0 1 0 1 1 1 0 0 0 1 1 1 0 0 0 1 1 1 0 0 1 1 0 0 1 0 1 0
+)");
+  CHECK(drawing_of({kMergedSchedule, 4, 1, 8}, 100) == R"(
+stage 0  F0F1F2F3F4F5F6F7B0W0..B1W1..B2W2..B3W3..B4W4..B5W5..B6W6B7W7
+stage 1  ..F0F1F2F3F4F5B0W0F6B1W1F7B2W2..B3W3..B4W4..B5W5..B6W6B7W7..
+stage 2  ....F0F1F2F3B0W0F4B1W1F5B2W2F6B3W3F7B4W4..B5W5..B6W6B7W7....
+stage 3  ......F0F1B0W0F2B1W1F3B2W2F4B3W3F5B4W4F6B5W5F7B6W6B7W7......
+)");
+  CHECK(drawing_of({kMergedSchedule, 2, 2, 4}, 100) == R"(
+stage 0  F0F1F0F1F2F3B0W0F2B1W1F3B0W0..B1W1..B2W2B3W3B2W2B3W3
+         0 0 1 1 0 0 1 1 1 1 1 1 0 0   0 0   1 1 1 1 0 0 0 0
+stage 1  ..F0F1F0F1B0W0F2B1W1F3B0W0F2B1W1F3B2W2B3W3B2W2B3W3..
+           0 0 1 1 1 1 0 1 1 0 0 0 1 0 0 1 1 1 1 1 0 0 0 0
 )");
 }
 

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "parallel/queue_check.h"
+#include "test/support/merged_schedule.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -50,7 +51,8 @@ bool ends(Schedule schedule, bool early, const QueueOfStream& queues) {
 }
 
 constexpr Schedule kSchedulesOfQueues[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
-                                           Schedule::zb_h1, Schedule::zb_v,        Schedule::dualpipev};
+                                           Schedule::zb_h1, Schedule::zb_v,        Schedule::dualpipev,
+                                           kMergedSchedule};
 
 /// The pairs of streams that must not share a queue.
 std::vector<std::string> fatal_pairs(Schedule schedule, bool early) {

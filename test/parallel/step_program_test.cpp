@@ -10,6 +10,7 @@
 
 #include "parallel/schedules.h"
 #include "parallel/step_program.h"
+#include "test/support/merged_schedule.h"
 
 namespace trainctl::parallel {
 namespace {
@@ -65,7 +66,7 @@ std::string problem_of(const std::vector<Step>& steps) {
 template <typename Visit>
 void for_each_shape(int most_stages, int most_micro_batches, Visit visit) {
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
-                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
+                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev, kMergedSchedule})
     for (int stages = 1; stages <= most_stages; ++stages)
       for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= most_micro_batches; ++micro_batches)

@@ -17,12 +17,14 @@
 #include "runtime/base/error.h"
 #include "runtime/model/executor.h"
 #include "test/support/child.h"
-#include "test/support/thread_run.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
 using parallel::Instruction;
+using parallel::kMergedSchedule;
 using parallel::Op;
 using parallel::Schedule;
 
@@ -31,7 +33,7 @@ namespace {
 template <typename With>
 void for_each_shape(With with) {
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
-                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
+                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev, kMergedSchedule})
     for (int stages = 2; stages <= 5; ++stages)
       for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
         for (int micro_batches = 1; micro_batches <= 10; ++micro_batches) {
@@ -235,7 +237,9 @@ TEST_CASE("every receive begins once, in order, into free memory, under every sc
     }
   });
   CHECK(programs > 400);
-  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1}) CHECK(early[schedule] > 100);
+  for (const Schedule schedule :
+       {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, kMergedSchedule})
+    CHECK(early[schedule] > 100);
 }
 
 TEST_CASE("the executor begins receives before the computation that does not need them", "[pipeline]") {

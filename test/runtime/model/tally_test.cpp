@@ -14,12 +14,14 @@
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 #include "test/support/described_models.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
+using parallel::kMergedSchedule;
 using parallel::Schedule;
 using parallel::TrafficGroup;
 
@@ -246,8 +248,8 @@ TEST_CASE("the FLOPs of a token are 6 for each weight that it meets in a product
 
 TEST_CASE("the plan's traffic of many micro-batches is what the tally of all of them gives", "[tally]") {
   const TemporaryFolder dir;
-  for (const Schedule schedule :
-       {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
+  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1,
+                                  Schedule::zb_v, Schedule::dualpipev, kMergedSchedule})
     for (const auto& [micro_batches, cuts] : {std::pair{8, false}, {22, false}, {64, false}, {22, true}}) {
       JobSpec job = tiny_job(Family::llama, dir.path());
       job.parallelism.pipeline = job.parallelism.data = 2;

@@ -125,7 +125,7 @@ TEST_CASE("classes of ranks give the plan that a walk over all ranks gives") {
 TEST_CASE("a long pipeline is extrapolated to what its simulation gives") {
   const std::string model =
       R"({"family": "gpt2", "hidden_size": 16, "num_layers": 12, "num_heads": 4, "vocab_size": 64, "max_seq_len": 8})";
-  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"})
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev", "merged-1f1b"})
     for (const int stages : {1, 2, 3, 5})
       for (const int virtual_stages : {1, 2})
         for (const int micro_batches : {15, 24, 31, 60}) {

@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "parallel/schedules.h"
 #include "runtime/plan/pipeline_plan.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/schedule_table.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
+using parallel::kMergedSchedule;
 using parallel::Schedule;
 
 namespace {
@@ -53,12 +56,12 @@ TEST_CASE("each row of the table of schedules is a plan of its own") {
     CHECK(table.micro_batches == 32);
     CHECK(table.with_transfers);
     CHECK(table.cluster == "h100");
-    size_t kinds = 0;
+    std::set<Schedule> kinds;
     double fastest = 1e9;
     for (const ScheduleRow& row : table.rows) {
       CAPTURE(recompute, parallel::name_of(row.schedule), row.virtual_stages);
       REQUIRE(row.refused == "");
-      kinds += row.virtual_stages <= 2;
+      kinds.insert(row.schedule);
       ParseInput with = input;
       with.overrides.insert(with.overrides.end(), row.settings.begin(), row.settings.end());
       const ParsedJob job = parse_job(with);
@@ -81,12 +84,15 @@ TEST_CASE("each row of the table of schedules is a plan of its own") {
       CHECK(!row.overlaps.empty());
       fastest = std::min(fastest, row.relative_time);
     }
-    CHECK(kinds == parallel::schedules().size());
+    CHECK(kinds.size() == parallel::schedules().size());
     CHECK(fastest == 1);
     CHECK(row_of(table, Schedule::one_f_one_b).chosen);
     const ScheduleRow& alternating = row_of(table, Schedule::one_f_one_b);
     const ScheduleRow& v = row_of(table, Schedule::zb_v);
     CHECK(v.sent_bytes > alternating.sent_bytes);  // tensors pass each edge twice
+    const ScheduleRow& merged = row_of(table, kMergedSchedule, 1);
+    CHECK(merged.activation_bytes > alternating.activation_bytes);
+    CHECK(merged.sent_bytes == alternating.sent_bytes);
     if (std::string(recompute) == "none") {
       CHECK(v.bubble_fraction < alternating.bubble_fraction);
       CHECK(row_of(table, Schedule::gpipe).activation_bytes > 2 * alternating.activation_bytes);
@@ -94,6 +100,23 @@ TEST_CASE("each row of the table of schedules is a plan of its own") {
       CHECK(v.overlaps.find("computed again") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("over a slow link merged-1f1b takes less time than 1f1b, for more memory") {
+  const ParseInput input = table_job({"parallelism.stage_layers=[4,3,3,2]"});
+  const ParsedJob parsed = parse_job(input);
+  REQUIRE(parsed.ok());
+  DeviceModel device = device_named("h100", parsed.job, DeviceKind::cuda);
+  device.cluster.reset();
+  device.flops_per_s = 1e9;
+  device.link_bytes_per_s = 1e6;
+  const ScheduleTable table = schedule_table(input, parsed.job, device, 1.0);
+  CHECK(table.with_transfers);
+  const ScheduleRow& alternating = row_of(table, Schedule::one_f_one_b);
+  const ScheduleRow& merged = row_of(table, kMergedSchedule, 1);
+  CHECK(merged.relative_time < 0.95 * alternating.relative_time);
+  CHECK(merged.bubble_fraction < alternating.bubble_fraction);
+  CHECK(merged.total_bytes > alternating.total_bytes);
 }
 
 TEST_CASE("a long step's row of the table is extrapolated to what it would be") {
@@ -120,6 +143,10 @@ TEST_CASE("what a job cannot have is named with the reason") {
   CHECK(row_of(table, Schedule::interleaved).refused ==
         "E0304 the pipeline cannot be scheduled: micro_batches = 6 is not divisible by stages = 4, which the "
         "schedule interleaved needs; use 4 or 8");
+  CHECK(row_of(table, kMergedSchedule, 1).refused == "");
+  CHECK(row_of(table, kMergedSchedule, 2).refused ==
+        "E0304 the pipeline cannot be scheduled: micro_batches = 6 is not divisible by stages = 4, which the "
+        "schedule merged-1f1b needs with several virtual stages; use 4 or 8");
   CHECK(row_of(table, Schedule::zb_v).refused == "");
   const std::string text = render_schedules(table);
   CHECK(text.find("dualpipev x 2    not possible: E0304") != std::string::npos);

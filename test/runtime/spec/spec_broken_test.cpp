@@ -158,6 +158,7 @@ const std::vector<Broken> kOverrides = {
     {{"parallelism.pipeline_schedule=dualpipev", "parallelism.virtual_stages=2", "batch.global_sequences=8"}, {"E0304 the pipeline cannot be scheduled: micro_batches = 2 is fewer than 2 * stages = 4, which the schedule dualpipev needs; use at least 4"}},
     {{"parallelism.pipeline_schedule=zb-v", "parallelism.pipeline=1", "parallelism.world_size=4"}, {"E0304 virtual stages need a pipeline of at least two stages"}},
     {{"parallelism.pipeline_schedule=zb-v"}, {"E0304 the pipeline cannot be scheduled: virtual_stages = 1 does not suit the schedule zb-v, which has 2; use 2"}},
+    {{"parallelism.pipeline_schedule=merged-1f1b", "parallelism.virtual_stages=2"}, {}},
     {{"parallelism.pipeline_schedule=interleaved"}, {"E0304 the interleaved schedule needs at least two virtual stages: with one it would be 1f1b"}},
     {{"parallelism.pipeline_schedule=interleaved", "parallelism.virtual_stages=2"}, {}},
     {{"model.hidden_size=1048576", "model.num_layers=10000", "model.ffn_size=4194304"},

@@ -11,6 +11,7 @@
 #include "runtime/plan/plan.h"
 #include "runtime/plan/rank_plan.h"
 #include "test/support/described_models.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/test_mesh.h"
 #include "test/support/thread_run.h"
@@ -18,6 +19,7 @@
 
 using namespace trainctl;
 using namespace trainctl::test;
+using parallel::kMergedSchedule;
 using parallel::Schedule;
 
 namespace {
@@ -120,7 +122,10 @@ TEST_CASE("expert ranks: stages in the middle that pass to four others", "[bits]
   job.model.moe.num_experts = job.model.num_layers = 8;
   job.parallelism.context_blocks = 2;
   job.parallelism.lanes = 2;
-  meshes.check(job, {{.expert = 2, .context = 2, .pipeline = 4, .schedule = Schedule::interleaved}});
+  meshes.check(
+      job, {{.expert = 2, .context = 2, .pipeline = 4, .schedule = Schedule::interleaved},
+            {.expert = 2, .data = 2, .pipeline = 2, .zero = 2, .schedule = kMergedSchedule},
+            {.expert = 2, .context = 2, .pipeline = 2, .schedule = kMergedSchedule, .virtual_stages = 2}});
 }
 
 TEST_CASE("expert ranks: widths that do not divide the lanes, where each rank has all experts", "[bits]") {

@@ -14,6 +14,7 @@
 #include "runtime/base/file_system.h"
 #include "runtime/base/json.h"
 #include "test/support/described_models.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/seed.h"
 #include "test/support/temporary_folder.h"
 #include "test/support/thread_run.h"
@@ -21,6 +22,7 @@
 
 using namespace trainctl;
 using namespace trainctl::test;
+using parallel::kMergedSchedule;
 using parallel::Schedule;
 
 namespace {
@@ -174,11 +176,11 @@ class Combination {
     p.context_comm_type = parallel::ContextComm::all_gather;
     if (p.context > 1 && has_whole_heads(job.model.num_kv_heads, p.tensor, p.context))
       p.context_comm_type = parallel::ContextComm(draw(2));
-    const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1};
-    p.schedule = schedules[draw(3)];
+    const Schedule schedules[] = {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1, kMergedSchedule};
+    p.schedule = schedules[draw(4)];
     // The interleaved schedule goes in rounds of `pipeline` micro-batches, whatever lanes a rank has.
     if (p.pipeline == 2 && job.micro_batches_per_lane() % 2 == 0 && draw(2) == 0) {
-      p.schedule = Schedule::interleaved;
+      p.schedule = draw(2) == 0 ? Schedule::interleaved : kMergedSchedule;
       p.virtual_stages = 2;
     }
     // A V has layers for all its virtual stages, and dualpipev two micro-batches a stage at any width.

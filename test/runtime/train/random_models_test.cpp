@@ -193,7 +193,8 @@ void draw_mesh(Fields& f, const std::string& disk) {
   f.some(2, "parallelism.context", {2, 4});
   f.some(2, "parallelism.expert", {2, 4, 8});
   f.some(3, "parallelism.context_comm_type", {"a2a"});
-  f.any("parallelism.pipeline_schedule", {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"});
+  f.any("parallelism.pipeline_schedule",
+        {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev", "merged-1f1b"});
   f.some(2, "parallelism.virtual_stages", {2});
   f.any("parallelism.zero_stage", {0, 1, 2, 3});
   f.some(3, "parallelism.reshard_after_forward", {false});

@@ -6,12 +6,14 @@
 #include <cmath>
 
 #include "runtime/base/file_system.h"
-#include "test/support/thread_run.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
 using namespace trainctl::test;
+using parallel::kMergedSchedule;
 using parallel::Schedule;
 
 namespace {
@@ -28,8 +30,10 @@ std::vector<Mesh> meshes(int tp) {
   for (const int dp : {1, 2, 3, 4})
     for (const int pp : {1, 2, 3, 4}) {
       if (tp * dp * pp > 8) continue;
-      for (const Schedule s : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1}) all.push_back({dp, pp, 1, s});
-      if (pp == 2) all.push_back({dp, pp, 2, Schedule::interleaved});
+      for (const Schedule s : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1, kMergedSchedule})
+        all.push_back({dp, pp, 1, s});
+      for (const Schedule s : {Schedule::interleaved, kMergedSchedule})
+        if (pp == 2) all.push_back({dp, pp, 2, s});
       if (pp == 2) all.push_back({dp, pp, 2, Schedule::zb_v});
     }
   return all;

@@ -8,11 +8,13 @@
 
 #include "runtime/base/json.h"
 #include "runtime/train/schedule.h"
-#include "test/support/thread_run.h"
+#include "test/support/merged_schedule.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 #include "test/support/tolerances.h"
 
 using namespace trainctl;
+using parallel::kMergedSchedule;
 using parallel::Schedule;
 
 namespace {
@@ -151,7 +153,7 @@ TEST_CASE("the programs that the trainer runs pass the checker and their slots n
   const test::TemporaryFolder dir;
   JobSpec job = test::tiny_job(Family::gpt2, dir.path());
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved,
-                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev})
+                                  Schedule::zb_h1, Schedule::zb_v, Schedule::dualpipev, kMergedSchedule})
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
       for (int stages = 1; stages <= 6; ++stages)
         for (int virtual_stages = 1; virtual_stages <= 3; ++virtual_stages)
