@@ -61,12 +61,15 @@ inline float fp8_value(Fp8 format, uint8_t code) {
   return code & 0x80 ? -value : value;
 }
 
-/// Values that lie in one row, column or edge of a block have one scale.
+/// So many values of a row, column or edge of a block have one scale, where nothing else is said.
 inline constexpr int64_t kFp8Group = 128;
-constexpr int64_t fp8_groups(int64_t n) { return (n + kFp8Group - 1) / kFp8Group; }
+constexpr int64_t fp8_groups(int64_t n, int64_t group) { return (n + group - 1) / group; }
 
 /// The scale's exponent: the least e with which 2^e times the largest value of the format is no less than
 /// `largest`, the largest of a group. Not below kLeastScale, so that the smallest step is a normal number.
+/// It is one of E8M0, the scales of the OCP Microscaling formats, which go from -127 to 127. Those take the
+/// exponent of `largest` alone, so that values up to an eighth above the format's largest become that: here
+/// the scale is twice as large where that would be, as NVIDIA rounds it (arXiv:2506.08027).
 inline constexpr int kLeastScale = -100;
 inline int fp8_scale(Fp8 format, float largest) {
   const auto bits = std::bit_cast<uint32_t>(largest);

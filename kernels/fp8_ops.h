@@ -7,7 +7,7 @@
 namespace trainctl::kernels {
 
 /// Which values share a scale.
-///   rows      kFp8Group neighbours of a row: for sums over columns
+///   rows      `group` neighbours of a row: for sums over columns
 ///   columns   as many of a column: for sums over rows
 ///   blocks    as many rows by as many columns
 ///   whole     all of them
@@ -23,23 +23,27 @@ struct Quantize {
   Fp8 format = Fp8::e4m3;
   Fp8Groups groups = Fp8Groups::rows;
   Matrix offsets = {};
+  int64_t group = kFp8Group;
   OpShape cost_shape() const { return elements(kName, y); }
   double bytes() const { return bytes_of({x, y}); }
   void check() const;
   void arguments(auto&& each) { each(x), each(y), each(offsets); }
 };
 
-/// The same of a weight, in place: `parts` matrices one above another, in blocks or as wholes, in e4m3. To do
-/// it twice is to do it once.
+/// The same of a weight: `parts` matrices one above another, in e4m3. `to` has w's dtype and shape; empty: in
+/// place, and then to do it twice is to do it once.
 struct QuantizeWeight {
   static constexpr const char* kName = "quantize_weight";
   Matrix w;
   Fp8Groups groups = Fp8Groups::blocks;
   int64_t parts = 1;
+  Matrix to = {};
+  int64_t group = kFp8Group;
+  const Matrix& result() const { return to ? to : w; }
   OpShape cost_shape() const { return elements(kName, w); }
   double bytes() const { return bytes_of({w, w}); }
   void check() const;
-  void arguments(auto&& each) { each(w); }
+  void arguments(auto&& each) { each(w), each(to); }
 };
 
 }  // namespace trainctl::kernels

@@ -138,11 +138,13 @@ void HeadScalarBackward::check() const {
 void Quantize::check() const {
   check_same({x, y});
   ENSURE(groups != Fp8Groups::blocks, "only a weight is in blocks");
+  ENSURE(group > 0, "groups of {}", group);
   ENSURE(!offsets || (offsets.dtype == DType::i32 && offsets.rows == 1), "{} rows of offsets", offsets.rows);
 }
 
 void QuantizeWeight::check() const {
-  ENSURE(is_activation(w.dtype) && (groups == Fp8Groups::blocks || groups == Fp8Groups::whole));
+  check_same({w, result()});
+  ENSURE(group > 0, "groups of {}", group);
   ENSURE(parts > 0 && w.rows % parts == 0, "{} rows of {} weights", w.rows, parts);
 }
 

@@ -160,7 +160,8 @@ class CpuBackend final : public HostDevice {
   void multiply(std::span<const ProductArguments> products);  ///< of one dtype
   void quantize_whole(const Quantize& op);
   void quantize_columns(const Quantize& op);
-  void quantize_blocks(const Matrix& w);
+  void quantize_blocks(const Quantize& op);
+  void quantize(const Quantize& op);  ///< rows without offsets
   void add_blocks(const Matrix& blocks, float* to, bool accumulate);
 
   static constexpr int64_t kTileElements = 32768;

@@ -22,54 +22,65 @@ void CpuBackend::quantize_whole(const Quantize& op) {
   });
 }
 
-void CpuBackend::quantize_blocks(const Matrix& w) {
-  const int64_t across = fp8_groups(w.cols);
-  pool_.run(fp8_groups(w.rows) * across, [&](int64_t task, int) {
-    const int64_t r = task / across * kFp8Group, c = task % across * kFp8Group;
-    const Matrix block = part(w, r, std::min(kFp8Group, w.rows - r), c, std::min(kFp8Group, w.cols - c));
-    kernels_.quantize_group({.x = block, .y = block}, kernels_.largest_finite(block));
+void CpuBackend::quantize_blocks(const Quantize& op) {
+  const int64_t across = fp8_groups(op.x.cols, op.group);
+  pool_.run(fp8_groups(op.x.rows, op.group) * across, [&](int64_t task, int) {
+    const int64_t r = task / across * op.group, c = task % across * op.group;
+    const auto of = [&](const Matrix& m) {
+      return part(m, r, std::min(op.group, m.rows - r), c, std::min(op.group, m.cols - c));
+    };
+    kernels_.quantize_group({.x = of(op.x), .y = of(op.y), .format = op.format},
+                            kernels_.largest_finite(of(op.x)));
   });
 }
 
 void CpuBackend::quantize_columns(const Quantize& op) {
   const int64_t across = (op.x.cols + kColumnsOfTask - 1) / kColumnsOfTask;
-  pool_.run(fp8_groups(op.x.rows) * across, [&](int64_t task, int) {
-    const int64_t r = task / across * kFp8Group, c = task % across * kColumnsOfTask;
+  pool_.run(fp8_groups(op.x.rows, op.group) * across, [&](int64_t task, int) {
+    const int64_t r = task / across * op.group, c = task % across * kColumnsOfTask;
     const auto of = [&](const Matrix& m) {
-      return part(m, r, std::min(kFp8Group, m.rows - r), c, std::min(kColumnsOfTask, m.cols - c));
+      return part(m, r, std::min(op.group, m.rows - r), c, std::min(kColumnsOfTask, m.cols - c));
     };
     kernels_.quantize_columns({.x = of(op.x), .y = of(op.y), .format = op.format});
   });
 }
 
-void CpuBackend::compute(const Quantize& op) {
-  if (op.groups == Fp8Groups::rows) {
-    over_rows(op.x.rows, kRowsOfTask, [&](int64_t begin, int64_t n) {
-      kernels_.quantize_rows(
-          {.x = op.x.row_range(begin, n), .y = op.y.row_range(begin, n), .format = op.format});
-    });
-    return;
+void CpuBackend::quantize(const Quantize& op) {
+  if (op.x.rows == 0) return;
+  switch (op.groups) {
+    case Fp8Groups::rows:
+      return over_rows(op.x.rows, kRowsOfTask, [&](int64_t begin, int64_t n) {
+        kernels_.quantize_rows({.x = op.x.row_range(begin, n),
+                                .y = op.y.row_range(begin, n),
+                                .format = op.format,
+                                .group = op.group});
+      });
+    case Fp8Groups::columns: return quantize_columns(op);
+    case Fp8Groups::blocks: return quantize_blocks(op);
+    case Fp8Groups::whole: return quantize_whole(op);
   }
-  const auto each = [&](int64_t begin, int64_t rows) {
-    if (rows == 0) return;
-    const Quantize of{
-        .x = op.x.row_range(begin, rows), .y = op.y.row_range(begin, rows), .format = op.format};
-    op.groups == Fp8Groups::columns ? quantize_columns(of) : quantize_whole(of);
-  };
-  if (!op.offsets) return each(0, op.x.rows);
+}
+
+void CpuBackend::compute(const Quantize& op) {
+  if (!op.offsets || op.groups == Fp8Groups::rows) return quantize(op);
   const auto* begins = op.offsets.as<int32_t>();
-  for (int64_t e = 0; e + 1 < op.offsets.cols; ++e) each(begins[e], begins[e + 1] - begins[e]);
+  for (int64_t e = 0; e + 1 < op.offsets.cols; ++e) {
+    const int64_t begin = begins[e], rows = begins[e + 1] - begin;
+    quantize({.x = op.x.row_range(begin, rows),
+              .y = op.y.row_range(begin, rows),
+              .format = op.format,
+              .groups = op.groups,
+              .group = op.group});
+  }
 }
 
 void CpuBackend::compute(const QuantizeWeight& op) {
   const int64_t rows = op.w.rows / op.parts;
-  for (int64_t p = 0; p < op.parts; ++p) {
-    const Matrix w = op.w.row_range(p * rows, rows);
-    if (op.groups == Fp8Groups::blocks)
-      quantize_blocks(w);
-    else
-      quantize_whole({.x = w, .y = w});
-  }
+  for (int64_t p = 0; p < op.parts; ++p)
+    quantize({.x = op.w.row_range(p * rows, rows),
+              .y = op.result().row_range(p * rows, rows),
+              .groups = op.groups,
+              .group = op.group});
 }
 
 }  // namespace trainctl::kernels::cpu

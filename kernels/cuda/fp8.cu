@@ -14,7 +14,7 @@ constexpr int kLineThreads = kWarpSize, kBlockThreads = 256;
 
 /// Groups of `height` rows by `width` columns. Those of rows begin anew with each part, of `rows_of_part` rows, or with each expert.
 struct Fp8Cut {
-  int64_t height = 1, width = kFp8Group, rows_of_part = 0;
+  int64_t height = 1, width = 1, rows_of_part = 0;
   const int32_t* offsets = nullptr;
   int experts = 0;
 
@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 void quantize(const Queue& queue, const char* op, const Matrix& x, const Matrix& y, Fp8 format,
-              Fp8Groups groups, Fp8Cut cut) {
+              Fp8Groups groups, int64_t group, Fp8Cut cut) {
   const bool is_tall = groups == Fp8Groups::columns || groups == Fp8Groups::blocks;
-  if (is_tall) cut.height = kFp8Group;
-  if (groups == Fp8Groups::columns) cut.width = 1;
+  if (is_tall) cut.height = group;
+  if (groups == Fp8Groups::rows || groups == Fp8Groups::blocks) cut.width = group;
   if (groups == Fp8Groups::whole) cut.height = std::max<int64_t>(1, x.rows), cut.width = x.cols;
   // Of experts each may have one group more than its rows alone would have.
   const int64_t down = cut.offsets ? div_up(x.rows, cut.height) + cut.experts
@@ -116,11 +116,11 @@ void enqueue(const Queue& queue, const Quantize& op) {
   const Fp8Cut cut{.rows_of_part = op.x.rows,
                    .offsets = op.offsets.as<const int32_t>(),
                    .experts = op.offsets ? int(op.offsets.cols) - 1 : 0};
-  quantize(queue, Quantize::kName, op.x, op.y, op.format, op.groups, cut);
+  quantize(queue, Quantize::kName, op.x, op.y, op.format, op.groups, op.group, cut);
 }
 
 void enqueue(const Queue& queue, const QuantizeWeight& op) {
-  quantize(queue, QuantizeWeight::kName, op.w, op.w, Fp8::e4m3, op.groups,
+  quantize(queue, QuantizeWeight::kName, op.w, op.result(), Fp8::e4m3, op.groups, op.group,
            {.rows_of_part = op.w.rows / op.parts});
 }
 

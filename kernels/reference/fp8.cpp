@@ -29,11 +29,11 @@ void quantize(const Matrix& x, const Matrix& y, Fp8 format, int64_t height, int6
     }
 }
 
-void quantize(const Matrix& x, const Matrix& y, Fp8 format, Fp8Groups groups) {
+void quantize(const Matrix& x, const Matrix& y, Fp8 format, Fp8Groups groups, int64_t group) {
   switch (groups) {
-    case Fp8Groups::rows: return quantize(x, y, format, 1, kFp8Group);
-    case Fp8Groups::columns: return quantize(x, y, format, kFp8Group, 1);
-    case Fp8Groups::blocks: return quantize(x, y, format, kFp8Group, kFp8Group);
+    case Fp8Groups::rows: return quantize(x, y, format, 1, group);
+    case Fp8Groups::columns: return quantize(x, y, format, group, 1);
+    case Fp8Groups::blocks: return quantize(x, y, format, group, group);
     case Fp8Groups::whole: return quantize(x, y, format);
   }
 }
@@ -41,19 +41,19 @@ void quantize(const Matrix& x, const Matrix& y, Fp8 format, Fp8Groups groups) {
 }  // namespace
 
 void compute(const Quantize& op) {
-  if (!op.offsets) return quantize(op.x, op.y, op.format, op.groups);
+  if (!op.offsets) return quantize(op.x, op.y, op.format, op.groups, op.group);
   const auto* begins = op.offsets.as<int32_t>();
   for (int64_t e = 0; e + 1 < op.offsets.cols; ++e) {
     const int64_t begin = begins[e], rows = begins[e + 1] - begin;
-    quantize(op.x.row_range(begin, rows), op.y.row_range(begin, rows), op.format, op.groups);
+    quantize(op.x.row_range(begin, rows), op.y.row_range(begin, rows), op.format, op.groups, op.group);
   }
 }
 
 void compute(const QuantizeWeight& op) {
   const int64_t rows = op.w.rows / op.parts;
   for (int64_t part = 0; part < op.parts; ++part) {
-    const Matrix w = op.w.row_range(part * rows, rows);
-    quantize(w, w, Fp8::e4m3, op.groups);
+    const auto of = [&](const Matrix& m) { return m.row_range(part * rows, rows); };
+    quantize(of(op.w), of(op.result()), Fp8::e4m3, op.groups, op.group);
   }
 }
 

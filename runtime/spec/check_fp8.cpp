@@ -9,8 +9,6 @@
 namespace trainctl::spec {
 namespace {
 
-constexpr int64_t kBlock = 128;
-
 /// A dimension of products: `each` * (the value of a field + others), of which a tensor rank has its part.
 struct Cut {
   std::string path;
@@ -55,8 +53,8 @@ std::vector<Cut> feed_forward_cuts(const ModelSpec& m, const Fp8Spec& fp8, bool 
 }
 
 /// Multiples of what fits, around the value.
-std::string what_fits(const Cut& cut, int64_t tensor) {
-  const int64_t whole = kBlock * (cut.by_tensor ? tensor : 1), step = whole / std::gcd(whole, cut.each);
+std::string what_fits(const Cut& cut, int64_t tensor, int64_t group) {
+  const int64_t whole = group * (cut.by_tensor ? tensor : 1), step = whole / std::gcd(whole, cut.each);
   const int64_t below = (cut.value + cut.others) / step * step - cut.others;
   return below > 0 ? fmt::format("{} or {}", below, below + step) : fmt::format("{}", below + step);
 }
@@ -64,7 +62,7 @@ std::string what_fits(const Cut& cut, int64_t tensor) {
 void check_blocks(Resolution& r) {
   const Fp8Spec& fp8 = r.job.fp8;
   const ModelSpec& m = r.job.model;
-  const int64_t tensor = r.job.parallelism.tensor;
+  const int64_t tensor = r.job.parallelism.tensor, group = scaling_of(fp8.recipe).group;
   if (fp8.keeps(Fp8Kept::qkv) && fp8.keeps(Fp8Kept::out) && fp8.keeps(Fp8Kept::up) &&
       fp8.keeps(Fp8Kept::down))
     return;
@@ -74,14 +72,14 @@ void check_blocks(Resolution& r) {
     for (const Cut& cut : feed_forward_cuts(m, fp8, r.job.parallelism.token_parts() > 1)) cuts.push_back(cut);
   for (const Cut& cut : cuts) {
     const int64_t all = cut.channels(), ranks = cut.by_tensor ? tensor : 1;
-    if (!r.sound(cut.path) || all % ranks != 0 || all / ranks % kBlock == 0) continue;
+    if (!r.sound(cut.path) || all % ranks != 0 || all / ranks % group == 0) continue;
     const std::string whose = ranks > 1 ? fmt::format("that each of {} tensor ranks has of", ranks) : "of";
     r.report("E0322",
-             fmt::format("FP8 blocks of {} do not fit the {} channels {} {} = {}", kBlock, all / ranks, whose,
+             fmt::format("FP8 blocks of {} do not fit the {} channels {} {} = {}", group, all / ranks, whose,
                          cut.path, cut.value),
              {cut.path, "precision.fp8.recipe", "parallelism.tensor"},
              {fmt::format("use {} = {}, or the recipe \"tensor\", or keep its products (precision.keep)",
-                          cut.path.substr(cut.path.rfind('.') + 1), what_fits(cut, tensor))});
+                          cut.path.substr(cut.path.rfind('.') + 1), what_fits(cut, tensor, group))});
   }
 }
 
@@ -148,11 +146,11 @@ void check_fp8(Resolution& r) {
     if (!fp8.exists() && r.given_by_user(path) && r.sound(path) &&
         find_field(path)->get(r.job) != find_field(path)->get(JobSpec()))
       r.report("W0245", fmt::format("`{}` has no effect here", path), {path, "precision.fp8.recipe"},
-               {"precision.fp8.recipe is \"none\"; remove the field, or choose block or tensor"});
+               {"precision.fp8.recipe is \"none\"; remove the field, or choose a recipe"});
   if (!fp8.exists()) return;
   const bool known = r.sound({"precision.keep", "parallelism.tensor", "model.num_heads", "model.head_dim",
                               "model.num_kv_heads", "model.num_layers"});
-  if (fp8.recipe == Fp8Recipe::block && known) check_blocks(r);
+  if (scaling_of(fp8.recipe).group > 0 && known) check_blocks(r);
 }
 
 }  // namespace trainctl::spec

@@ -18,6 +18,9 @@ std::vector<float> finite_values(Fp8 format) {
   return values;
 }
 
+/// Of a row, or of a column.
+constexpr int64_t kSizesOfGroups[] = {kFp8Group, 32};
+
 /// Numbers of all kinds, of very different sizes, a few of them special.
 Storage all_kinds(Random& random, DType dtype, int64_t rows, int64_t cols, int64_t pad) {
   Storage m = random.normal(dtype, rows, cols, pad);
@@ -87,6 +90,53 @@ TEST_CASE("the scale of FP8 is the least power of two with which the largest val
   }
 }
 
+// Slow and by another way: the scale by trying, the value by looking at all there are.
+TEST_CASE("MXFP8 values are the nearest of those that the least scale without overflow allows") {
+  const std::vector<float> values = finite_values(Fp8::e4m3);
+  const auto stream = reference().create_stream();
+  constexpr int64_t kMx = 32;
+  std::vector<float> largest;
+  for (int exponent = -126; exponent < 128; ++exponent)
+    for (const float mantissa : {1.0f, 1.75f, std::nextafter(1.75f, 2.0f), 1.99f})
+      largest.push_back(std::ldexp(mantissa, exponent));
+  Storage x(DType::f32, int64_t(largest.size()), kMx, 0),
+      upright(DType::f32, kMx, int64_t(largest.size()), 0);
+  Random random(37);
+  const Storage part = random.normal(DType::f32, x->rows, kMx);
+  std::vector<int> scales;
+  for (int64_t r = 0; r < x->rows; ++r) {
+    int e = kLeastScale;
+    while (std::ldexp(448.0, e) < double(largest[size_t(r)])) ++e;
+    scales.push_back(e);
+    for (int64_t c = 0; c < kMx; ++c) {
+      const size_t code = size_t(r * 31 + c * 7) % (values.size() - 1);
+      const double middle = (double(values[code]) + values[code + 1]) / 2;
+      const float size = c == 5  ? largest[size_t(r)]
+                         : c % 2 ? std::min(std::fabs(part.get(r, c)), 1.0f) * largest[size_t(r)]
+                                 : std::min(float(std::ldexp(middle, e)), largest[size_t(r)]);
+      x.set(r, c, c % 3 ? size : -size), upright.set(c, r, x.get(r, c));
+    }
+  }
+  Storage y = x, down = upright;
+  reference().run(*stream, Quantize{.x = x, .y = y, .group = kMx});
+  reference().run(*stream, Quantize{.x = upright, .y = down, .groups = Fp8Groups::columns, .group = kMx});
+  for (int64_t r = 0; r < x->rows; ++r) {
+    INFO("largest " << largest[size_t(r)]);
+    CHECK((scales[size_t(r)] >= -127 && scales[size_t(r)] <= 127));  // E8M0
+    for (int64_t c = 0; c < kMx; ++c) {
+      const double size = std::ldexp(std::fabs(double(x.get(r, c))), -scales[size_t(r)]);
+      size_t nearest = 0;
+      for (size_t code = 1; code < values.size(); ++code) {
+        const double before = std::fabs(values[nearest] - size), here = std::fabs(values[code] - size);
+        if (here < before || (here == before && code % 2 == 0)) nearest = code;
+      }
+      const auto sought = float(std::copysign(std::ldexp(values[nearest], scales[size_t(r)]), x.get(r, c)));
+      if (y.get(r, c) != sought || down.get(c, r) != sought)
+        FAIL_CHECK(x.get(r, c) << " is " << y.get(r, c) << " and " << down.get(c, r) << ", not " << sought);
+    }
+  }
+}
+
 TEST_CASE("each group of FP8 values has its own scale") {
   std::vector<Backend*> backends = {&reference()};
   for (const Candidate& c : candidates()) backends.push_back(c.backend.get());
@@ -126,18 +176,19 @@ TEST_CASE("every device sees the same FP8 values") {
   for (const DType dtype : kActivationTypes)
     for (const Fp8 format : kFormats)
       for (const Fp8Groups groups : {Fp8Groups::rows, Fp8Groups::columns, Fp8Groups::whole})
-        for (const auto& [rows, cols] :
-             {std::pair{1, 1}, {3, 128}, {128, 5}, {130, 131}, {257, 48}, {40, 300}, {129, 256}})
-          for (const int64_t pad : {0, 3}) {
-            INFO(word_of(format) << " groups " << int(groups) << " [" << rows << ", " << cols << "] "
-                                 << name_of(dtype) << " gap " << pad);
-            const Storage x = all_kinds(random, dtype, rows, cols, pad);
-            Storage y(dtype, rows, cols, pad);
-            y.fill(kPoison);
-            compare({y}, {0}, [&](Backend& b, Stream& s, auto& o) {
-              b.run(s, Quantize{.x = x, .y = o[0], .format = format, .groups = groups});
-            });
-          }
+        for (const int64_t group : kSizesOfGroups)
+          for (const auto& [rows, cols] :
+               {std::pair{1, 1}, {3, 128}, {128, 5}, {130, 131}, {257, 48}, {40, 300}, {129, 256}})
+            for (const int64_t pad : {0, 3}) {
+              INFO(word_of(format) << " groups " << int(groups) << " of " << group << " [" << rows << ", "
+                                   << cols << "] " << name_of(dtype) << " gap " << pad);
+              const Storage x = all_kinds(random, dtype, rows, cols, pad);
+              Storage y(dtype, rows, cols, pad);
+              y.fill(kPoison);
+              compare({y}, {0}, [&](Backend& b, Stream& s, auto& o) {
+                b.run(s, Quantize{.x = x, .y = o[0], .format = format, .groups = groups, .group = group});
+              });
+            }
 }
 
 TEST_CASE("rows of experts have FP8 groups apart from others") {
@@ -163,6 +214,31 @@ TEST_CASE("rows of experts have FP8 groups apart from others") {
       for (int64_t r = 131; r < kRows; ++r) CHECK(one.get(r, 7) == all.get(r, 7));
     }
   }
+}
+
+TEST_CASE("lines of FP8 weights begin with each part, and the weight stays as it is") {
+  Random random(38);
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Fp8Groups groups : {Fp8Groups::rows, Fp8Groups::columns})
+      for (const auto& [rows, cols, parts] : {std::tuple{64, 96, 1}, {96, 64, 2}, {300, 130, 3}}) {
+        INFO("groups " << int(groups) << " [" << rows << ", " << cols << "] " << name_of(dtype));
+        const Storage w = all_kinds(random, dtype, rows, cols, 0);
+        Storage to(dtype, rows, cols, 0), by_hand = to;
+        to.fill(kPoison);
+        const Storage before = w;
+        compare({to}, {0}, [&](Backend& b, Stream& s, auto& o) {
+          b.run(s, QuantizeWeight{.w = w, .groups = groups, .parts = parts, .to = o[0], .group = 32});
+        });
+        CHECK(w.content() == before.content());
+        const auto stream = reference().create_stream();
+        for (int64_t part = 0; part < parts; ++part) {
+          const auto of = [&](const Matrix& m) { return m.row_range(part * (rows / parts), rows / parts); };
+          reference().run(*stream, Quantize{.x = of(w), .y = of(by_hand), .groups = groups, .group = 32});
+        }
+        reference().run(*stream,
+                        QuantizeWeight{.w = w, .groups = groups, .parts = parts, .to = to, .group = 32});
+        CHECK(to.content() == by_hand.content());
+      }
 }
 
 // Not in f16, in which small scales times small values are not exact: a job has f16 or FP8.

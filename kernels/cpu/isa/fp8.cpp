@@ -102,8 +102,8 @@ void quantize_rows(const Quantize& op) {
   with_type(op.x.dtype, [&](auto t) {
     using T = decltype(t);
     for (int64_t r = 0; r < op.x.rows; ++r)
-      for (int64_t c = 0; c < op.x.cols; c += kFp8Group) {
-        const int64_t n = op.x.cols - c < kFp8Group ? op.x.cols - c : kFp8Group;
+      for (int64_t c = 0; c < op.x.cols; c += op.group) {
+        const int64_t n = op.x.cols - c < op.group ? op.x.cols - c : op.group;
         const T* x = row<T>(op.x, r) + c;
         round_row(rounding, Scale(format, splat(largest_of(x, n))), x, row<T>(op.y, r) + c, n);
       }

@@ -117,7 +117,7 @@ class Attention : public Sublayer {
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     attend(c, t, previous, delta);
     c.backend.run(c.stream, kernels::LinearForward{.x = proj_.seen(c, t, output(t)),
-                                                   .w = &proj_.packed(),
+                                                   .w = &proj_.weight(c, t),
                                                    .bias = proj_.bias_once(c),
                                                    .y = exit_.part(c, t)});
     return exit_.forward(c, t);
@@ -139,7 +139,7 @@ class Attention : public Sublayer {
     exit_.backward_input(c, t, dout, at);
     c.backend.run(c.stream,
                   kernels::LinearBackwardInput{.dy = proj_.seen_gradient(c, t, t[size_t(exit_.gradient())]),
-                                               .w = &proj_.packed(),
+                                               .w = &proj_.weight_of_gradient(c, t),
                                                .dx = t[kAttentionGradient]});
     const Matrix dattention = t[kAttentionGradient];
     const Heads h = product_heads(t[kQkv]), d = product_heads(t[kQkvGradient]), seen = seen_heads(t);
@@ -175,7 +175,7 @@ class Attention : public Sublayer {
     if (shared_.exists()) shared_.sum(c, t, d.k, d.v);
     if (norms_projections()) qk_norms_.backward_input(c, t, h.q, h.k, d.q, d.k, at);
     c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = qkv_.seen_gradient(c, t, t[kQkvGradient]),
-                                                         .w = &qkv_.packed(),
+                                                         .w = &qkv_.weight_of_gradient(c, t),
                                                          .dx = c.scratch.partial});
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
   }
@@ -203,7 +203,7 @@ class Attention : public Sublayer {
     c.backend.run(
         c.stream,
         kernels::LinearForward{
-            .x = qkv_.seen(c, t, t[kNorm]), .w = &qkv_.packed(), .bias = qkv_.bias(c), .y = t[kQkv]});
+            .x = qkv_.seen(c, t, t[kNorm]), .w = &qkv_.weight(c, t), .bias = qkv_.bias(c), .y = t[kQkv]});
     const Heads h = product_heads(t[kQkv]);
     if (norms_projections()) qk_norms_.forward(c, t, h.q, h.k);
     if (shared_.exists()) shared_.gather(c, t, norms_projections() ? qk_norms_.k(t) : h.k, h.v);
@@ -303,7 +303,7 @@ std::vector<TensorDeclaration> AttentionPlan::tensors(const LayerShape& s) const
       {kLse, Life::activation, DType::f32, s.rows, on_rank.heads},
       {kQkvGradient, Life::gradient, s.compute, s.rows, q},
       {kAttentionGradient, Life::scratch, s.compute, s.rows, a}};
-  declare_fp8(list, s, *this, s.rows);
+  declare_fp8(list, s, *this, s.rows, s.hidden * std::max(q, a));
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   if (qk_norm != QkNorm::none) QkNorms::declare(list, s, qk_norm, qk_sizes(*this, s), kQkNumbers);

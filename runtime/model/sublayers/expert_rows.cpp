@@ -445,7 +445,7 @@ void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Lin
     c.backend.run(c.stream,
                   kernels::GroupedForward{.x = w.seen(c, t, x.row_range(s.first, s.count), s.offsets),
                                           .offsets = s.offsets,
-                                          .w = &w.packed(),
+                                          .w = &w.weight(c, t),
                                           .y = y.row_range(s.first, s.count)});
 }
 
@@ -455,7 +455,7 @@ void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy,
     c.backend.run(c.stream, kernels::GroupedBackwardInput{
                                 .dy = w.seen_gradient(c, t, dy.row_range(s.first, s.count), s.offsets),
                                 .offsets = s.offsets,
-                                .w = &w.packed(),
+                                .w = &w.weight_of_gradient(c, t),
                                 .dx = dx.row_range(s.first, s.count)});
 }
 

@@ -212,12 +212,12 @@ class LatentAttention : public Sublayer {
   ProductFormat in_format() const { return {plan_.fp8, plan_.fp8.keeps_in}; }
   static void product(const LayerContext& c, const Tensors& t, const Matrix& x, const Linear& w,
                       const Matrix& y) {
-    c.backend.run(c.stream, kernels::LinearForward{.x = w.seen(c, t, x), .w = &w.packed(), .y = y});
+    c.backend.run(c.stream, kernels::LinearForward{.x = w.seen(c, t, x), .w = &w.weight(c, t), .y = y});
   }
   static void input_gradient(const LayerContext& c, const Tensors& t, const Matrix& dy, const Linear& w,
                              const Matrix& dx) {
-    c.backend.run(c.stream,
-                  kernels::LinearBackwardInput{.dy = w.seen_gradient(c, t, dy), .w = &w.packed(), .dx = dx});
+    c.backend.run(c.stream, kernels::LinearBackwardInput{
+                                .dy = w.seen_gradient(c, t, dy), .w = &w.weight_of_gradient(c, t), .dx = dx});
   }
   const Matrix& query_input(const Tensors& t) const {
     return t[query_norm_.exists() ? int(kQueryNormed) : int(kNorm)];
@@ -366,7 +366,9 @@ std::vector<TensorDeclaration> LatentAttentionPlan::tensors(const LayerShape& s)
   if (value_dim < head_dim()) wide.insert(wide.end(), {kWide, kWideGradient});
   for (const int number : wide) list.push_back({number, Life::scratch, s.compute, s.rows, n.queries});
   CutAttention::declare(list, s, kCutHeads, shape(s));
-  declare_fp8(list, s, *this, s.rows);
+  declare_fp8(list, s, *this, s.rows,
+              std::max({n.down * s.hidden, n.queries * (query_latent > 0 ? query_latent : s.hidden),
+                        n.key_values * key_latent, n.attended * s.hidden}));
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   LatentNorm::declare(list, s, key_latent, kKeyLatent);

@@ -34,22 +34,24 @@ void LatentExperts::pack(const LayerContext& c) {
 }
 
 void LatentExperts::enter(const LayerContext& c, const Tensors& t, Matrix x) const {
-  c.backend.run(c.stream, kernels::LinearForward{.x = in_.seen(c, t, x), .w = &in_.packed(), .y = in(t)});
+  c.backend.run(c.stream, kernels::LinearForward{.x = in_.seen(c, t, x), .w = &in_.weight(c, t), .y = in(t)});
 }
 
 void LatentExperts::leave(const LayerContext& c, const Tensors& t, Matrix y) const {
-  c.backend.run(c.stream, kernels::LinearForward{.x = out_.seen(c, t, sum(t)), .w = &out_.packed(), .y = y});
+  c.backend.run(c.stream,
+                kernels::LinearForward{.x = out_.seen(c, t, sum(t)), .w = &out_.weight(c, t), .y = y});
 }
 
 void LatentExperts::leave_backward(const LayerContext& c, const Tensors& t, Matrix dy) const {
-  c.backend.run(c.stream,
-                kernels::LinearBackwardInput{
-                    .dy = out_.seen_gradient(c, t, dy), .w = &out_.packed(), .dx = sum_gradient(t)});
+  c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = out_.seen_gradient(c, t, dy),
+                                                       .w = &out_.weight_of_gradient(c, t),
+                                                       .dx = sum_gradient(t)});
 }
 
 void LatentExperts::enter_backward(const LayerContext& c, const Tensors& t, Matrix dx) const {
-  c.backend.run(c.stream, kernels::LinearBackwardInput{
-                              .dy = in_.seen_gradient(c, t, in_gradient(t)), .w = &in_.packed(), .dx = dx});
+  c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = in_.seen_gradient(c, t, in_gradient(t)),
+                                                       .w = &in_.weight_of_gradient(c, t),
+                                                       .dx = dx});
 }
 
 void LatentExperts::backward_weight(const LayerContext& c, const Tensors& t, Matrix dy, Matrix x,

@@ -46,7 +46,7 @@ class Mlp : public Sublayer {
   Matrix forward(const LayerContext& c, Tensors& t, Matrix previous, Matrix delta) override {
     activated(c, t, previous, delta);
     c.backend.run(c.stream, kernels::LinearForward{.x = down_.seen(c, t, t[kAct]),
-                                                   .w = &down_.packed(),
+                                                   .w = &down_.weight(c, t),
                                                    .bias = down_.bias_once(c),
                                                    .y = exit_.part(c, t)});
     return exit_.forward(c, t);
@@ -68,16 +68,16 @@ class Mlp : public Sublayer {
     exit_.backward_input(c, t, dout, at);
     const Matrix dy = down_.seen_gradient(c, t, t[size_t(exit_.gradient())]), dup = t[kUpGradient];
     if (is_fused()) {
-      c.backend.run(c.stream, kernels::LinearGeluBackwardInput{.dy = dy, .w = &down_.packed(), .pre = t[kUp],
-                                                               .dx = dup});
+      c.backend.run(c.stream, kernels::LinearGeluBackwardInput{
+                                  .dy = dy, .w = &down_.weight_of_gradient(c, t), .pre = t[kUp], .dx = dup});
     } else {
-      c.backend.run(c.stream,
-                    kernels::LinearBackwardInput{.dy = dy, .w = &down_.packed(), .dx = t[kActGradient]});
+      c.backend.run(c.stream, kernels::LinearBackwardInput{
+                                  .dy = dy, .w = &down_.weight_of_gradient(c, t), .dx = t[kActGradient]});
       activate_backward(c, t);
     }
-    c.backend.run(c.stream,
-                  kernels::LinearBackwardInput{
-                      .dy = up_.seen_gradient(c, t, dup), .w = &up_.packed(), .dx = c.scratch.partial});
+    c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = up_.seen_gradient(c, t, dup),
+                                                         .w = &up_.weight_of_gradient(c, t),
+                                                         .dx = c.scratch.partial});
     norm_.backward_input(c, t, c.tp.leave(c.scratch.partial, c.scratch.local), dout, din, at);
   }
 
@@ -99,11 +99,11 @@ class Mlp : public Sublayer {
     if (is_fused()) {
       c.backend.run(c.stream,
                     kernels::LinearGeluForward{
-                        .x = x, .w = &up_.packed(), .bias = up_.bias(c), .pre = t[kUp], .y = t[kAct]});
+                        .x = x, .w = &up_.weight(c, t), .bias = up_.bias(c), .pre = t[kUp], .y = t[kAct]});
       return;
     }
     c.backend.run(c.stream,
-                  kernels::LinearForward{.x = x, .w = &up_.packed(), .bias = up_.bias(c), .y = t[kUp]});
+                  kernels::LinearForward{.x = x, .w = &up_.weight(c, t), .bias = up_.bias(c), .y = t[kUp]});
     activate(c, t);
   }
 
@@ -133,7 +133,7 @@ std::vector<TensorDeclaration> MlpPlan::tensors(const LayerShape& s) const {
       {kUp, Life::activation, s.compute, s.rows, sizes.up, true},
       {kAct, is_fused ? Life::activation : Life::cheap, s.compute, s.rows, sizes.ffn, true},
       {kUpGradient, Life::gradient, s.compute, s.rows, sizes.up, true}};
-  declare_fp8(list, s, *this, s.rows);
+  declare_fp8(list, s, *this, s.rows, s.hidden * std::max(sizes.up, sizes.ffn));
   EntryNorm::declare(list, s, kNormNumbers, norm);
   Exit::declare(list, s, kExitNumbers, norm_after);
   if (!is_fused) list.push_back({kActGradient, Life::scratch, s.compute, s.rows, sizes.ffn, true});

@@ -354,7 +354,11 @@ std::vector<TensorDeclaration> MoePlan::tensors(const LayerShape& s) const {
   if (s.expert_ranks > 1)
     list.push_back({kRowsHere, Life::scratch, s.compute, sizes.rows_here, width_of_rows(s)});
   if (s.compute != DType::f32) list.push_back({kRouterInput, Life::scratch, DType::f32, s.rows, s.hidden});
-  declare_fp8(list, s, *this, std::max(s.rows, ExpertRows::rows_of_source(s, dispatch(s))));
+  Widest of_shared;
+  SharedExpert::widen(of_shared, s, shared, activation);
+  declare_fp8(list, s, *this, std::max(s.rows, ExpertRows::rows_of_source(s, dispatch(s))),
+              std::max(experts / s.expert_ranks * width_of_rows(s) * std::max(sizes.up, sizes.ffn),
+                       s.hidden * std::max({of_shared.columns, of_shared.depth, latent})));
   SharedExpert::declare(list, s, kShared, shared, activation);
   LatentExperts::declare(list, s, kLatent, latent);
   EntryNorm::declare(list, s, kNormNumbers, norm);

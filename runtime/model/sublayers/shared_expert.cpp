@@ -60,12 +60,13 @@ void SharedExpert::pack(const LayerContext& c) {
 void SharedExpert::forward(const LayerContext& c, Tensors& t, Matrix x, Matrix x_f32,
                            bool makes_output) const {
   c.backend.run(c.stream,
-                kernels::LinearForward{.x = up_.seen(c, t, x), .w = &up_.packed(), .y = at(t, kUp)});
+                kernels::LinearForward{.x = up_.seen(c, t, x), .w = &up_.weight(c, t), .y = at(t, kUp)});
   if (gate_) gate_->forward(c, x_f32, at(t, kGate));
   recompute_cheap(c, t);
   if (makes_output)
-    c.backend.run(c.stream, kernels::LinearForward{
-                                .x = down_.seen(c, t, at(t, kAct)), .w = &down_.packed(), .y = at(t, kOut)});
+    c.backend.run(c.stream,
+                  kernels::LinearForward{
+                      .x = down_.seen(c, t, at(t, kAct)), .w = &down_.weight(c, t), .y = at(t, kOut)});
 }
 
 void SharedExpert::add_output(const LayerContext& c, Tensors& t, Matrix sum) const {
@@ -81,8 +82,9 @@ void SharedExpert::recompute_cheap(const LayerContext& c, Tensors& t) const {
 
 void SharedExpert::backward_input(const LayerContext& c, Tensors& t, Matrix dy) const {
   const Matrix dact = at(t, kActGradient), dup = at(t, kUpGradient);
-  c.backend.run(c.stream, kernels::LinearBackwardInput{
-                              .dy = down_.seen_gradient(c, t, dy), .w = &down_.packed(), .dx = dact});
+  c.backend.run(c.stream,
+                kernels::LinearBackwardInput{
+                    .dy = down_.seen_gradient(c, t, dy), .w = &down_.weight_of_gradient(c, t), .dx = dact});
   if (gate_) {
     activation_.forward(c, at(t, kUp), at(t, kPlainAct));
     c.backend.run(c.stream, kernels::GateRowsBackward{.x = at(t, kPlainAct),
@@ -92,8 +94,9 @@ void SharedExpert::backward_input(const LayerContext& c, Tensors& t, Matrix dy) 
                                                       .dx = dact});
   }
   activation_.backward(c, at(t, kUp), dact, dup);
-  c.backend.run(c.stream, kernels::LinearBackwardInput{
-                              .dy = up_.seen_gradient(c, t, dup), .w = &up_.packed(), .dx = at(t, kOut)});
+  c.backend.run(c.stream, kernels::LinearBackwardInput{.dy = up_.seen_gradient(c, t, dup),
+                                                       .w = &up_.weight_of_gradient(c, t),
+                                                       .dx = at(t, kOut)});
 }
 
 void SharedExpert::add_gradient(const LayerContext& c, Tensors& t, Matrix own, Matrix copy, Matrix dx) const {

@@ -107,11 +107,11 @@ struct TensorDeclaration {
 
 /// The tensors of one sublayer for one micro-batch. The sublayer does not know whether a tensor is kept,
 /// recomputed or shared.
-constexpr int kMostTensors = 56;
+constexpr int kMostTensors = 57;
 using Tensors = std::array<kernels::Matrix, kMostTensors>;
 /// Every sublayer declares these two: x [Ml, C], and the gradient of its output as its weight half takes it
 /// [M, C]. With products in FP8 it has room for what these see of their operands.
-constexpr int kInput = 0, kOutputGradient = 1, kFp8Left = 2, kFp8Right = 3, kFirstOwn = 4;
+constexpr int kInput = 0, kOutputGradient = 1, kFp8Left = 2, kFp8Right = 3, kFp8Weight = 4, kFirstOwn = 5;
 
 /// Which uses of StageUses a sublayer has: `at` by the places that its parameters declare, -1 for none.
 struct SublayerUses {

@@ -225,14 +225,36 @@ Linear::Linear(const LayerContext& c, int weight, int bias, int64_t rows, int64_
 
 void Linear::pack(const LayerContext& c) {
   const Matrix w = joined(c.params.weight(weight_), rows_);
-  if (format_.recipe != Fp8Recipe::none)
-    c.backend.run(c.stream, kernels::QuantizeWeight{.w = w,
-                                                    .groups = format_.recipe == Fp8Recipe::block
-                                                                  ? kernels::Fp8Groups::blocks
-                                                                  : kernels::Fp8Groups::whole,
-                                                    .parts = format_.parts});
+  const Fp8Scaling& scaling = scaling_of(format_.recipe);
+  if (format_.recipe != Fp8Recipe::none && !scaling.weights_in_lines) {
+    kernels::QuantizeWeight op{.w = w, .groups = kernels::Fp8Groups::whole, .parts = format_.parts};
+    if (scaling.group > 0) op.groups = kernels::Fp8Groups::blocks, op.group = scaling.group;
+    c.backend.run(c.stream, op);
+  }
   c.backend.run(c.stream, kernels::Pack{.w = w, .packed = packed_.get()});
   if (converted_) c.backend.run(c.stream, kernels::Copy{.src = joined_bias(c), .dst = converted_});
+}
+
+const kernels::PackedWeight& Linear::in_lines(const LayerContext& c, const Tensors& t,
+                                              kernels::Fp8Groups groups) const {
+  const Fp8Scaling& scaling = scaling_of(format_.recipe);
+  if (!scaling.weights_in_lines) return *packed_;
+  const Matrix w = joined(c.params.weight(weight_), rows_), room = t[kFp8Weight];
+  ENSURE(w.count() <= room.count(), "room for {} of {} numbers of a weight", room.count(), w.count());
+  const Matrix to = kernels::matrix(room.data, w.dtype, w.rows, w.cols);
+  c.backend.run(c.stream,
+                kernels::QuantizeWeight{
+                    .w = w, .groups = groups, .parts = format_.parts, .to = to, .group = scaling.group});
+  c.backend.run(c.stream, kernels::Pack{.w = to, .packed = packed_.get()});
+  return *packed_;
+}
+
+const kernels::PackedWeight& Linear::weight(const LayerContext& c, const Tensors& t) const {
+  return in_lines(c, t, kernels::Fp8Groups::rows);
+}
+
+const kernels::PackedWeight& Linear::weight_of_gradient(const LayerContext& c, const Tensors& t) const {
+  return in_lines(c, t, kernels::Fp8Groups::columns);
 }
 
 Matrix Linear::joined_bias(const LayerContext& c) const {
@@ -257,7 +279,8 @@ Matrix Linear::quantized(const LayerContext& c, const kernels::Quantize& op, Mat
   ENSURE(op.x.rows * stride <= room.count(), "room for {} of {} values", room.count(), op.x.rows * stride);
   kernels::Quantize to = op;
   to.y = kernels::matrix(room.data, op.x.dtype, op.x.rows, stride).columns(0, op.x.cols);
-  if (format_.recipe == Fp8Recipe::tensor) to.groups = kernels::Fp8Groups::whole;
+  to.group = scaling_of(format_.recipe).group;
+  if (to.group == 0) to.groups = kernels::Fp8Groups::whole, to.group = kernels::kFp8Group;
   c.backend.run(c.stream, to);
   return to.y;
 }

@@ -128,22 +128,25 @@ struct ProductFormat {
   int64_t parts = 1;
 };
 
-/// Room for what the products of a sublayer see of their operands, of at most so many rows.
+/// Room for what the products of a sublayer see of their operands, of at most so many rows. weight: the numbers
+/// of its largest one.
 template <typename Plan>
-void declare_fp8(std::vector<TensorDeclaration>& list, const LayerShape& s, const Plan& plan, int64_t rows) {
+void declare_fp8(std::vector<TensorDeclaration>& list, const LayerShape& s, const Plan& plan, int64_t rows,
+                 int64_t weight) {
   if (plan.fp8.recipe == Fp8Recipe::none) return;
   Widest widest;
   plan.widen(widest, s);
-  const auto room = [&](int number, int64_t cols) {
+  const auto room = [&](int number, int64_t height, int64_t cols) {
     list.push_back({.number = number,
                     .life = Life::scratch,
                     .dtype = s.compute,
-                    .rows = rows,
-                    .cols = cols + kernels::kGapOfRows,
+                    .rows = height,
+                    .cols = cols,
                     .whole = true});
   };
-  room(kFp8Left, std::max(widest.columns, widest.depth));
-  room(kFp8Right, widest.depth);
+  room(kFp8Left, rows, std::max(widest.columns, widest.depth) + kernels::kGapOfRows);
+  room(kFp8Right, rows, widest.depth + kernels::kGapOfRows);
+  if (scaling_of(plan.fp8.recipe).weights_in_lines) room(kFp8Weight, 1, weight);
 }
 
 /// y = x W^T + b of one weight, or of several that lie one after another as one taller matrix.
@@ -155,9 +158,11 @@ class Linear {
 
   Linear(const LayerContext& c, int weight, int bias, int64_t rows, int64_t cols,
          const kernels::Matrix& bias_memory, const ProductFormat& format = {});
-  /// In FP8 the compute copy becomes what products see of it.
+  /// In FP8 the compute copy becomes what products see of it, where all see the same.
   void pack(const LayerContext& c);
-  const kernels::PackedWeight& packed() const { return *packed_; }
+  /// What the product y = x W^T sees of W, and what dx = dy W does: until another product's is asked for.
+  const kernels::PackedWeight& weight(const LayerContext& c, const Tensors& t) const;
+  const kernels::PackedWeight& weight_of_gradient(const LayerContext& c, const Tensors& t) const;
   kernels::Matrix bias(const LayerContext& c) const;
   /// The bias of a product whose partial sums are joined afterwards: tp rank 0 alone adds it.
   kernels::Matrix bias_once(const LayerContext& c) const;
@@ -179,6 +184,8 @@ class Linear {
 
  private:
   kernels::Matrix joined_bias(const LayerContext& c) const;
+  const kernels::PackedWeight& in_lines(const LayerContext& c, const Tensors& t,
+                                        kernels::Fp8Groups groups) const;
   kernels::Matrix quantized(const LayerContext& c, const kernels::Quantize& op, kernels::Matrix room) const;
 
   int weight_, bias_;

@@ -48,6 +48,36 @@ void declare_loss_scale(std::vector<Field>& table, std::vector<Section>& section
       .example("1");
 }
 
+void declare_fp8(std::vector<Field>& table, std::vector<Section>& sections) {
+  DeclareSection fp8(
+      table, sections, "precision.fp8",
+      "Products of layers in 8 bits. Master weights, gradients, sums and checkpoints stay as "
+      "they are. Every device computes exactly these products, of operands that are rounded to "
+      "8 bits and multiplied in `compute`: to see what they do to a run, no faster than without.",
+      Change::branch);
+  fp8.choice(
+         "recipe", words_of<Fp8Recipe>(),
+         "`block`: as DeepSeek-V3: activations and gradients have a scale for each 128 neighbours along "
+         "the sum of a product, weights one for each 128 x 128 block; sizes must be multiples of 128. "
+         "`mxfp8`: the format of Blackwell's tensor cores and of the OCP Microscaling specification: "
+         "all operands, weights too, have a scale for each 32 neighbours along the sum of a product; "
+         "sizes must be multiples of 32. A weight is rounded anew for each product, along its columns or "
+         "its rows. `tensor`: one scale for each operand of a product, as a rank has it of a micro-batch. "
+         "Scales are powers of two, from the values at hand; nothing is carried from step to step.")
+      .to(IN_JOB(fp8.recipe))
+      .fallback(std::string("none"))
+      .left_out_as_default()
+      .example("\"block\"");
+  fp8.choice(
+         "gradients", words_of<Fp8Gradients>(),
+         "Format of gradients in products; activations and weights are in e4m3. `e5m2` has a larger range "
+         "and one bit less.")
+      .to(IN_JOB(fp8.gradients))
+      .fallback(std::string("e4m3"))
+      .left_out_as_default()
+      .example("\"e5m2\"");
+}
+
 }  // namespace
 
 void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) {
@@ -83,29 +113,7 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
       .left_out_as_default()
       .example("[\"first\", \"last\"]");
   declare_loss_scale(table, sections);
-  DeclareSection fp8(
-      table, sections, "precision.fp8",
-      "Products of layers in 8 bits. Master weights, gradients, sums and checkpoints stay as "
-      "they are. Every device computes exactly these products, of operands that are rounded to "
-      "8 bits and multiplied in `compute`: to see what they do to a run, no faster than without.",
-      Change::branch);
-  fp8.choice("recipe", words_of<Fp8Recipe>(),
-             "`block`: as DeepSeek-V3: activations and gradients have a scale for each 128 neighbours along "
-             "the sum of a product, weights one for each 128 x 128 block; sizes must be multiples of 128. "
-             "`tensor`: one scale for each operand of a product, as a rank has it of a micro-batch. Scales "
-             "are powers of two, from the values at hand; nothing is carried from step to step.")
-      .to(IN_JOB(fp8.recipe))
-      .fallback(std::string("none"))
-      .left_out_as_default()
-      .example("\"block\"");
-  fp8.choice(
-         "gradients", words_of<Fp8Gradients>(),
-         "Format of gradients in products; activations and weights are in e4m3. `e5m2` has a larger range "
-         "and one bit less.")
-      .to(IN_JOB(fp8.gradients))
-      .fallback(std::string("e4m3"))
-      .left_out_as_default()
-      .example("\"e5m2\"");
+  declare_fp8(table, sections);
   DeclareSection memory(table, sections, "memory", "What memory is saved, at what price.", Change::free);
   memory
       .choice("activation_recompute", {"none", "selective", "full"},

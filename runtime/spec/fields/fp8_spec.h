@@ -9,13 +9,13 @@
 
 namespace trainctl {
 
-enum class Fp8Recipe : uint8_t { none, block, tensor };
+enum class Fp8Recipe : uint8_t { none, block, tensor, mxfp8 };
 enum class Fp8Gradients : uint8_t { e4m3, e5m2 };
 /// What stays in precision.compute: layers, or products of all layers.
 enum class Fp8Kept : uint8_t { first, last, qkv, out, up, down };
 template <>
 struct Words<Fp8Recipe> {
-  static constexpr std::string_view list[] = {"none", "block", "tensor"};
+  static constexpr std::string_view list[] = {"none", "block", "tensor", "mxfp8"};
 };
 template <>
 struct Words<Fp8Gradients> {
@@ -25,6 +25,18 @@ template <>
 struct Words<Fp8Kept> {
   static constexpr std::string_view list[] = {"first", "last", "qkv", "out", "up", "down"};
 };
+
+/// Which values of an operand have one scale.
+struct Fp8Scaling {
+  int64_t group = 0;  ///< so many along the sum of a product, and in a weight as many across; 0: all of them
+  /// A weight's groups are lines, too: along its columns for y = x W^T, along its rows for dx = dy W. So each
+  /// of the two sees other numbers, and both are made from the compute copy, which stays as it is.
+  bool weights_in_lines = false;
+};
+/// In the order of Fp8Recipe.
+inline constexpr Fp8Scaling kFp8Scalings[] = {
+    {}, {.group = 128}, {}, {.group = 32, .weights_in_lines = true}};
+constexpr const Fp8Scaling& scaling_of(Fp8Recipe recipe) { return kFp8Scalings[size_t(recipe)]; }
 
 struct Fp8Spec {
   Fp8Recipe recipe = Fp8Recipe::none;

@@ -8,11 +8,12 @@ const std::vector<CodePage>& number_pages() {
   static const std::vector<CodePage> pages = {
       {"E0322", "FP8 blocks do not fit",
        "With the recipe `block` 128 neighbours along the sum of a product have a scale, and weights one for "
-       "128 x 128 of them. So each dimension of a product that stays FP8 is a multiple of 128 on every rank, "
-       "and a tensor rank's part begins with a block. Rows of tokens may have any number: their last group "
+       "128 x 128 of them; with `mxfp8` 32 neighbours have one, also in weights. So each dimension of a "
+       "product that stays FP8 is a multiple of 128, or of 32, on every rank, and a tensor rank's part "
+       "begins with a block. Rows of tokens may have any number: their last group "
        "is shorter.",
        R"("fp8": {"recipe": "block"} with "hidden_size": 192)",
-       R"(Use a hidden_size of 128 or 256, or the recipe "tensor".)"},
+       R"(Use a hidden_size of 128 or 256, or the recipe "mxfp8" or "tensor".)"},
       {"E0323", "f16 is for ranks on CPUs",
        "The kernels of GPUs compute in f32 and bf16. bf16 has the range of f32 and needs no loss scale.",
        R"("precision": {"compute": "f16"} with "device": "auto")",

@@ -1,4 +1,4 @@
-// Goal: f16 and its loss scale, and state in files, are refused where they cannot be, each with one
+// Goal: f16 and its loss scale, sizes that MXFP8 does not fit, and state in files are refused where they cannot be, each with one
 // sentence; a job that does not have them keeps its text. Method: a table of overrides of a valid job, with
 // the exact diagnostics.
 #include <fmt/format.h>
@@ -63,6 +63,17 @@ TEST_CASE("f16 and its loss scale are checked with everything that they depend o
            {{initial + "1024"}, {"W0245 `precision.loss_scale.initial` has no effect here"}},
            {{"precision.compute=bf16", "precision.loss_scale.growth_interval=9"},
             {"W0245 `precision.loss_scale.growth_interval` has no effect here"}}})
+    check_numbers(one);
+}
+
+TEST_CASE("the groups of MXFP8 are of 32", "[spec][fp8]") {
+  const std::string mxfp8 = "precision.fp8.recipe=mxfp8", hidden = "model.hidden_size=192",
+                    ffn = "model.ffn_size=", heads = "model.head_dim=16";
+  for (const NumbersCase& one : std::vector<NumbersCase>{
+           {{mxfp8, hidden, heads, ffn + "160"}, {}},
+           {{mxfp8, hidden, heads, ffn + "200"},
+            {"E0322 FP8 blocks of 32 do not fit the 200 channels of model.ffn_size = 200"}},
+           {{mxfp8, hidden, heads, ffn + "200", "precision.keep=[\"up\", \"down\"]"}, {}}})
     check_numbers(one);
 }
 

@@ -20,6 +20,7 @@ using parallel::Schedule;
 namespace {
 
 constexpr int64_t kFp8Steps = 4;
+constexpr Fp8Recipe kAllRecipes[] = {Fp8Recipe::block, Fp8Recipe::tensor, Fp8Recipe::mxfp8};
 
 void fp8_latent(ModelSpec& m) {
   describe_latent(m);
@@ -65,7 +66,7 @@ struct Fp8Meshes {
 TEST_CASE("FP8: the same bits on every mesh", "[bits][fp8]") {
   const TemporaryFolder dir;
   Fp8Meshes meshes{dir};
-  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::tensor}) {
+  for (const Fp8Recipe recipe : kAllRecipes) {
     JobSpec job = fp8_job(dir, Family::llama, describe_blocks, recipe);
     meshes.check(job, {{.data = 2, .zero = 0, .recompute = Recompute::selective},
                        {.data = 4, .zero = 3, .recompute = Recompute::full},
@@ -85,9 +86,10 @@ TEST_CASE("FP8: the same bits on every mesh", "[bits][fp8]") {
 TEST_CASE("FP8 with latent attention and experts: the same bits on every mesh", "[bits][fp8]") {
   const TemporaryFolder dir;
   Fp8Meshes meshes{dir};
-  meshes.check(fp8_job(dir, Family::llama, fp8_latent, Fp8Recipe::block),
-               {{.data = 2, .zero = 3, .recompute = Recompute::selective}, {.pipeline = 2, .zero = 1}});
-  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::tensor})
+  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::mxfp8})
+    meshes.check(fp8_job(dir, Family::llama, fp8_latent, recipe),
+                 {{.data = 2, .zero = 3, .recompute = Recompute::selective}, {.pipeline = 2, .zero = 1}});
+  for (const Fp8Recipe recipe : kAllRecipes)
     meshes.check(fp8_job(dir, Family::llama, describe_blocks_of_experts, recipe),
                  {{.expert = 2, .data = 2, .zero = 0, .recompute = Recompute::full},
                   {.expert = 4, .data = 4, .zero = 3, .recompute = Recompute::selective},
@@ -104,21 +106,25 @@ TEST_CASE("FP8 with sequences cut into blocks: the same bits on every number of 
     job.parallelism.sequence_parallel = false;
     meshes.check(
         job, {{.context = 2, .zero = 0}, {.context = 2, .data = 2, .zero = 3, .recompute = Recompute::full}});
-    job.fp8.recipe = Fp8Recipe::tensor;
-    meshes.check(job, {{.context = 2, .zero = 1}});
+    for (const Fp8Recipe other : {Fp8Recipe::tensor, Fp8Recipe::mxfp8}) {
+      job.fp8.recipe = other;
+      meshes.check(job, {{.context = 2, .zero = 1}});
+    }
   }
 }
 
 TEST_CASE("FP8: a run goes on with the same bits on another mesh", "[bits][fp8]") {
   const TemporaryFolder dir;
   Fp8Meshes meshes{dir};
-  const JobSpec base = fp8_job(dir, Family::llama, describe_blocks, Fp8Recipe::block);
-  const ThreadRun whole = meshes.run(base, "", 6);
-  const ThreadRun begun = meshes.run(on_mesh(base, {.data = 2, .zero = 3}), "", 3);
-  const ThreadRun rest = meshes.run(on_mesh(base, {.pipeline = 2, .zero = 1, .recompute = Recompute::full}),
-                                    begun.checkpoint, 6);
-  CHECK(rest.losses == std::vector(whole.losses.begin() + 3, whole.losses.end()));
-  CHECK(rest.root_hash == whole.root_hash);
+  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::mxfp8}) {
+    const JobSpec base = fp8_job(dir, Family::llama, describe_blocks, recipe);
+    const ThreadRun whole = meshes.run(base, "", 6);
+    const ThreadRun begun = meshes.run(on_mesh(base, {.data = 2, .zero = 3}), "", 3);
+    const ThreadRun rest = meshes.run(on_mesh(base, {.pipeline = 2, .zero = 1, .recompute = Recompute::full}),
+                                      begun.checkpoint, 6);
+    CHECK(rest.losses == std::vector(whole.losses.begin() + 3, whole.losses.end()));
+    CHECK(rest.root_hash == whole.root_hash);
+  }
 }
 
 TEST_CASE("FP8 is another computation, near that in bf16", "[fp8]") {
@@ -141,11 +147,13 @@ TEST_CASE("FP8 is another computation, near that in bf16", "[fp8]") {
   run({.recipe = Fp8Recipe::block, .keep = {Fp8Kept::out}});
   run({.recipe = Fp8Recipe::block, .keep = {Fp8Kept::up}});
   run({.recipe = Fp8Recipe::block, .keep = {Fp8Kept::down}});
+  run({.recipe = Fp8Recipe::mxfp8});
+  // Gradients come later (2), and few numbers are so small that lines give them other bits (9).
   for (size_t a = 0; a < runs.size(); ++a)
     for (size_t b = 0; b < a; ++b) {
       INFO(a << " and " << b);
       CHECK(runs[a].root_hash != runs[b].root_hash);
-      CHECK((a == 2 || runs[a].losses[0] != runs[b].losses[0]));  // gradients come later
+      CHECK((a == 2 || a == 9 || runs[a].losses[0] != runs[b].losses[0]));
     }
   run({.recipe = Fp8Recipe::block, .keep = {Fp8Kept::first, Fp8Kept::last}});
   CHECK(runs.back().root_hash == runs[0].root_hash);
@@ -154,7 +162,7 @@ TEST_CASE("FP8 is another computation, near that in bf16", "[fp8]") {
 }
 
 TEST_CASE("FP8 runs on the reference backend, within rounding of the CPU", "[fp8]") {
-  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::tensor}) {
+  for (const Fp8Recipe recipe : kAllRecipes) {
     const TemporaryFolder dir;
     JobSpec job = fp8_job(dir, Family::llama, describe_blocks, recipe);
     job.compute = DType::f32;
@@ -202,10 +210,13 @@ TEST_CASE("FP8 takes the memory that its plan says", "[fp8]") {
         }
         return ranks;
       };
-      const auto bf16 = ranks_of(Fp8Recipe::none), fp8 = ranks_of(Fp8Recipe::block);
+      const auto bf16 = ranks_of(Fp8Recipe::none), block = ranks_of(Fp8Recipe::block),
+                 mxfp8 = ranks_of(Fp8Recipe::mxfp8);
       for (size_t rank = 0; rank < bf16.size(); ++rank) {
-        CHECK(fp8[rank].first > bf16[rank].first);
-        CHECK(fp8[rank].second - bf16[rank].second == fp8[rank].first - bf16[rank].first);
+        CHECK(block[rank].first > bf16[rank].first);
+        CHECK(mxfp8[rank].first > block[rank].first);  // a weight's lines
+        for (const auto& fp8 : {block, mxfp8})
+          CHECK(fp8[rank].second - bf16[rank].second == fp8[rank].first - bf16[rank].first);
       }
     }
 }
