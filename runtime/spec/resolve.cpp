@@ -45,12 +45,20 @@ std::vector<Suffix> suffixes_of(Unit unit) {
   return suffixes;
 }
 
+/// In quotes, and of a long text the beginning, up to a whole character.
+std::string quoted_begin(const std::string& text) {
+  if (text.size() <= 60) return json_of(text);
+  size_t end = 57;
+  while (end > 0 && (uint8_t(text[end]) & 0xC0) == 0x80) --end;
+  return json_of(text.substr(0, end) + "...");
+}
+
 /// As messages show a given value: short, on one line.
 std::string shown(const Value& value) {
   switch (value.kind) {
     case Kind::boolean: return value.boolean ? "true" : "false";
     case Kind::number: return value.text;
-    case Kind::text: return json_of(value.text.size() > 60 ? value.text.substr(0, 57) + "..." : value.text);
+    case Kind::text: return quoted_begin(value.text);
     case Kind::list: return fmt::format("a list with {}", count_of(int64_t(value.items.size()), "entry", "entries"));
     default: return name_of(value.kind);
   }
@@ -413,7 +421,7 @@ class Resolver {
 }  // namespace
 
 Quantity parse_quantity(const std::string& text, Unit unit) {
-  const std::string quoted = json_of(text.size() > 60 ? text.substr(0, 57) + "..." : text);
+  const std::string quoted = quoted_begin(text);
   const size_t digits_end = text.find_first_not_of("0123456789.", text.rfind('-', 0) == 0 ? 1 : 0);
   size_t number_end = digits_end == std::string::npos ? text.size() : digits_end;
   if (number_end < text.size() && (text[number_end] == 'e' || text[number_end] == 'E')) {

@@ -130,3 +130,12 @@ TEST_CASE("a resolved job has a loss scale only where it was given", "[spec]") {
   CHECK(again.job.loss_scale.initial == 1024);
   CHECK(again.resolved_json == half.resolved_json);
 }
+
+TEST_CASE("a message shows the beginning of a long value up to a whole character", "[spec]") {
+  std::string given = "parallelism.pipeline_schedule=", shown = "\"";
+  for (int i = 0; i < 31; ++i) given += "\u00fc";
+  for (int i = 0; i < 28; ++i) shown += "\u00fc";
+  const ParsedJob parsed = parsed_with({given});
+  REQUIRE(parsed.diagnostics.size() == 1);
+  CHECK_THAT(parsed.diagnostics[0].message, Catch::Contains(shown + "...\""));
+}
