@@ -229,7 +229,7 @@ std::string words_of(EventKind kind, const Json& e) {
 }  // namespace
 
 std::string event_words(const Json& event) try {
-  const auto known = of_word<EventKind>(event.value("kind", ""));
+  const auto known = event_kind_of(event);
   return known ? words_of(*known, event) : plain_fields(event);
 } catch (const JsonError&) {
   return plain_fields(event);

@@ -45,7 +45,7 @@ std::vector<LossIncident> spikes_of(FileSystem& fs, const RunDirectory& run) {
   std::vector<LossIncident> spikes;
   for (const std::string& line : lines_of(fs, run.events())) {
     const Json event = try_parse_json(line);
-    const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : std::nullopt;
+    const auto kind = event_kind_of(event);
     if (kind != EventKind::loss_spike && kind != EventKind::loss_divergence) continue;
     try {
       LossIncident incident = record_of<LossIncident>(event);

@@ -69,7 +69,7 @@ std::string crash_record_text(const CrashRecord& record) {
 /// The line for an event; nullopt: it is no failure.
 std::optional<LogLine> failure_of(std::string_view line) try {
   const Json event = try_parse_json(line);
-  if (!event.is_object() || event.value("kind", "") != word_of(EventKind::failure)) return std::nullopt;
+  if (event_kind_of(event) != EventKind::failure) return std::nullopt;
   const std::string effect = event.value("effect", "");
   return LogLine{.source = "failure",
                  .unix_s = event.value("t", 0.0),
@@ -208,8 +208,7 @@ int ranks_of(FileSystem& fs, const RunDirectory& run) {
   if (const auto status = read_status(fs, run.status())) most = int(status->ranks.size());
   for (const std::string& line : lines_of(fs, run.events())) try {
       const Json event = try_parse_json(line);
-      if (event.is_object() && event.value("kind", "") == word_of(EventKind::start))
-        most = std::max(most, event.value("ranks", 0));
+      if (event_kind_of(event) == EventKind::start) most = std::max(most, event.value("ranks", 0));
     } catch (const JsonError&) {
       // Of another version.
     }

@@ -19,7 +19,7 @@ Json object_of(const std::string& text) {
 
 void take_event(const Json& event, RunStatus& status) {
   status.updated_unix_s = event.value("t", status.updated_unix_s);
-  const auto kind = of_word<EventKind>(event.value("kind", ""));
+  const auto kind = event_kind_of(event);
   if (kind == EventKind::start) {
     status.state = RunState::running;
     status.exit_code = -1;

@@ -208,7 +208,7 @@ std::set<std::string> sent_keys(const std::vector<std::string>& events) {
   for (const std::string& line : events) {
     const Json event = try_parse_json(line);
     if (!event.is_object()) continue;
-    const auto kind = of_word<EventKind>(event.value("kind", ""));
+    const auto kind = event_kind_of(event);
     if (!kind) continue;
     if (*kind == EventKind::end)
       is_over = event.value("state", "") == "failed" || event.value("state", "") == "finished";

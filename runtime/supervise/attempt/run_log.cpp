@@ -210,8 +210,8 @@ void RunLog::saved_before(const SaveOutcome& outcome) {
   // Of this attempt: one before it may have saved that step, too.
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const Json event = try_parse_json(*line);
-    const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : EventKind::start;
-    if (kind == EventKind::start) break;
+    const auto kind = event_kind_of(event);
+    if (!event.is_object() || kind == EventKind::start) break;
     if (kind != EventKind::checkpoint || record_of<CheckpointEvent>(event).step != outcome.step) continue;
     status_.saved_step = std::max(status_.saved_step, outcome.step);
     return;

@@ -76,7 +76,7 @@ DoubtHistory history_of(const std::vector<std::string>& events) {
   DoubtHistory history;
   for (const std::string& line : events) {
     const Json event = try_parse_json(line);
-    const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : std::nullopt;
+    const auto kind = event_kind_of(event);
     if (kind) history.add(*kind, event);
   }
   return history;

@@ -16,7 +16,7 @@ struct Scan {
   uint64_t epoch = 0;  ///< of the last start; 0: none
 
   void take(const Json& event, const std::string& parent) {
-    const auto kind = of_word<EventKind>(event.value("kind", ""));
+    const auto kind = event_kind_of(event);
     if (kind == EventKind::checkpoint) saved = std::max(saved, record_of<CheckpointEvent>(event).step);
     if (kind != EventKind::start) return;
     const auto start = record_of<StartEvent>(event);

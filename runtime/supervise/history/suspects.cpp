@@ -19,7 +19,7 @@ namespace {
 class Reader {
  public:
   void read(const Json& event) {
-    const auto kind = of_word<EventKind>(event.value("kind", ""));
+    const auto kind = event_kind_of(event);
     if (!kind) return;
     const auto step = event.contains("step") && event["step"].is_number_integer()
                           ? event["step"].get<int64_t>()

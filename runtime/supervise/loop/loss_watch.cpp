@@ -50,7 +50,7 @@ std::vector<LossIncident> recorded_incidents(const std::vector<std::string>& eve
   std::vector<LossIncident> incidents;
   for (const std::string& line : events) {
     const Json event = try_parse_json(line);
-    const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : std::nullopt;
+    const auto kind = event_kind_of(event);
     if (!kind || !is_of_monitor(*kind)) continue;
     try {
       incidents.push_back(record_of<LossIncident>(event));
@@ -73,8 +73,7 @@ LossWatch::LossWatch(SupervisedRun& run, const Remedies& remedies)
       known_(recorded_incidents(lines_of(run.fs, run.directory.events()))) {
   for (const std::string& line : lines_of(run.fs, run.directory.events())) {
     const Json event = try_parse_json(line);
-    if (event.is_object() && event.value("kind", "") == word_of(EventKind::start))
-      decided_from_ = record_of<StartEvent>(event).from_step;
+    if (event_kind_of(event) == EventKind::start) decided_from_ = record_of<StartEvent>(event).from_step;
   }
   look_for_pending();
   show();
@@ -203,8 +202,7 @@ bool LossWatch::has_state_before(int64_t step) const {
 bool LossWatch::never_saved_before(int64_t step) const {
   for (const std::string& line : lines_of(run_.fs, run_.directory.events())) {
     const Json event = try_parse_json(line);
-    if (event.is_object() && event.value("kind", "") == word_of(EventKind::checkpoint) &&
-        event.value("step", int64_t{0}) <= step)
+    if (event_kind_of(event) == EventKind::checkpoint && event.value("step", int64_t{0}) <= step)
       return false;
   }
   return true;

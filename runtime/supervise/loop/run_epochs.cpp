@@ -78,8 +78,7 @@ Remedies applied_remedies(FileSystem& fs, const RunDirectory& run) {
   if (!newest || newest->damage.is_none()) return newest ? newest->file.remedies : Remedies{};
   double begun_unix_s = 0;
   for (const std::string& line : lines_of(fs, run.events()))
-    if (const Json event = try_parse_json(line);
-        event.is_object() && event.value("kind", "") == word_of(EventKind::start))
+    if (const Json event = try_parse_json(line); event_kind_of(event) == EventKind::start)
       begun_unix_s = event.value("t", 0.0);
   LossRecord record = read_loss_record(fs, run);
   std::erase_if(record.decisions, [&](const LossDecision& d) { return d.unix_s > begun_unix_s; });
@@ -94,7 +93,7 @@ std::optional<NewestAttempt> newest_attempt(FileSystem& fs, const RunDirectory& 
     NewestAttempt found{.damage = Problem(error.what())};
     for (const std::string& line : lines_of(fs, run.events())) {
       const Json event = try_parse_json(line);
-      if (!event.is_object() || event.value("kind", "") != word_of(EventKind::start)) continue;
+      if (event_kind_of(event) != EventKind::start) continue;
       const auto start = record_of<StartEvent>(event);
       found.file.epoch = std::max(found.file.epoch, start.epoch);
       found.file.beginnings =

@@ -1,7 +1,9 @@
 // What can happen in a run: the kinds of the lines of events.jsonl.
 #pragma once
+#include <optional>
 #include <string_view>
 
+#include "runtime/base/json.h"
 #include "runtime/base/words.h"
 
 namespace trainctl {
@@ -142,5 +144,8 @@ struct Words<EventKind> {
                                               "checkpoint_fetched",
                                               "care_failed"};
 };
+
+/// Of a line of events.jsonl; nothing where it is no object with a kind that this version knows.
+std::optional<EventKind> event_kind_of(const Json& event);
 
 }  // namespace trainctl

@@ -41,7 +41,7 @@ std::vector<ReplicaDispute> open_disputes(const std::vector<std::string>& events
   std::vector<ReplicaDispute> open;
   for (const std::string& line : events) {
     const Json event = try_parse_json(line);
-    const auto kind = event.is_object() ? of_word<EventKind>(event.value("kind", "")) : std::nullopt;
+    const auto kind = event_kind_of(event);
     if (kind != EventKind::replicas_differ && kind != EventKind::replicas_judged) continue;
     const auto is_same = [&](const ReplicaDispute& dispute) {
       return dispute.step == event.value("step", int64_t{-1}) && dispute.part == event.value("part", "");
