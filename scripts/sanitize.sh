@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # Soaks, and cases that repeat the same code thousands of times: they take minutes here and reach nothing that the others do not.
 skipped='~[soak] ~"power lost at every effect*" ~"the harness catches*" ~"ten thousand*" ~"every flipped bit*" ~"every effect of a save fails*"'
 skipped+=' ~"two writers\, all orders*" ~"two uploads\, all orders*" ~"each part of the protocol*" ~"each step of the protocol*"'
-skipped+=' ~"no flipped bit*" ~"a full disk at any effect*" ~"power loss at any effect*"'
+skipped+=' ~"no flipped bit*" ~"a full disk at any effect*" ~"power loss at any effect*" ~"what goes over the wire*"'
 skipped+=' ~"edited texts and headers*"'   # the fuzzers edit more of them
 case ${1:-} in
   address)

@@ -83,7 +83,7 @@ std::vector<StartProblem> start_problems(const ParsedJob& parsed, FileSystem& fs
   if (!job.data.val.empty())
     look("data.val", "E0510", [&] {
       const auto validation = open(true);
-      if (job.eval.every_steps > 0) Evaluation(job).check_size(*validation);
+      if (job.eval.every_steps > 0) Evaluation(job).check(*validation);
     });
   if (!job.eval.tasks.empty()) look("eval.tasks", "E0510", [&] { RunTasks::check(job, fs); });
   if (place == StartsAt::elsewhere) return found;
