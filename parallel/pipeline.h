@@ -72,7 +72,7 @@ std::vector<Program> make_programs(const PipelineShape&);
 void join_halves(Program& program);
 
 /// Why a shape cannot be scheduled (e.g. interleaved needs micro_batches divisible by stages; gpipe, 1f1b and
-/// zb-h1 have virtual_stages == 1, zb-v and dualpipev 2).
+/// zb-h1 have virtual_stages == 1, zb-v and dualpipev 2, merged-1f1b any number).
 Problem shape_problem(const PipelineShape&);
 
 struct CheckResult {
@@ -111,7 +111,7 @@ Timeline simulate(const PipelineShape&, const std::vector<Program>&, const Instr
 /// Bubble over ideal compute time where a closed form exists, else nothing (an illegal shape), transfers
 /// being free:
 ///   gpipe, 1f1b   (p-1)/m        the literature's: the backward is one operation, its gradient leaves at its end
-///   interleaved   (p-1)/(v m)    (backward_weight costs 0). Where weights cost time our programs do better by
+///   interleaved, merged-1f1b  (p-1)/(v m)  (backward_weight costs 0). Where weights cost time our programs do better by
 ///                                (p-1) * backward_weight, because the gradient leaves first.
 ///   zb-h1         (p-1)/(3m)     for three equal costs; with fewer micro-batches than stages (2(p-1) - (m-1))/(3m)
 ///   zb-v          (p-1)/(6m)     for three equal costs and m >= 2p, else none: no stage waits between its first

@@ -239,9 +239,9 @@ std::vector<std::string> event_lines(const std::vector<std::string>& lines, size
   std::vector<std::string> texts;
   for (auto line = lines.rbegin(); line != lines.rend() && texts.size() < most; ++line) {
     const Json e = try_parse_json(*line);
-    if (!e.is_object()) continue;
-    const std::string kind = e.value("kind", "");
-    const auto known = of_word<EventKind>(kind);
+    if (!e.is_object() || !e.contains("kind") || !e["kind"].is_string()) continue;
+    const std::string kind = e.value("kind", "");  // also one of a later version
+    const auto known = event_kind_of(e);
     if (kind.empty() || (known && is_routine(*known))) continue;
     texts.push_back(fmt::format("{:%H:%M:%S}  {:<12} {}", fmt::localtime(std::time_t(e.value("t", 0.0))),
                                 kind, event_words(e)));

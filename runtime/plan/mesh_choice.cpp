@@ -97,6 +97,8 @@ class ChoiceLister {
       if (schedule == Schedule::gpipe && p_.schedule != schedule) continue;
       if (!kind.needs_several) {
         add_schedule(schedule, kind.v_shaped ? 2 : 1);
+        if (kind.virtual_stages && schedule == p_.schedule && p_.virtual_stages > 1)
+          add_schedule(schedule, p_.virtual_stages);  // the job's own
         continue;
       }
       // More virtual stages are of use where the largest of them is smaller.

@@ -294,7 +294,7 @@ void derive_schedule(Resolution& r) {
   derive_steps(r, "schedule.decay_tokens", "schedule.decay_steps", s.decay_steps);
   // What a resume that changes the shape finds in the job of its run is the length for the old one.
   const bool is_of_old_shape =
-      r.given_by_override("schedule.type") && !r.given_by_override("schedule.decay_tokens") &&
+      r.changed_by_override("schedule.type") && !r.given_by_override("schedule.decay_tokens") &&
       !r.given_by_override("schedule.decay_steps") && (s.type == LrSchedule::wsd) == (s.decay_steps == 0);
   if (!is_of_old_shape && (r.given("schedule.decay_tokens") || r.given("schedule.decay_steps"))) return;
   constexpr int64_t kWsdShare = 5;  // a fifth of the run; arXiv:2405.18392 finds 10 to 20 % enough

@@ -285,6 +285,9 @@ void apply_override(Value& tree, const std::string& path, const std::string& tex
     return;
   }
   Value value = override_value(path, text, place, r);
+  if (const Value* below = find_path(tree, path);
+      below && below->kind != Kind::null && (below->kind != value.kind || below->text != value.text))
+    r.note_changed(path);
   for (const Alternatives& pair : alternatives()) {
     if (value.kind == Kind::null || (path != pair.first && path != pair.second)) continue;
     const std::string other = path == pair.first ? pair.second : pair.first;

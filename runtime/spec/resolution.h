@@ -39,6 +39,9 @@ class Resolution {
   bool given_by_user(const std::string& path) const;
   /// Whether --set gave the value.
   bool given_by_override(const std::string& path) const;
+  /// Whether --set gave another text than the spec has, or the job of the run.
+  bool changed_by_override(const std::string& path) const { return changed_.count(path) != 0; }
+  void note_changed(const std::string& path) { changed_.insert(path); }
   /// Whether the value was given as "auto" and is derived from others.
   bool is_auto(const Field& field) const;
   /// The places of all given values, also of presets, by path.
@@ -67,7 +70,7 @@ class Resolution {
  private:
   std::string excerpt(json::Place place) const;
   std::map<std::string, json::Place> places_;
-  std::set<std::string> spoiled_;
+  std::set<std::string> spoiled_, changed_;
   std::vector<std::pair<json::Place, Diagnostic>> found_;
 };
 

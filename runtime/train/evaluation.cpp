@@ -69,7 +69,8 @@ bool Evaluation::follows(int64_t step) const {
   return spec_.every_steps > 0 && (step % spec_.every_steps == 0 || step == last_step_);
 }
 
-void Evaluation::check(const data::Dataset& validation) const {
+void Evaluation::check(const data::Dataset& validation,
+                       const std::function<void(uint64_t, uint64_t)>& progress) const {
   if (validation.samples_per_epoch() < uint64_t(micro_sequences_))
     throw Error(
         ErrorCode::kData,
@@ -85,6 +86,7 @@ void Evaluation::check(const data::Dataset& validation) const {
                             .counts_boundaries = counts_boundaries_};
   const int64_t count = sequences(int64_t(validation.samples_per_epoch()));
   for (int64_t i = 0; i < count; ++i) {
+    if (progress && i % 256 == 0) progress(uint64_t(i), uint64_t(count));
     read.read(validation, uint64_t(i), 0, size_t(seq_len_) + 1);
     for (size_t t = 0; t < size_t(seq_len_); ++t)
       if (sample.weight(t) > 0) return;

@@ -1,5 +1,8 @@
 // Evaluation: the mean loss over the first sequences of the validation set. The weights do not change.
 #pragma once
+#include <cstdint>
+#include <functional>
+
 #include "data/dataset.h"
 #include "runtime/model/executor.h"
 #include "runtime/train/rank_resources.h"
@@ -19,7 +22,9 @@ class Evaluation {
   int64_t sequences(int64_t available) const;
   /// Error(kData) if the validation data do not have a micro-batch, or if no target of the sequences that are
   /// evaluated counts. Reads them up to the first that does.
-  void check(const data::Dataset& validation) const;
+  ///   progress   called with the sequences read and all of them, from time to time
+  void check(const data::Dataset& validation,
+             const std::function<void(uint64_t done, uint64_t total)>& progress = {}) const;
   /// Mean loss per target that counts. Collective; the same value on every rank.
   double loss(data::Dataset& validation, RankResources& rank, Executor& executor,
               RankActivity& activity) const;

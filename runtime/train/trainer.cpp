@@ -132,11 +132,10 @@ struct Trainer::Impl {
     require_equal_numerics(world, rank.numerics);
     activity.enter(RunPhase::opening_data);
     dataset = open_data(false);
-    if (job.eval.every_steps > 0 && !job.data.val.empty()) {
-      validation = open_data(true);
-      evaluation.check(*validation);
-    }
+    if (job.eval.every_steps > 0 && !job.data.val.empty()) validation = open_data(true);
     require_data_of_run();
+    if (validation)
+      evaluation.check(*validation, [this](uint64_t i, uint64_t n) { activity.progress(i, n, false); });
     prefetcher = std::make_unique<data::Prefetcher>(
         *dataset, job.data.seq_len, job.data.prefetch_batches,
         [s = spans](double begin_s, double end_s) { record_reading(*s, begin_s, end_s); });

@@ -441,21 +441,23 @@ void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int
 }
 
 void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Linear& w, Matrix y) const {
+  const kernels::PackedWeight& weight = w.weight(c, t);  // once: it may be rounded for this product
   for (const Source& s : sources_here(t))
     c.backend.run(c.stream,
                   kernels::GroupedForward{.x = w.seen(c, t, x.row_range(s.first, s.count), s.offsets),
                                           .offsets = s.offsets,
-                                          .w = &w.weight(c, t),
+                                          .w = &weight,
                                           .y = y.row_range(s.first, s.count)});
 }
 
 void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy, const Linear& w,
                                    Matrix dx) const {
+  const kernels::PackedWeight& weight = w.weight_of_gradient(c, t);
   for (const Source& s : sources_here(t))
     c.backend.run(c.stream, kernels::GroupedBackwardInput{
                                 .dy = w.seen_gradient(c, t, dy.row_range(s.first, s.count), s.offsets),
                                 .offsets = s.offsets,
-                                .w = &w.weight_of_gradient(c, t),
+                                .w = &weight,
                                 .dx = dx.row_range(s.first, s.count)});
 }
 

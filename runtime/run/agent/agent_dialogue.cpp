@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/text.h"
+
 namespace trainctl {
 
 using wire::Kind;
@@ -73,8 +75,8 @@ void AgentDialogue::welcomed(const wire::Welcome& welcome) {
     return effects_.kill_all();
   }
   const std::vector<Message> kept = untaken_.again(effects_.epoch().value_or(0), welcome.handled.value_or(0));
-  effects_.say(fmt::format("attached{}, telling again: {} messages, {} of them of a save",
-                           welcome.handled ? " again" : "", kept.size(), untaken_.saves().size()));
+  effects_.say(fmt::format("attached{}, telling {} again", welcome.handled ? " again" : "",
+                           count_of(int64_t(kept.size()), "message")));
   effects_.send_state();
   for (const Message& message : kept) effects_.send(message);
 }

@@ -73,7 +73,7 @@ std::string Straggler::text() const {
       if (ranks.empty())
         return fmt::format(
             "waits have grown by {:.0f} % of a step, and no rank computes longer: a link is slow; `trainctl "
-            "trace` on the run names it, or `trainctl doctor --links` on the nodes",
+            "trace` on the run may name it, or `trainctl doctor --links` on the nodes",
             percent);
       return fmt::format(
           "{}: they wait for each other, by {:.0f} % of a step more than others, and none of them computes "

@@ -153,8 +153,7 @@ void declare_pipeline(std::vector<Field>& table, std::vector<Section>& sections)
   parallel
       .integer("virtual_stages",
                "Virtual stages, runs of layers, that a pipeline rank holds: 2 or more for `interleaved`, any "
-               "number "
-               "for `merged-1f1b`, 2 for `zb-v` and `dualpipev`, else 1.")
+               "number for `merged-1f1b`, 2 for `zb-v` and `dualpipev`, else 1.")
       .to(IN_JOB(parallelism.virtual_stages))
       .from(1)
       .upto(1024)

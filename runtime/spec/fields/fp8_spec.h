@@ -29,7 +29,7 @@ struct Words<Fp8Kept> {
 /// Which values of an operand have one scale.
 struct Fp8Scaling {
   int64_t group = 0;  ///< so many along the sum of a product, and in a weight as many across; 0: all of them
-  /// A weight's groups are lines, too: along its columns for y = x W^T, along its rows for dx = dy W. So each
+  /// A weight's groups are lines, too: neighbours of a row for y = x W^T, of a column for dx = dy W. So each
   /// of the two sees other numbers, and both are made from the compute copy, which stays as it is.
   bool weights_in_lines = false;
 };

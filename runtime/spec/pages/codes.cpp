@@ -208,9 +208,8 @@ const std::vector<CodePage> kParallelism = {
      "`interleaved` needs virtual_stages > 1, pipeline > 1 and micro-batches divisible by pipeline; `zb-v` "
      "and `dualpipev` need virtual_stages 2 and pipeline > 1, and `dualpipev` twice as many micro-batches as "
      "stages; `merged-1f1b` has any number of virtual_stages, with several also what `interleaved` needs; "
-     "the "
-     "other schedules have virtual_stages 1. `trainctl plan JOB --schedules` says of each "
-     "schedule whether the job can have it, and why not.",
+     "the other schedules have virtual_stages 1. `trainctl plan JOB --schedules` says of each schedule "
+     "whether the job can have it, and why not.",
      R"("pipeline_schedule": "1f1b", "virtual_stages": 2)",
      R"(Set pipeline_schedule to "interleaved", or virtual_stages to 1.)"},
     {"E0305", "More data parallel ranks than lanes",

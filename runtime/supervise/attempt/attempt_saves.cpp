@@ -35,7 +35,8 @@ AttemptSaves::AttemptSaves(SavePublishing& publisher, Clock& clock, Effects& eff
     : publisher_(publisher), clock_(clock), effects_(effects), attach_(attach), collector_(ranks) {}
 
 void AttemptSaves::hello(int rank) {
-  for (const auto& [number, answer] : answers_.newest()) effects_.send_rank(rank, answer);
+  for (const auto& [number, answer] : answers_.newest())
+    if (!unsent_.contains(number)) effects_.send_rank(rank, answer);
 }
 
 bool AttemptSaves::is_complete(int64_t number) const {

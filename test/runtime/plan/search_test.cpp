@@ -220,6 +220,19 @@ TEST_CASE("where nothing fits, the smallest number of GPUs that would do is name
              Catch::Contains(fmt::format("; {} GPUs would do", ranks / 2)));
 }
 
+TEST_CASE("what a job has is one of its choices, for every schedule with virtual stages", "[search]") {
+  for (const std::string schedule : {"interleaved", "merged-1f1b"}) {
+    const SearchedRig rig(kSearchedDense,
+                          {"batch.global_sequences=16", "parallelism.pipeline=2",
+                           "parallelism.virtual_stages=2", "parallelism.pipeline_schedule=" + schedule});
+    CAPTURE(schedule, rig.job.parallelism.virtual_stages);
+    const std::vector<MeshChoice> choices = mesh_choices(rig.job, rig.device, 2);
+    CHECK(std::any_of(choices.begin(), choices.end(), [&](const MeshChoice& c) {
+      return c.pipeline == 2 && c.schedule == rig.job.parallelism.schedule && c.virtual_stages == 2;
+    }));
+  }
+}
+
 TEST_CASE("whole experts and ranks that share a GPU are searched for", "[search]") {
   SearchedRig whole(kSearchedExperts, {"batch.global_sequences=4", "parallelism.expert_tensor=1"});
   bool any_wide = false;

@@ -41,4 +41,8 @@ TEST_CASE("a resume that changes the shape of the schedule takes that shape's de
   CHECK(resumed_schedule(seven, {"schedule.type=linear"}).decay_steps == 0);
   CHECK(resumed_schedule(seven, {"schedule.type=wsd"}).decay_steps == 7);
   CHECK(resumed_schedule(seven, {"schedule.total_steps=200"}).decay_steps == 7);
+  // The same type again changes nothing.
+  CHECK(
+      resumed_schedule({"schedule.type=wsd", "schedule.decay_steps=0"}, {"schedule.type=wsd"}).decay_steps ==
+      0);
 }

@@ -1,5 +1,5 @@
 // Goal: with MXFP8 each operand of each product of layers has its scales along that product's sum: of a weight
-// along its columns forward and along its rows for the input's gradient, of tokens for the weight's gradient.
+// in rows forward and in columns for the input's gradient, of tokens for the weight's gradient.
 // Method: steps of models of all kinds of sublayers on a device that rounds each operand once more. One that
 // is rounded so already stays as it is; with scales across the sum small numbers would lose bits.
 #include <array>
