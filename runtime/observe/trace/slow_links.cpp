@@ -30,9 +30,9 @@ struct Pair {
   int first = 0, second = 0;
   auto operator<=>(const Pair&) const = default;
 };
-/// What the pairs of a comparison have in common: the kind of their group, how far apart they lie in it (0:
-/// each of them exchanges the same with all others), and whether they are on one node.
-using PairKind = std::tuple<std::string_view, int, bool>;
+/// What the pairs of a comparison have in common: the kind of their group, and how far apart they lie in it
+/// (0: each of them exchanges the same with all others).
+using PairKind = std::pair<std::string_view, int>;
 
 double middle_of(std::vector<double> values) {
   const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
@@ -101,7 +101,7 @@ class Links {
       for (uint64_t left = span.peers; left != 0; left &= left - 1) {
         const int r = std::countr_zero(left);
         const int peer = r < int(group.members.size()) ? group.members[size_t(r)] : of.rank;
-        if (peer == of.rank || !node_of_.contains(peer)) continue;
+        if (peer == of.rank || !node_of_.contains(peer) || are_on_one_node(of.rank, peer)) continue;
         if (span.kind == SpanKind::waited && is_one)
           waits_[{of.rank, peer, peers, span.step}].push_back({placed.begin_ns, placed.end_ns});
         if (span.kind != SpanKind::exchange) continue;
@@ -111,10 +111,13 @@ class Links {
     }
   }
 
+  bool are_on_one_node(int a, int b) const {
+    return !node_of_.at(a).empty() && node_of_.at(a) == node_of_.at(b);
+  }
+
   std::map<PairKind, std::vector<Pair>> pairs_by_kind() const {
     std::map<PairKind, std::vector<Pair>> kinds;
-    for (const auto& [pair, distance] : pairs_)
-      kinds[{pair.peers, distance, node_of_.at(pair.first) == node_of_.at(pair.second)}].push_back(pair);
+    for (const auto& [pair, distance] : pairs_) kinds[{pair.peers, distance}].push_back(pair);
     return kinds;
   }
 

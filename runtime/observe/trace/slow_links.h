@@ -21,9 +21,10 @@ struct SlowLink {
   std::string text() const;             ///< one sentence, without a full stop
 };
 
-/// A pair is compared with those of all groups of its kind that lie as far apart, on one node or on two: their
-/// messages have the same size. Fewer than three of them say nothing. Those that are slowest come first. Ranks
-/// on GPUs do not wait on the host: of them nothing is found.
+/// A pair is compared with those of all groups of its kind that lie as far apart: their messages have the same
+/// size. Fewer than three of them say nothing. Those that are slowest come first. Nothing is found of ranks on
+/// one node, whose messages are copies in memory and wait for a busy core, nor of ranks on GPUs, which do not
+/// wait on the host.
 std::vector<SlowLink> slow_links(const std::vector<RankTrace>& ranks);
 
 /// What is longer by less than this share of a step, or by fewer deviations over the pairs, or is not twice

@@ -171,8 +171,7 @@ TEST_CASE("a slow link of a data-parallel group is found by its two ranks, a lat
   }
 }
 
-TEST_CASE("links between nodes are not compared with those within one, and what is found is a sentence",
-          "[slow_links]") {
+TEST_CASE("ranks on one node have no link, and what is found is a sentence", "[slow_links]") {
   LinkedRanks fleet(16, 1);
   fleet.on_nodes_of(6);  // ranks 4 to 7 exchange with the next but three, of their node or of another
   for (int r = 0; r < 16; ++r)
@@ -180,6 +179,11 @@ TEST_CASE("links between nodes are not compared with those within one, and what 
       if (r / 6 != peer / 6) fleet.slow_.insert({r, peer});
   for (int i = 0; i < 3; ++i) fleet.step(true);
   CHECK(found_links(fleet.traces()).empty());
+  LinkedRanks pairs(16, 1);
+  pairs.on_nodes_of(2);
+  pairs.slow_ = {{4, 5}, {4, 6}};
+  for (int i = 0; i < 3; ++i) pairs.step(true);
+  CHECK(found_links(pairs.traces()) == LinkSet{{4, 6}});
   const SlowLink link{.first = 3,
                       .second = 11,
                       .wait_s = 0.025,
