@@ -1,8 +1,13 @@
 #include "runtime/base/json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <ostream>
+#include <type_traits>
 
 namespace trainctl {
 namespace {
@@ -17,6 +22,15 @@ const char* word_of_kind(JsonKind kind) {
     case JsonKind::discarded: return "discarded";
     default: return "number";
   }
+}
+
+/// Of a number with a fraction or an exponent: the integer that is left without its fraction.
+template <typename Integer>
+Integer integer_of(double value) {
+  const double end = std::ldexp(1, std::numeric_limits<Integer>::digits);  // the first that is too large
+  if (!(value < end && (std::is_signed_v<Integer> ? value >= -end : value > -1)))
+    throw JsonError(fmt::format("{} is no integer of 64 bits", value));
+  return Integer(value);
 }
 
 }  // namespace
@@ -173,13 +187,13 @@ bool BasicJson<kSorted>::boolean() const {
 template <bool kSorted>
 int64_t BasicJson<kSorted>::integer() const {
   if (!is_number()) bad_kind("number");
-  if (kind_ == JsonKind::real) return int64_t(value_.real);
+  if (kind_ == JsonKind::real) return integer_of<int64_t>(value_.real);
   return kind_ == JsonKind::integer ? value_.integer : int64_t(value_.natural);
 }
 template <bool kSorted>
 uint64_t BasicJson<kSorted>::natural() const {
   if (!is_number()) bad_kind("number");
-  if (kind_ == JsonKind::real) return uint64_t(value_.real);
+  if (kind_ == JsonKind::real) return integer_of<uint64_t>(value_.real);
   return kind_ == JsonKind::integer ? uint64_t(value_.integer) : value_.natural;
 }
 template <bool kSorted>

@@ -210,6 +210,20 @@ TEST_CASE("parts are made, walked over, patched and removed") {
   for (const Json& none : Json()) FAIL(none);
 }
 
+TEST_CASE("a number beyond 64 bits is no integer") {
+  const auto integer = [](const char* text) { return Json::parse(text).get<int64_t>(); };
+  const auto natural = [](const char* text) { return Json::parse(text).get<uint64_t>(); };
+  CHECK(integer("1e3") == 1000);
+  CHECK(integer("-2.5") == -2);
+  CHECK(integer("9.2e18") == 9'200'000'000'000'000'000);
+  CHECK(natural("1.8e19") == 18'000'000'000'000'000'000u);
+  CHECK(natural("-0.5") == 0);
+  for (const char* text : {"6.4e20", "-6.4e20", "9223372036854775808.0", "1e308"})
+    CHECK_THROWS_AS(integer(text), JsonError);
+  for (const char* text : {"6.4e20", "-1.5", "18446744073709551616.0", "-1e308"})
+    CHECK_THROWS_AS(natural(text), JsonError);
+}
+
 TEST_CASE("errors name what was asked and what is there") {
   const Json j = Json::parse(R"({"name":"run","list":[1]})");
   CHECK(error_of([&] { j.at("absent"); }) == "key 'absent' not found");
