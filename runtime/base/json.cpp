@@ -33,6 +33,10 @@ Integer integer_of(double value) {
   return Integer(value);
 }
 
+[[noreturn]] void bad_range(auto value, auto least, auto most) {
+  throw JsonError(fmt::format("the number {} is not from {} to {}", value, least, most));
+}
+
 }  // namespace
 
 template <bool kSorted>
@@ -185,16 +189,25 @@ bool BasicJson<kSorted>::boolean() const {
   return value_.boolean;
 }
 template <bool kSorted>
-int64_t BasicJson<kSorted>::integer() const {
+int64_t BasicJson<kSorted>::integer(int64_t least, int64_t most) const {
   if (!is_number()) bad_kind("number");
-  if (kind_ == JsonKind::real) return integer_of<int64_t>(value_.real);
-  return kind_ == JsonKind::integer ? value_.integer : int64_t(value_.natural);
+  if (kind_ == JsonKind::natural) {
+    if (value_.natural > uint64_t(most)) bad_range(value_.natural, least, most);
+    return int64_t(value_.natural);
+  }
+  const int64_t value = kind_ == JsonKind::real ? integer_of<int64_t>(value_.real) : value_.integer;
+  if (value < least || value > most) bad_range(value, least, most);
+  return value;
 }
 template <bool kSorted>
-uint64_t BasicJson<kSorted>::natural() const {
+uint64_t BasicJson<kSorted>::natural(uint64_t most) const {
   if (!is_number()) bad_kind("number");
-  if (kind_ == JsonKind::real) return integer_of<uint64_t>(value_.real);
-  return kind_ == JsonKind::integer ? uint64_t(value_.integer) : value_.natural;
+  if (kind_ == JsonKind::integer && value_.integer < 0) bad_range(value_.integer, 0, most);
+  const uint64_t value = kind_ == JsonKind::real      ? integer_of<uint64_t>(value_.real)
+                         : kind_ == JsonKind::integer ? uint64_t(value_.integer)
+                                                      : value_.natural;
+  if (value > most) bad_range(value, 0, most);
+  return value;
 }
 template <bool kSorted>
 double BasicJson<kSorted>::real() const {
@@ -344,7 +357,7 @@ std::partial_ordering BasicJson<kSorted>::compare(const BasicJson& a, const Basi
   const bool b_below = b.kind_ == JsonKind::integer && b.value_.integer < 0;
   if (a_below && b_below) return a.value_.integer <=> b.value_.integer;
   if (a_below || b_below) return a_below ? std::partial_ordering::less : std::partial_ordering::greater;
-  return a.natural() <=> b.natural();
+  return a.get<uint64_t>() <=> b.get<uint64_t>();
 }
 
 template class BasicJson<true>;

@@ -17,6 +17,7 @@
 #include <initializer_list>
 #include <iosfwd>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -238,7 +239,8 @@ class BasicJson {
     else if constexpr (std::same_as<T, bool>)
       value = boolean();
     else if constexpr (std::integral<T>)
-      value = std::is_signed_v<T> ? T(integer()) : T(natural());
+      value =
+          std::is_signed_v<T> ? T(integer(Limits<T>::min(), Limits<T>::max())) : T(natural(Limits<T>::max()));
     else if constexpr (std::is_enum_v<T>)
       value = T(get<std::underlying_type_t<T>>());
     else if constexpr (std::floating_point<T>)
@@ -303,8 +305,11 @@ class BasicJson {
   }
 
   bool boolean() const;
-  int64_t integer() const;
-  uint64_t natural() const;
+  template <typename T>
+  using Limits = std::numeric_limits<T>;
+  /// JsonError of a number that is not from `least` to `most`; a fraction is left out.
+  int64_t integer(int64_t least, int64_t most) const;
+  uint64_t natural(uint64_t most) const;
   double real() const;
   BasicJson& item(size_t index);
   const BasicJson* first() const;

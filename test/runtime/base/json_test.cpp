@@ -224,6 +224,20 @@ TEST_CASE("a number beyond 64 bits is no integer") {
     CHECK_THROWS_AS(natural(text), JsonError);
 }
 
+TEST_CASE("an integer that its type cannot hold is refused, not cut") {
+  const auto of = [](const char* text) { return Json::parse(text); };
+  CHECK(of("2147483647").get<int>() == 2147483647);
+  CHECK(of("-2147483648").get<int>() == -2147483648LL);
+  CHECK(of("255").get<uint8_t>() == 255);
+  CHECK(of("18446744073709551615").get<uint64_t>() == 18446744073709551615u);
+  for (const char* text : {"2147483648", "-2147483649", "6442450945", "4294967297.0", "18446744073709551615"})
+    CHECK_THROWS_AS(of(text).get<int>(), JsonError);
+  CHECK_THROWS_AS(of("18446744073709551615").get<int64_t>(), JsonError);
+  for (const char* text : {"256", "-1", "-1.5"}) CHECK_THROWS_AS(of(text).get<uint8_t>(), JsonError);
+  CHECK_THROWS_AS(of("-1").get<uint64_t>(), JsonError);
+  CHECK(error_of([&] { of("300").get<uint8_t>(); }) == "the number 300 is not from 0 to 255");
+}
+
 TEST_CASE("errors name what was asked and what is there") {
   const Json j = Json::parse(R"({"name":"run","list":[1]})");
   CHECK(error_of([&] { j.at("absent"); }) == "key 'absent' not found");
