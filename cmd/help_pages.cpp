@@ -19,8 +19,8 @@ A job is one JSON file; `//` comments are allowed. `trainctl init` writes one, `
             for files, e.g. on a login node, or for a study of a model.
   size      `trainctl plan JOB` reports memory, traffic and time, and whether the job fits (exit status 4:
             no). --device h100 plans for a GPU that is not here. --timeline draws the pipeline of a step,
-            --schedules compares all pipeline schedules for it. --alternatives N searches all meshes for
-            the fastest; --cluster h100-2048 --gpus auto also for the number of GPUs.
+            --schedules compares all pipeline schedules for it, --savings what saves memory. --alternatives N
+            searches all meshes for the fastest; --cluster h100-2048 --gpus auto also for the number of GPUs.
   time      is predicted from a cluster file. `trainctl doctor --measure -o FILE` makes one of this machine,
             `trainctl plan JOB --cluster FILE` uses it, `trainctl plan --against RUN -o FILE` compares it with
             a run and corrects it.

@@ -17,6 +17,7 @@
 #include "runtime/machine/mpirun.h"
 #include "runtime/observe/report/plan_view.h"
 #include "runtime/plan/report.h"
+#include "runtime/plan/savings.h"
 #include "runtime/plan/schedule_table.h"
 #include "runtime/predict/op_time.h"
 #include "runtime/supervise/decide/placement.h"
@@ -34,7 +35,7 @@ struct PlanOptions {
   double days = 0, tokens = 0;  // of the run that is asked for; 0: none, the job's
   int nodes = 0, slots = 0;  // of a cluster that is not here
   std::string switches;
-  bool timeline = false, schedules = false;
+  bool timeline = false, schedules = false, savings = false;
   int width = 110;
   AgainstOptions against;
   SearchOptions search;
@@ -218,6 +219,20 @@ int schedules(const PlanOptions& options, const JobSpec& job, const Context& con
   return kExitDone;
 }
 
+int savings(const PlanOptions& options, const JobSpec& job, const Context& context) {
+  const SavingTable table =
+      saving_table(job_input(options.job), job, device_of(options, job), assumed_mfu(options));
+  if (context.json) {
+    print_json("savings", parse_ordered_json(savings_json(table)));
+    return kExitDone;
+  }
+  fmt::print("{}", render_savings(table));
+  const bool fits = table.together && table.together->fits == true;
+  fmt::print("next: {}\n",
+             plan_command(options, fits ? table.together->settings : std::vector<std::string>{}));
+  return kExitDone;
+}
+
 void print_next(const PlanOptions& options, const PlanReport& report) {
   if (const std::string next = next_command(options, report); !next.empty()) fmt::print("next: {}\n", next);
 }
@@ -265,6 +280,7 @@ void refuse_unanswered_days(const PlanOptions& o) {
   const char* other = !o.against.run.empty() ? "--against"
                       : o.timeline           ? "--timeline"
                       : o.schedules          ? "--schedules"
+                      : o.savings            ? "--savings"
                       : o.search.gpus != ""  ? "--gpus"
                       : o.search.is_given()  ? "--alternatives"
                                              : nullptr;
@@ -295,6 +311,7 @@ int plan(PlanOptions options, const Context& context) {
   if (!options.job.no_data) parsed = with_data_decided(*parsed, real_file_system());
   if (options.timeline) return timeline(options, parsed->job, context);
   if (options.schedules) return schedules(options, parsed->job, context);
+  if (options.savings) return savings(options, parsed->job, context);
   if (options.search.is_given()) return search(options, parsed->job, context);
   const std::vector<ClusterNode> nodes = nodes_of_plan(options, parsed->job);
   const std::optional<PlacementResult> placed = placement_of(nodes, parsed->job);
@@ -384,6 +401,8 @@ void add_plan(CommandLine& app, Context& context) {
   command.add_flag(
       "--schedules", options->schedules,
       "compare all pipeline schedules: idle time, memory, what they send, and which the job cannot have");
+  command.add_flag("--savings", options->savings,
+                   "compare what saves memory on the mesh of the job, and say what together is enough");
   command.get_option("JOB").required(false);
   add_against_options(command, options->against);
   add_search_options(command, options->search);

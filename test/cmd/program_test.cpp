@@ -237,6 +237,8 @@ TEST_CASE("every result of --json has its version, its kind and its schema", "[c
       {"simulation", {"simulate", big, "--cluster", "h100", "--days", "3", "--price", "2.10@2026-11-01"}},
       {"schedules", {"plan", big, "--no-data", "--schedules"}},
       {"schedules", {"plan", big, "--no-data", "--schedules", "--device", "h100"}},
+      {"savings", {"plan", big, "--no-data", "--savings"}},
+      {"savings", {"plan", big, "--no-data", "--savings", "--device", "1MiB"}},
       {"search", {"plan", big, "--no-data", "--alternatives", "3", "--device", "h100"}},
       {"launch-preview", and_also(launch, {"--dry-run"})},
       {"submit-preview", and_also(launch, {"--submit", "--dry-run", "-s", "launcher.slurm.nodes=1"})},
