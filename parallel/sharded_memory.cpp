@@ -1,5 +1,4 @@
 #include "parallel/sharded_memory.h"
-
 #include "runtime/base/error.h"
 
 namespace trainctl::parallel::sharding {
@@ -46,8 +45,14 @@ void ShardedMemory::allocate_group(int g, kernels::Backend& backend) {
   const auto take = [&](std::unique_ptr<kernels::Buffer>& buffer, size_t n) {
     if (n > 0) buffer = backend.allocate(n);
   };
-  for (const size_t state : bytes.states)
-    take(memory.states.emplace_back(), state_file_ && bytes.state_in_file ? 0 : state);
+  for (const size_t state : bytes.states) {
+    std::unique_ptr<kernels::Buffer>& buffer = memory.states.emplace_back();
+    // The twin of a device has no memory, but host memory, which would be taken.
+    if (bytes.home == StateHome::host && state > 0 && backend.computes())
+      buffer = backend.allocate_host(state);
+    else if (bytes.home == StateHome::memory || !state_file_)
+      take(buffer, state);
+  }
   take(memory.weights, bytes.weights);
   take(memory.summed, bytes.summed);
   take(memory.received, bytes.most_received());
@@ -104,7 +109,7 @@ void ShardedMemory::average(float decay, kernels::Backend& backend, kernels::Str
     const StateRow* row = rows.find(StateRole::ema);
     const int64_t count = layout.options.zero_stage == 0 ? group(g).size() : own(g);
     if (!row || count == 0 || !owns_state(layout.plan, g)) continue;
-    if (state_file_ && layout.group_bytes(g).state_in_file) continue;
+    if (state_file_ && layout.group_bytes(g).home == StateHome::file) continue;
     if (rows.find(StateRole::master)->in_place) continue;  // below
     const auto values = [&](const StateRow* of) {
       return kernels::matrix(groups_[size_t(g)].states[size_t(of - rows.begin())]->data(), DType::f32, 1,

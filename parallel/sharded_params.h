@@ -73,6 +73,10 @@ struct ParamUse {
   bool counted = true;  ///< this rank's copy is saved and counts in the gradient norm
 };
 
+/// Where the optimizer's state is between two updates. memory: of the device. file: of a rank on a CPU
+/// (parallel/state_file.h). host: pinned memory of a GPU's host, where kernels read and write it.
+enum class StateHome : uint8_t { memory, file, host };
+
 struct ShardingOptions {
   /// 2 and 3: where the size of the first axis with lanes does not divide lanes, it is the only axis with
   /// them, and each rank computes as many (lanes_at_time): what it merges beyond its own goes nowhere.
@@ -95,7 +99,7 @@ struct ShardingOptions {
   /// Of a model that is not trained, on one rank: compute copies, without gradients and optimizer state.
   bool weights_alone = false;
   MuonOptions muon = {};
-  bool state_in_file = false;  ///< of rules that look at one element at a time (parallel/state_file.h)
+  StateHome state_home = StateHome::memory;  ///< of rules that look at one element at a time
 };
 
 /// The factors of one step, for parameters of each rule.
@@ -115,6 +119,7 @@ struct ShardingBytes {
   std::vector<kernels::BoxListShape> square_sums;  ///< of whole matrices (MuonScratch)
   /// Of the optimizer's state in a file, whose parts that are in memory count in `optimizer`.
   size_t state_file = 0;
+  size_t state_host = 0;  ///< of it in pinned memory of a device's host
   // Of the optimizer's state here:
   int64_t state_boxes = 0, state_elements = 0;  ///< chunks of parameters, and their elements
   size_t saved = 0;                             ///< bytes of what checkpoints hold of it

@@ -315,7 +315,7 @@ GroupBytes group_bytes(const Plan& plan, int g, const ShardingOptions& options, 
                                    : row.own_bytes(share.own, share.blocks));
   if (owns && shards_weights(options, plan.line_of(g).ranks)) bytes.weights = own * size_of(group.key.dtype);
   if (!group.in_place) bytes.summed = 4 * ((whole ? size : own) + own * size_t(share.levels - 1));
-  bytes.state_in_file = owns && keeps_in_file(group.key, options);
+  if (owns) bytes.home = home_of(group.key, options);
   for (const AxisSet axis : group.sums)
     if (owns) bytes.received.emplace_back(axis, sum_received_bytes(line_of(lines, axis).size, share.own));
   return bytes;
@@ -365,7 +365,9 @@ ShardingBytes bytes_of(const Plan& plan, const ShardingOptions& options, const A
                                           .levels = plan.owner.levels.count});
     bytes.weights += group.weights;
     for (const size_t state : group.states)
-      (group.state_in_file ? bytes.state_file : bytes.optimizer) += state;
+      (group.home == StateHome::memory ? bytes.optimizer
+       : group.home == StateHome::file ? bytes.state_file
+                                       : bytes.state_host) += state;
     bytes.communication += group.summed;
     for (const auto& [axis, received] : group.received) bytes.communication += received;
     if (!owns_state(plan, g)) continue;

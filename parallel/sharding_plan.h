@@ -147,7 +147,7 @@ struct GroupShare {
 struct GroupBytes {
   size_t weights = 0;    ///< own compute copies, apart from the places of parts (ZeRO-3)
   std::vector<size_t> states;  ///< [row of GroupKey::states]; empty: its state is another group's
-  bool state_in_file = false;
+  StateHome home = StateHome::memory;  ///< of its state
   size_t summed = 0;     ///< own sums in flat order (ZeRO-0: everyone's; ZeRO-2, 3: all levels)
   std::vector<std::pair<AxisSet, size_t>> received;  ///< to add the sums over each of GroupPlan::sums
   size_t most_received() const;
@@ -224,8 +224,8 @@ struct StatePlaces {
   uint64_t bytes() const { return begins.empty() ? 0 : begins.back(); }
 };
 StatePlaces place_states(const Layout& layout);
-/// Whether the state of a group is in a file where some is: that of balances stays, since a step reads it.
-bool keeps_in_file(const GroupKey& key, const ShardingOptions& options);
+/// Of the state of a group. That of balances stays in memory, since a step reads it.
+StateHome home_of(const GroupKey& key, const ShardingOptions& options);
 /// Plan::state_part of a plan that has the chunks of its groups.
 size_t largest_state_part(const Plan& plan, const ShardingOptions& options);
 

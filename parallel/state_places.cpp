@@ -17,14 +17,15 @@ uint64_t state_bytes(const StateRows& rows, const FlatChunk& c) {
 
 }  // namespace
 
-bool keeps_in_file(const GroupKey& key, const ShardingOptions& options) {
-  return options.state_in_file && key.states.has(StateRole::first_moment) && !key.states.has_matrices();
+StateHome home_of(const GroupKey& key, const ShardingOptions& options) {
+  const bool moves = key.states.has(StateRole::first_moment) && !key.states.has_matrices();
+  return moves ? options.state_home : StateHome::memory;
 }
 
 size_t largest_state_part(const Plan& plan, const ShardingOptions& options) {
   size_t of_rank = 0, largest = 0;
   for (const GroupPlan& group : plan.groups) {
-    if (!keeps_in_file(group.key, options)) continue;
+    if (home_of(group.key, options) != StateHome::file) continue;
     const size_t ranks = options.zero_stage > 0 ? size_t(plan.lines[size_t(group.line)].ranks) : 1;
     of_rank += group.key.states.bytes(group.size(), group.blocks()) / ranks;
     for (const FlatChunk& c : group.chunks)
@@ -43,7 +44,7 @@ StatePlaces place_states(const Layout& layout) {
   };
   for (size_t i = 0; i < owned.size(); ++i) {
     const StateRows& rows = layout.group(owned[i].group).key.states;
-    const bool in_file = keeps_in_file(layout.group(owned[i].group).key, layout.options);
+    const bool in_file = home_of(layout.group(owned[i].group).key, layout.options) == StateHome::file;
     const FlatChunk& chunk = owned[i].chunk;
     const bool joins =
         !places.parts.empty() && places.parts.back().in_file == in_file &&

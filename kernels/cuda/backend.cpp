@@ -1,6 +1,8 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/limits.h"
@@ -29,9 +31,37 @@ void CudaBackend::reserve_scratch(const ScratchShape& shape) {
 
 // ---- copies -------------------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+struct HostCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
+bool is_on_host(const void* p) {
+  cudaPointerAttributes attributes{};
+  check_cuda(cudaPointerGetAttributes(&attributes, p), "copy", "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeHost;
+}
+
+/// Of memory that the device's ops use on the host: in the order of the stream, which a copy by the runtime would not promise.
+void copy_on_host(cudaStream_t stream, void* to, const void* from, size_t bytes) {
+  auto copy = std::make_unique<HostCopy>(HostCopy{to, from, bytes});
+  const auto run = [](void* data) {
+    const std::unique_ptr<HostCopy> of(static_cast<HostCopy*>(data));
+    std::memcpy(of->to, of->from, of->bytes);
+  };
+  check_cuda(cudaLaunchHostFunc(stream, run, copy.get()), "copy", "cudaLaunchHostFunc");
+  copy.release();
+}
+
+}  // namespace
+
 void CudaBackend::copy_to_device(Stream& stream, void* device, const void* host, size_t bytes) {
   if (bytes == 0) return;
   give(stream, "copy_to_device", [&](const Queue& queue) {
+    if (is_on_host(device)) return copy_on_host(queue.stream, device, host, bytes);
     check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, queue.stream), "copy_to_device", "cudaMemcpyAsync");
   });
 }
@@ -39,6 +69,7 @@ void CudaBackend::copy_to_device(Stream& stream, void* device, const void* host,
 void CudaBackend::copy_to_host(Stream& stream, void* host, const void* device, size_t bytes) {
   if (bytes == 0) return;
   give(stream, "copy_to_host", [&](const Queue& queue) {
+    if (is_on_host(device)) return copy_on_host(queue.stream, host, device, bytes);
     check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, queue.stream), "copy_to_host", "cudaMemcpyAsync");
   });
 }

@@ -127,6 +127,9 @@ std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, cons
     found = with_settings({"precision.compute=bf16"}, spec, job, known, false, most);
   if (found.empty() && other_counts)
     if (const int ranks = offers.other_ranks(); ranks > 0) found = offers.on(ranks, most);
+  if (!device.is_host() && job.optimizer.offload == StateOffload::none)
+    for (Proposal& p : with_settings({"optimizer.offload=host"}, spec, job, known, true, 1))
+      found.push_back(std::move(p));
   if (device.is_host() && job.optimizer.offload == StateOffload::none) {
     std::vector<std::string> on_disk = {"optimizer.offload=disk"};
     if (job.device != DeviceChoice::cpu) on_disk.push_back("device=cpu");

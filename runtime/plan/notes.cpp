@@ -50,7 +50,7 @@ std::string fp8_note(const PlanReport& r) {
 }
 
 /// What state in files costs, and would cost in memory.
-std::string disk_note(const PlanReport& r, const DiskTime& disk) {
+std::string disk_note(const PlanReport& r, const OffloadTime& disk) {
   JobSpec without = r.job;
   without.optimizer.offload = StateOffload::none;
   const auto of = [](const JobPlan& plan) { return double(plan.worst().sharding.optimizer); };
@@ -58,9 +58,19 @@ std::string disk_note(const PlanReport& r, const DiskTime& disk) {
       "the optimizer's state is in a file of each rank, and parts of it in memory: {} a rank instead of {}; "
       "each "
       "step reads and writes {} of a node, in {} at {}/s each way ({})",
-      memory_text(of(r.plan)), memory_text(of(make_plan(without, r.device))), memory_text(disk.node_bytes),
+      memory_text(of(r.plan)), memory_text(of(make_plan(without, r.device))), memory_text(disk.bytes),
       duration_text(disk.seconds()), size_text(uint64_t(disk.bytes_per_s)),
       disk.is_assumed ? "assumed" : "node.disk_gb_per_s of the cluster");
+}
+
+/// What state in the memory of the host costs.
+std::string host_note(const OffloadTime& link) {
+  return fmt::format(
+      "the optimizer's state is in pinned memory of the host: updates read and write {} of each GPU there, "
+      "in {} at an "
+      "assumed {}/s each way, and a digest of the state (observability.state_digest_every_steps) reads as "
+      "much",
+      memory_text(link.bytes), duration_text(link.seconds()), size_text(uint64_t(link.bytes_per_s)));
 }
 
 /// What a rank takes less without master weights, and what that costs.
@@ -252,7 +262,8 @@ std::vector<std::string> plan_notes(const PlanReport& r) {
   if (std::string note = no_room_to_grow_note(r); !note.empty()) notes.push_back(std::move(note));
   if (shards_weights(r.job.parallelism)) notes.push_back(gathers_note(r));
   if (r.job.optimizer.type == OptimizerType::muon) notes.push_back(muon_note(r));
-  if (const auto disk = disk_time(r.job, r.plan, r.device)) notes.push_back(disk_note(r, *disk));
+  if (const auto offload = offload_time(r.job, r.plan, r.device))
+    notes.push_back(offload->of_disk ? disk_note(r, *offload) : host_note(*offload));
   if (r.job.fp8.exists()) notes.push_back(fp8_note(r));
   if (r.job.optimizer.master_weights == MasterWeights::none) notes.push_back(master_weights_note(r));
   const int64_t head = r.job.model.head_dim();

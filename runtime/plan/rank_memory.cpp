@@ -76,7 +76,7 @@ void add_state(RankMemory& m, const PlanBasis& basis, const parallel::ShardingBy
                                        job.checkpoint.memory == MemoryCopies::one ? 1 : 2);
   m.copies_count = device.is_host();
   if (!device.is_host()) {
-    m.pinned_host = m.stage.host + staging_bytes(sharding.saved);
+    m.pinned_host = m.stage.host + sharding.state_host + staging_bytes(sharding.saved);
     return;
   }
   // Any job may begin from a checkpoint, of which a rank reads its whole state; what it saves is no more.

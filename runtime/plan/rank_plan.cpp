@@ -34,6 +34,12 @@ RankGroups rank_groups(const ParallelSpec& parallelism, bool shares_embedding,
 
 namespace {
 
+/// A CPU's memory is the host's.
+parallel::StateHome state_home(StateOffload offload, bool on_host) {
+  if (offload == StateOffload::disk && on_host) return parallel::StateHome::file;
+  return offload == StateOffload::host && !on_host ? parallel::StateHome::host : parallel::StateHome::memory;
+}
+
 parallel::AxisLines lines_of(const RankGroups& groups) {
   parallel::AxisLines lines;
   for (const parallel::AxisRow& row : parallel::kAxes)
@@ -62,7 +68,7 @@ RankParts rank_parts(const PlanBasis& basis, const parallel::MeshPosition& at) {
                   .sequences = job.micro_batches_of(at.dp) * job.batch.micro_sequences,
                   .counted_micro_batches = StepCut(job).counted_micro_batches_of(at.dp)};
   parts.lines = lines_of(parts.groups);
-  parts.sharding.state_in_file = job.optimizer.offload == StateOffload::disk && device.is_host();
+  parts.sharding.state_home = state_home(job.optimizer.offload, device.is_host());
   parts.sharding.fast_reduction &= device.adds_gradients && job.parallelism.ranks_of_parameters() > 1;
   parts.sharding.links = device.is_host() ? parallel::links_of_hosts() : parallel::links_of_gpus();
   const parallel::MeshGroup& dp = parts.groups.axes[Axis::dp];
@@ -130,8 +136,9 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   for (int g = 0; g < params.groups(); ++g) {
     const GroupBytes bytes = params.group_bytes(g);
     const std::string of = " of " + parallel::name_of(params.group(g).key);
-    for (size_t i = 0; i < bytes.states.size() && !bytes.state_in_file; ++i)
-      add(std::string(params.group(g).key.states[i].words) + of, bytes.states[i]);
+    for (size_t i = 0; i < bytes.states.size() && bytes.home != parallel::StateHome::file; ++i)
+      add(std::string(params.group(g).key.states[i].words) + of, bytes.states[i],
+          bytes.home == parallel::StateHome::host);
     add("own gradients" + of, bytes.summed);
     for (const auto& [axis, received] : bytes.received)
       add(sums_text(axis) + of, received);
@@ -154,7 +161,7 @@ std::vector<MemoryRegion> memory_regions(const parallel::sharding::Layout& param
   add("spans of traced steps", m.trace);
   add("program and libraries", m.program);
   add("counts of the rows of experts", m.stage.host, true);
-  add("staging of saves and loads", m.pinned_host - m.stage.host, true);
+  add("staging of saves and loads", m.pinned_host - m.stage.host - m.sharding.state_host, true);
   add("copies of the state in memory", m.copies, !m.copies_count);
   return regions;
 }

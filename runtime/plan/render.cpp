@@ -170,8 +170,9 @@ std::string memory_lines(const PlanReport& r) {
     if (term.bytes > 0) line(term.text, term.bytes);
   line("total", m.total());
   if (m.pinned_host > 0)
-    line(m.stage.host > 0 ? "and pinned memory of the host"
-                          : "and pinned memory of the host, to save and load",
+    line(m.sharding.state_host > 0 ? "and pinned memory of the host, with the state"
+         : m.stage.host > 0        ? "and pinned memory of the host"
+                                   : "and pinned memory of the host, to save and load",
          m.pinned_host);
   if (m.sharding.state_file > 0)
     line("and its state on disk, read and written each step", m.sharding.state_file);

@@ -110,7 +110,7 @@ class MeshSearch {
 /// that keeps the mesh, the schedule and the bits of the job, if it is not among them: recomputation, ZeRO
 /// and the sharing of experts change. Of layers that are computed again the least number that fits. What is
 /// in f32 and does not fit may do so in bf16; what does not either, on more GPUs, or on fewer ranks of a
-/// machine, if `other_counts`. Last, on CPUs, the job's mesh with the optimizer's state on disk. Where the
+/// machine, if `other_counts`. Last, the job's mesh with the optimizer's state on the host, or of CPUs on disk. Where the
 /// speed of the device is not known, that of a known one orders them, and their time is empty.
 std::vector<Proposal> what_fits(const ParseInput& spec, const JobSpec& job, const DeviceModel& device,
                                 size_t most = 3, bool other_counts = true);

@@ -107,7 +107,7 @@ double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
 }  // namespace
 
 double StepParts::sum() const {
-  return work.sum() + tensor + context + experts + bubble + data + optimizer + disk + spread;
+  return work.sum() + tensor + context + experts + bubble + data + optimizer + offload + spread;
 }
 
 std::vector<NamedSeconds> named(const StepParts& parts) {
@@ -122,19 +122,24 @@ std::vector<NamedSeconds> named(const StepParts& parts) {
                                    {"data", parts.data},
                                    {"optimizer", parts.optimizer},
                                    {"spread", parts.spread}};
-  if (parts.disk > 0) all.push_back({"disk", parts.disk});
+  if (parts.offload > 0) all.push_back({"offload", parts.offload});
   return all;
 }
 
-std::optional<DiskTime> disk_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
-  const size_t bytes = plan.worst().sharding.state_file;
-  if (bytes == 0) return std::nullopt;
+std::optional<OffloadTime> offload_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device) {
+  const parallel::ShardingBytes& worst = plan.worst().sharding;
+  if (worst.state_host > 0)
+    return OffloadTime{.bytes = double(worst.state_host) * job.launcher.ranks_per_gpu,
+                       .bytes_per_s = kAssumedHostLinkBytesPerS,
+                       .is_assumed = true};
+  if (worst.state_file == 0) return std::nullopt;
   const int all = job.mesh().world_size();
   const int ranks = device.ranks_on_node > 0 ? std::min(device.ranks_on_node, all) : all;
   const double known = device.cluster ? device.cluster->disk_bytes_per_s : 0;
-  return DiskTime{.node_bytes = double(bytes) * ranks,
-                  .bytes_per_s = known > 0 ? known : kAssumedDiskBytesPerS,
-                  .is_assumed = known == 0};
+  return OffloadTime{.of_disk = true,
+                     .bytes = double(worst.state_file) * ranks,
+                     .bytes_per_s = known > 0 ? known : kAssumedDiskBytesPerS,
+                     .is_assumed = known == 0};
 }
 
 StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel& device,
@@ -157,8 +162,8 @@ StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel
   time.parts.data = timer.data_s(plan, passes.time_s);
   time.parts.optimizer = sharing * timer.optimizer_s();
   // One part is updated while others are read and written.
-  if (const auto disk = disk_time(job, plan, device))
-    time.parts.disk = std::max(0.0, disk->seconds() - time.parts.optimizer);
+  if (const auto offload = offload_time(job, plan, device))
+    time.parts.offload = std::max(0.0, offload->seconds() - time.parts.optimizer);
   // The expected slowest of so many normal variables is about sqrt(2 ln n) standard deviations off.
   time.parts.spread =
       cluster.device.spread * std::sqrt(2 * std::log(std::max(1.0, ranks))) * time.parts.sum();

@@ -20,7 +20,7 @@ struct StepParts {
   double data = 0;       ///< exchange of gradients and weights that no computation hides, and what hidden
                          ///< messages take from computations
   double optimizer = 0;  ///< updates, sums over ranks, packing
-  double disk = 0;       ///< reads and writes of the optimizer's state that updates do not hide
+  double offload = 0;    ///< reads and writes of the optimizer's state elsewhere that updates do not hide
   double spread = 0;     ///< all wait for the slowest of equal devices
   double sum() const;
 };
@@ -44,16 +44,20 @@ struct StepTime {
 /// measurements of steps on A100 and H100 (scripts/bench/results/predicted-published.md).
 inline constexpr double kBandLow = 0.93, kBandHigh = 1.22;
 
-/// Of the disk of a node, in each step: the state of its ranks that is in files, and the time to read it
-/// while as much is written; nullopt: none is in files.
-struct DiskTime {
-  double node_bytes = 0;
-  double bytes_per_s = 0;  ///< the cluster's, or kAssumedDiskBytesPerS
+/// Of what the optimizer's state goes through in each step: the disk of a node, for ranks whose state is in files, or
+/// a GPU's link to the host that has it; and the time to read it while as much is written.
+struct OffloadTime {
+  bool of_disk = false;
+  double bytes = 0;        ///< of all ranks of the node, or of the GPU
+  double bytes_per_s = 0;  ///< of a disk the cluster's, or as assumed below
   bool is_assumed = false;
-  double seconds() const { return node_bytes / bytes_per_s; }
+  double seconds() const { return bytes / bytes_per_s; }
 };
 inline constexpr double kAssumedDiskBytesPerS = 1e9;
-std::optional<DiskTime> disk_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device);
+/// Four fifths of PCIe 4.0 x16 each way (32 GB/s, data sheets of A100); 5.0 has twice as much.
+inline constexpr double kAssumedHostLinkBytesPerS = 25e9;
+/// nullopt: the state is in the memory of the device.
+std::optional<OffloadTime> offload_time(const JobSpec& job, const JobPlan& plan, const DeviceModel& device);
 
 /// `plan`: of the job on the device. `sharing`: so many ranks take turns on one device (a GPU, or a rank's
 /// share of the cores) and fill each other's pipeline bubbles.

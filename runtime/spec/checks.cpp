@@ -328,16 +328,20 @@ void check_offload(Resolution& r) {
   const char *offload = "optimizer.offload", *folder = "optimizer.offload_directory";
   if (!r.sound(offload)) return;
   const OptimizerSpec& o = r.job.optimizer;
-  if (r.sound(folder) && !o.offload_directory.empty() && o.offload == StateOffload::none)
-    r.report("W0245", fmt::format("`{}` has no effect here", folder), {folder, offload},
-             {"optimizer.offload is \"none\"; remove the field, or choose disk"});
-  if (o.offload == StateOffload::none) return;
-  if (r.sound("device") && r.job.device != DeviceChoice::cpu)
+  if (r.sound(folder) && !o.offload_directory.empty() && o.offload != StateOffload::disk)
     r.report(
-        "E0326", "the optimizer's state of GPUs stays in their memory", {offload, "device"},
-        {"set device = \"cpu\"", "or offload = \"none\", with zero_stage 1 to 3 or bf16 or int8 moments"});
+        "W0245", fmt::format("`{}` has no effect here", folder), {folder, offload},
+        {fmt::format("optimizer.offload is \"{}\"; remove the field, or choose disk", word_of(o.offload))});
+  if (o.offload == StateOffload::none) return;
+  const bool on_cpus = r.job.device == DeviceChoice::cpu;
+  if (r.sound("device") && o.offload == StateOffload::disk && !on_cpus)
+    r.report("E0326", "a GPU reads and writes no state in files", {offload, "device"},
+             {"offload = \"host\" keeps it in memory of the host", "or set device = \"cpu\""});
+  if (r.sound("device") && o.offload == StateOffload::host && on_cpus)
+    r.report("E0326", "ranks on CPUs have their state in the host's memory already", {offload, "device"},
+             {"offload = \"disk\" keeps it in files", "or offload = \"none\""});
   if (r.sound("optimizer.type") && o.type == OptimizerType::muon)
-    r.report("E0326", "muon updates whole matrices, and parts of a file hold none",
+    r.report("E0326", "muon updates whole matrices, whose state stays in the memory of the device",
              {offload, "optimizer.type"}, {"use adamw, lion or sgd with it", "or offload = \"none\""});
   if (r.sound(folder) && !o.offload_directory.empty() && !o.offload_directory.starts_with("/"))
     r.report("E0326", fmt::format("`{}` is no absolute path", folder), {folder},

@@ -77,3 +77,51 @@ TEST_CASE("imported weights pass through little staging memory with the same bit
     CHECK(little.peak_pinned_bytes < whole.peak_pinned_bytes);
   }
 }
+
+TEST_CASE("state on the host has the same bits on every mesh, and leaves the GPU what the plan says",
+          "[checkpoint]") {
+  const TemporaryFolder dir;
+  for (const OptimizerType type : {OptimizerType::adamw, OptimizerType::lion}) {
+    JobSpec base = tiny_job(type == OptimizerType::adamw ? Family::llama : Family::gpt2, dir.path());
+    base.compute = DType::bf16;
+    base.parallelism.lanes = 2;
+    base.optimizer.type = type;
+    base.optimizer.ema_decay = 0.9;
+    base.optimizer.moments = type == OptimizerType::adamw ? kernels::Moments::int8 : kernels::Moments::bf16;
+    base.observability.state_digest_every_steps = 1;
+    const std::string at = dir.path() + "/" + std::string(word_of(type));
+    const Measured plain = run_with(base, at + "/plain", 2, kLittle);
+    REQUIRE(plain.run.digests.size() == 2);
+    for (const int zero : {0, 1, 3}) {
+      CAPTURE(word_of(type), zero);
+      JobSpec mesh = base;
+      mesh.parallelism.data = zero == 1 ? 1 : 2;
+      mesh.parallelism.zero_stage = zero;
+      JobSpec on_host = mesh;
+      on_host.optimizer.offload = StateOffload::host;
+      const std::string of = at + std::to_string(zero);
+      const Measured there = run_with(mesh, of + "/device", 2, kLittle);
+      const Measured here = run_with(on_host, of + "/host", 2, kLittle, "", uint64_t(zero) + 2);
+      CHECK(here.run.losses == plain.run.losses);
+      CHECK(here.run.digests == plain.run.digests);
+      CHECK(here.run.root_hash == plain.run.root_hash);
+      const RankMemory with = make_plan(on_host, DeviceKind::cuda).worst(),
+                       without = make_plan(mesh, DeviceKind::cuda).worst();
+      CHECK(with.sharding.state_host > 0);
+      CHECK(with.sharding.optimizer + with.sharding.state_host == without.sharding.optimizer);
+      CHECK(with.pinned_host - without.pinned_host == with.sharding.state_host);
+      for (size_t rank = 0; rank < here.run.allocated_bytes.size(); ++rank)
+        CHECK(here.run.allocated_bytes[rank] + with.sharding.state_host >= there.run.allocated_bytes[rank]);
+      CHECK(*std::max_element(here.run.allocated_bytes.begin(), here.run.allocated_bytes.end()) ==
+            with.total() - with.nccl);
+      CHECK(here.peak_pinned_bytes - there.peak_pinned_bytes >= with.sharding.state_host);
+      // From one into the other, through checkpoints.
+      const Measured first = run_with(on_host, of + "/first", 1, kLittle);
+      CHECK(run_with(mesh, of + "/second", 2, kLittle, first.run.checkpoint).run.root_hash ==
+            plain.run.root_hash);
+      const Measured other = run_with(mesh, of + "/third", 1, kLittle);
+      CHECK(run_with(on_host, of + "/fourth", 2, kLittle, other.run.checkpoint).run.root_hash ==
+            plain.run.root_hash);
+    }
+  }
+}

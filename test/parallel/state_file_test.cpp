@@ -227,7 +227,7 @@ TEST_CASE("places of state in a file: every row once, in parts of whole chunks, 
     }
     for (const int zero : {0, 1, 3}) {
       const sharding::Layout layout =
-          sharding::make_layout(uses, grids, {.zero_stage = zero, .lanes = 4, .state_in_file = true},
+          sharding::make_layout(uses, grids, {.zero_stage = zero, .lanes = 4, .state_home = StateHome::file},
                                 {{axes::data, 2, int(variant % 2), true}, {axes::tensor, 1, 0}});
       const sharding::StatePlaces places = sharding::place_states(layout);
       const auto owned = layout.owned_chunks();

@@ -49,15 +49,18 @@ void declare_offload(DeclareSection& optimizer) {
   optimizer
       .choice(
           "offload", words_of<StateOffload>(),
-          "Where master weights, moments and averages are. `none`: in the memory of the device. `disk`: in a "
+          "Where master weights, moments and averages are. `none`: in the memory of the device. `host`, of "
+          "ranks on "
+          "GPUs: in pinned memory of the host, which updates, digests and saves read and write where it is, "
+          "at "
+          "the speed of the link between them. `disk`: in a "
           "file for each rank (`optimizer.offload_directory`); updates, digests and saves bring them into "
           "memory part by part, of which at most three are there, while the disk reads the next and writes "
           "the last. A step then reads and writes all of them once, and a digest of the state "
           "(`observability.state_digest_every_steps`) reads them twice: the same bits, in less memory, at "
-          "the "
-          "speed of the disk. `disk` is for ranks on CPUs, and not for `muon`, whose updates need whole "
-          "matrices. Copies in memory "
-          "(`checkpoint.memory`) would take what this saves: it is best `off`, or `one`.")
+          "the speed of the disk. `disk` is for ranks on CPUs; its copies in memory (`checkpoint.memory`) "
+          "would take what it saves: they are best `off`, or `one`. Neither is for `muon`, whose updates "
+          "need whole matrices.")
       .to(IN_JOB(optimizer.offload))
       .on_change(Change::free)
       .fallback(std::string("none"))

@@ -187,10 +187,10 @@ struct Words<OptimizerType> {
 };
 
 /// Where the optimizer's state is between two updates.
-enum class StateOffload { none, disk };
+enum class StateOffload { none, disk, host };
 template <>
 struct Words<StateOffload> {
-  static constexpr std::string_view list[] = {"none", "disk"};
+  static constexpr std::string_view list[] = {"none", "disk", "host"};
 };
 
 struct MuonSpec {

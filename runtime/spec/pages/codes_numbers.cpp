@@ -26,10 +26,10 @@ const std::vector<CodePage>& number_pages() {
        "A power of two changes no bit of a gradient, so the loss scale, its beginning and its floor are "
        "such, and the floor is not above the beginning.",
        R"("loss_scale": {"initial": 1000})", R"(Use 512 or 1024.)"},
-      {"E0326", "State that cannot be in a file",
+      {"E0326", "State that cannot be elsewhere",
        "With `optimizer.offload` = \"disk\" the optimizer's state of ranks on CPUs is in a file of each "
-       "rank, "
-       "in a folder that every node has at the same absolute path. Updates see one part after another, so "
+       "rank, in a folder that every node has at the same absolute path; with \"host\" that of ranks on GPUs "
+       "is in the memory of their host. Updates see one part after another, so "
        "their rule must look at one element at a time: adamw, lion and sgd do.",
        R"("optimizer": {"type": "muon", "offload": "disk"})",
        R"(Write "type": "adamw", or "offload": "none".)"},

@@ -328,28 +328,27 @@ TEST_CASE("state on disk takes what its disk does not do during the updates") {
   const JobPlan plan = make_plan(disk, device);
   const auto state = double(plan.worst().sharding.state_file);
   REQUIRE(state > 0);
-  CHECK(!disk_time(memory, make_plan(memory, device), device));
-  const auto assumed = disk_time(disk, plan, device);
+  CHECK(!offload_time(memory, make_plan(memory, device), device));
+  const auto assumed = offload_time(disk, plan, device);
   REQUIRE(assumed);
-  CHECK(
-      (assumed->is_assumed && assumed->bytes_per_s == kAssumedDiskBytesPerS && assumed->node_bytes == state));
+  CHECK((assumed->is_assumed && assumed->bytes_per_s == kAssumedDiskBytesPerS && assumed->bytes == state));
 
   cluster.disk_bytes_per_s = 2e7;
   const predict::ClusterModel again = predict::parse_cluster(predict::cluster_text(cluster), "again");
   CHECK(again.disk_bytes_per_s == 2e7);
   device.cluster = again;
   const StepTime slow = predict_step(disk, plan, device, again);
-  CHECK(slow.parts.disk == Approx(state / 2e7 - slow.parts.optimizer));
+  CHECK(slow.parts.offload == Approx(state / 2e7 - slow.parts.optimizer));
   CHECK(slow.parts.sum() == Approx(slow.step_s));
   device.cluster->disk_bytes_per_s = 1e14;  // hidden behind the updates
   const StepTime fast = predict_step(disk, plan, device, *device.cluster);
-  CHECK(fast.parts.disk == 0);
+  CHECK(fast.parts.offload == 0);
   CHECK(fast.step_s == Approx(predict_step(memory, make_plan(memory, device), device, cluster).step_s));
 
   const JobSpec four = job_with({"optimizer.offload=disk", "parallelism.data=4", "batch.global_sequences=8"});
   const JobPlan of_four = make_plan(four, device);
   const auto each = double(of_four.worst().sharding.state_file);
-  CHECK(disk_time(four, of_four, device)->node_bytes == 4 * each);
+  CHECK(offload_time(four, of_four, device)->bytes == 4 * each);
   device.ranks_on_node = 2;
-  CHECK(disk_time(four, of_four, device)->node_bytes == 2 * each);
+  CHECK(offload_time(four, of_four, device)->bytes == 2 * each);
 }

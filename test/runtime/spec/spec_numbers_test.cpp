@@ -82,10 +82,15 @@ TEST_CASE("state in files is refused where it cannot be, and is not in other job
   for (const NumbersCase& one : std::vector<NumbersCase>{
            {{disk}, {}},
            {{disk, folder + "/local", "optimizer.type=lion", "optimizer.moments=int8"}, {}},
-           {{"optimizer.offload=host"}, {"E0203 `optimizer.offload` cannot be \"host\""}},
-           {{disk, "device=auto"}, {"E0326 the optimizer's state of GPUs stays in their memory"}},
+           {{"optimizer.offload=host"},
+            {"E0326 ranks on CPUs have their state in the host's memory already"}},
+           {{"optimizer.offload=host", "device=cuda"}, {}},
+           {{"optimizer.offload=host", "device=auto", folder + "/local"},
+            {"W0245 `optimizer.offload_directory` has no effect here"}},
+           {{"optimizer.offload=ssd"}, {"E0203 `optimizer.offload` cannot be \"ssd\""}},
+           {{disk, "device=auto"}, {"E0326 a GPU reads and writes no state in files"}},
            {{disk, "optimizer.type=muon"},
-            {"E0326 muon updates whole matrices, and parts of a file hold none"}},
+            {"E0326 muon updates whole matrices, whose state stays in the memory of the device"}},
            {{disk, folder + "scratch"}, {"E0326 `optimizer.offload_directory` is no absolute path"}},
            {{folder + "/local"}, {"W0245 `optimizer.offload_directory` has no effect here"}}})
     check_numbers(one);
