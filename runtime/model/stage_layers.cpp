@@ -26,10 +26,12 @@ struct Candidate {
 struct Costs {
   const PartFlops& parts;
   const parallel::VirtualStages& order;
+  const std::vector<double>& slowness;  // empty: 1 of each
 
   int all() const { return order.count(); }
   size_t stages() const { return size_t(order.stages); }
   size_t stage_of(int c) const { return size_t(order.stage_of(c)); }
+  double slow(size_t stage) const { return slowness.empty() ? 1 : slowness[stage]; }
   bool layers_are_alike() const {
     return std::adjacent_find(parts.layers.begin(), parts.layers.end(), std::not_equal_to<>()) ==
            parts.layers.end();
@@ -47,8 +49,10 @@ struct Costs {
       costs[stage_of(c)] += fixed(c);
       for (int64_t i = 0; i < counts[size_t(c)]; ++i) ++layers[stage_of(c)][*layer++];
     }
-    for (size_t stage = 0; stage < costs.size(); ++stage)
+    for (size_t stage = 0; stage < costs.size(); ++stage) {
       for (const auto& [cost, count] : layers[stage]) costs[stage] += double(count) * cost;
+      costs[stage] *= slow(stage);
+    }
     return costs;
   }
 };
@@ -63,14 +67,15 @@ Counts cut_alike(const Costs& cost, double of_layer, int64_t layers) {
   Counts counts;
   for (int c = 0; c < all; ++c) counts.push_back(least(c, all));
   const auto of_virtual_stage = [&](int c) { return cost.fixed(c) + double(counts[size_t(c)]) * of_layer; };
+  // With one layer more.
   const auto of_stage = [&](int stage) {
     double fixed = 0;
-    int64_t count = 0;
+    int64_t count = 1;
     for (int local = 0; local < cost.order.each; ++local) {
       const int c = cost.order.global_of(stage, local);
       fixed += cost.fixed(c), count += counts[size_t(c)];
     }
-    return fixed + double(count) * of_layer;
+    return (fixed + double(count) * of_layer) * cost.slow(size_t(stage));
   };
   std::set<Candidate> by_stage;
   std::vector<std::set<Candidate>> of_stages(cost.stages());
@@ -100,11 +105,12 @@ Counts cut_unlike(const Costs& cost) {
   dearest[0][0] = 0;
   for (size_t c = 0; c < all; ++c)
     for (size_t begin = 0; begin <= layers; ++begin) {
+      const double slow = cost.slow(cost.stage_of(int(c)));
       double own = cost.fixed(int(c));
       for (size_t end = begin; dearest[c][begin] < kNone && end <= layers; ++end) {
         if (end > begin) own += cost.parts.layers[end - 1];
         if (int64_t(end - begin) < least(int(c), int(all))) continue;
-        const double worst = std::max(dearest[c][begin], own);
+        const double worst = std::max(dearest[c][begin], own * slow);
         if (worst >= dearest[c + 1][end]) continue;
         dearest[c + 1][end] = worst;
         from[c + 1][end] = begin;
@@ -145,8 +151,11 @@ void even_out(const Costs& cost, Counts& counts) {
 
 }  // namespace
 
-std::vector<int64_t> balanced_layers(const PartFlops& parts, const parallel::VirtualStages& stages) {
-  const Costs cost{parts, stages};
+std::vector<int64_t> balanced_layers(const PartFlops& parts, const parallel::VirtualStages& stages,
+                                     const std::vector<double>& slowness) {
+  ENSURE(slowness.empty() || slowness.size() == size_t(stages.stages), "{} stages, slowness of {}",
+         stages.stages, slowness.size());
+  const Costs cost{parts, stages, slowness};
   const int64_t layers = int64_t(parts.layers.size());
   ENSURE(layers >= cost.all() - 2, "{} layers for {} virtual stages", layers, cost.all());
   if (cost.all() == 1) return {layers};
@@ -169,10 +178,14 @@ std::vector<int64_t> stage_layers(const ModelPlan& model, const ParallelSpec& p,
   return balanced_layers(part_flops(model, seq_len), p.stage_order());
 }
 
+std::vector<double> stage_costs(const std::vector<int64_t>& counts, const parallel::VirtualStages& stages,
+                                const PartFlops& parts, const std::vector<double>& slowness) {
+  return Costs{parts, stages, slowness}.of_stages(counts);
+}
+
 std::vector<StageWork> stage_work(const std::vector<int64_t>& counts, const parallel::VirtualStages& stages,
                                   const PartFlops& parts) {
-  const Costs cost{parts, stages};
-  const std::vector<double> costs = cost.of_stages(counts);
+  const std::vector<double> costs = stage_costs(counts, stages, parts);
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   std::vector<StageWork> work;
   for (int stage = 0; stage < stages.stages; ++stage) {

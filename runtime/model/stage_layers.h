@@ -16,7 +16,12 @@ namespace trainctl {
 /// it holds fewer micro-batches. Where layers differ, the dearest stage is the cheapest possible with one
 /// virtual stage each; with several no shift of layers makes the stages more even. Takes layers + 2 >=
 /// virtual stages.
-std::vector<int64_t> balanced_layers(const PartFlops& costs, const parallel::VirtualStages& stages);
+///   slowness  of each stage: its time for what others do in one; empty: all are alike
+std::vector<int64_t> balanced_layers(const PartFlops& costs, const parallel::VirtualStages& stages,
+                                     const std::vector<double>& slowness = {});
+/// What each stage computes, times its slowness.
+std::vector<double> stage_costs(const std::vector<int64_t>& counts, const parallel::VirtualStages& stages,
+                                const PartFlops& costs, const std::vector<double>& slowness = {});
 
 /// The layers of each virtual stage of a job, in the order of the model: parallelism.stage_layers, or
 /// balanced by counted FLOPs. They are those without recomputation: so the layers stay where they are when

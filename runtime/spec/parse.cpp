@@ -1,6 +1,7 @@
 #include "runtime/spec/parse.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -189,6 +190,10 @@ Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const st
   diagnostic.length = place.length;
   diagnostic.excerpt = place.excerpt;
   return diagnostic;
+}
+
+std::string stage_layers_setting(const std::vector<int64_t>& layers) {
+  return fmt::format("parallelism.stage_layers=[{}]", fmt::join(layers, ","));
 }
 
 ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& values, const std::string& origin) {

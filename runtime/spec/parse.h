@@ -75,6 +75,9 @@ Diagnostic diagnostic_at(const ParsedJob& job, const std::string& path, const st
 /// The job with `values` (PATH=VALUE) in place of `auto`. `origin` becomes their origin.
 ParsedJob with_decided(const ParsedJob& job, const std::vector<std::string>& values, const std::string& origin);
 
+/// "parallelism.stage_layers=[2,3]"
+std::string stage_layers_setting(const std::vector<int64_t>& layers);
+
 /// The names of all presets.
 std::vector<std::string> preset_names();
 

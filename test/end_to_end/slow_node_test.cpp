@@ -105,3 +105,46 @@ TEST_CASE("a node that computes longer is named, and a spare takes its place at 
   bench.check_like_whole(run);
   bench.require_nothing_left(run);
 }
+
+TEST_CASE("where no spare is there, a slow stage has fewer layers after a save", "[slow_node]") {
+  const FaultBench bench(longer_spec());
+  const std::string slow = "127.0.0.2";  // one of the three ranks of the first stage
+  const std::string shell = write_shell(bench.dir.path(), slow, "TRAINCTL_TIMES_AT=3:0");
+  std::string hosts;
+  for (int i = 1; i <= 6; ++i) hosts += fmt::format("{}\"127.0.0.{}:1\"", i > 1 ? "," : "", i);
+  std::vector<std::string> words;
+  for (const std::string& field :
+       {std::string("parallelism.data=3"), std::string("parallelism.pipeline=2"),
+        "launcher.hosts=[" + hosts + "]", "launcher.shell=" + shell,
+        std::string("fault_tolerance.slow_nodes=rebalance"), std::string("fault_tolerance.max_restarts=0"),
+        std::string("observability.log_every_steps=1")})
+    words.insert(words.end(), {"-s", field});
+  const auto child = bench.start(
+      "slow", 1, words, {"TRAINCTL_TIMES_AT=1:0.5", stop_variable({{.rank = 0, .step = kHeldStep}})});
+  const std::string run = run_of(bench.dir.path(), "slow");
+  std::vector<pid_t> ranks;
+  const auto is_held = [&] { return ranks.size() == 6 && rank_stopped(ranks[0]); };
+  REQUIRE(eventually(120, [&] {
+    ranks = rank_pids(run, 6);
+    return is_held() || !events_of(run, "restart").empty() || !child->running();
+  }));
+  if (is_held()) {
+    await_stop_heard(*child, run, 6, 0);
+    REQUIRE(::kill(ranks[0], SIGCONT) == 0);
+  }
+  const Outcome o = child->wait(300);
+  INFO(o.err);
+  REQUIRE(o.status == 0);
+  const std::vector<Json> found = events_of(run, "slow_node"), restarts = events_of(run, "restart");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].at("node") == slow);
+  CHECK(found[0].at("left_out") == false);
+  CHECK_THAT(found[0].at("text").get<std::string>(),
+             Contains("no spare is there: stages get 1, 3 layers after a save"));
+  REQUIRE(restarts.size() == 1);
+  CHECK(restarts[0].at("lost_steps") == 0);
+  CHECK(restarts[0].at("nodes").size() == 6);
+  CHECK(events_of(run, "failure").empty());
+  bench.check_like_whole(run);
+  bench.require_nothing_left(run);
+}

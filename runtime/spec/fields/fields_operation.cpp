@@ -92,11 +92,16 @@ void declare_nodes(DeclareSection& fault) {
       .to(IN_JOB(fault_tolerance.elastic))
       .fallback(true);
   fault
-      .choice("slow_nodes", words_of<SlowNodes>(),
-              "What is done about a node that holds up the others, over many steps: its ranks compute longer "
-              "than ranks with the same work, wait for their data or save for longer. `off`: nothing. "
-              "`notify`: an event and a line say which it is. `swap`: where it computes longer and a spare can "
-              "take its place, the run also saves and goes on without it.")
+      .choice(
+          "slow_nodes", words_of<SlowNodes>(),
+          "What is done about a node that holds up the others, over many steps: its ranks compute longer "
+          "than ranks with the same work, wait for their data or save for longer. `off`: nothing. "
+          "`notify`: an event and a line say which it is. `swap`: where it computes longer and a spare can "
+          "take its place, the run also saves and goes on without it. `rebalance`: as `swap`, and where none "
+          "can, "
+          "stages of the pipeline with its ranks get fewer layers after a save, if that makes the slowest "
+          "stage "
+          "faster and no rank needs more memory than one did before.")
       .to(IN_JOB(fault_tolerance.slow_nodes))
       .fallback(std::string("notify"))
       .left_out_as_default()

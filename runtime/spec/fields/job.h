@@ -278,10 +278,10 @@ struct CheckpointSpec {
 enum class TooFewNodes { wait, requeue, stop };
 
 /// What is done about a node that is slower than the others.
-enum class SlowNodes { off, notify, swap };
+enum class SlowNodes { off, notify, swap, rebalance };
 template <>
 struct Words<SlowNodes> {
-  static constexpr std::string_view list[] = {"off", "notify", "swap"};
+  static constexpr std::string_view list[] = {"off", "notify", "swap", "rebalance"};
 };
 
 struct FaultSpec {

@@ -160,6 +160,12 @@ AttemptPlan frame_of(const AttemptFacts& facts, const ParallelSpec& parallelism)
           .saves = {.directory = facts.run.checkpoints(checkpoint)}};
 }
 
+std::vector<std::string> overrides_of(const AttemptFacts& facts) {
+  std::vector<std::string> overrides = overrides_of(facts.job, facts.start.width);
+  if (!facts.start.stage_layers.empty()) overrides.push_back(stage_layers_setting(facts.start.stage_layers));
+  return overrides;
+}
+
 AttemptFile file_of(const AttemptFacts& facts, const ParallelSpec& parallelism) {
   ENSURE(facts.epoch > 0);
   const BeginFrom& begin = facts.begin;
@@ -174,7 +180,7 @@ AttemptFile file_of(const AttemptFacts& facts, const ParallelSpec& parallelism) 
                    .lineage_json = facts.lineage_json,
                    .threads_per_rank = parallelism.threads_per_rank,
                    .matmul_flops_per_s = facts.matmul_flops_per_s,
-                   .overrides = overrides_of(facts.job, facts.start.width),
+                   .overrides = overrides_of(facts),
                    .saves = facts.saves,
                    .mark = facts.token,
                    .session_folder = "/tmp/" + scratch,

@@ -1,6 +1,7 @@
 #include "runtime/supervise/decide/recovery.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -78,6 +79,8 @@ std::string text_of(Recovery::Regroup regroup) {
     case Recovery::Regroup::wider: return "a node is free again: saving, then going on wider";
     case Recovery::Regroup::without_quarantined:
       return "a node is in quarantine: saving, then going on without it";
+    case Recovery::Regroup::other_layers:
+      return "a stage is slow: saving, then going on with fewer layers there";
     case Recovery::Regroup::none: return "";
   }
   return "";
@@ -119,12 +122,16 @@ std::vector<NodePool::Slow> Recovery::burned_in(const std::vector<NodeTest>& nod
 std::optional<NodePool::Slow> Recovery::found_slow(const std::string& node, const std::string& text,
                                                    double now_s) {
   if (!attempt_.is_running) return std::nullopt;
-  return pool_.found_slow(node, text, attempt_.width.ranks, now_s);
+  const std::optional<NodePool::Slow> slow = pool_.found_slow(node, text, attempt_.width.ranks, now_s);
+  if (slow && slow->is_put_out) stage_layers_.clear();
+  return slow;
 }
 
 std::vector<NodePool::Slow> Recovery::replace_slow(double now_s) {
   if (!attempt_.is_running) return {};
-  return pool_.replace_slow(attempt_.width.ranks, now_s);
+  std::vector<NodePool::Slow> replaced = pool_.replace_slow(attempt_.width.ranks, now_s);
+  if (!replaced.empty()) stage_layers_.clear();
+  return replaced;
 }
 
 std::vector<PutOutNode> Recovery::take_quarantined() { return pool_.take_quarantined(); }
@@ -147,6 +154,7 @@ void Recovery::attempt_started(const StartAttempt& start, double now_s) {
               .has_ever_run = true,
               .width = start.width,
               .nodes = start.nodes,
+              .stage_layers = start.stage_layers,
               .lost_member = pool_.begin_attempt(start.nodes, now_s),
               .step = attempt_.step};
   state_.step = start.step;
@@ -227,6 +235,10 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
   cause_ = why_ = e.cause;
   const StopRun give_up = {exit_status(e.code), e.cause};
   if (stop_ != StopLevel::none) return void(end(give_up));
+  if (!attempt_.stepped && !attempt_.stage_layers.empty()) {  // perhaps it needs more memory than there is
+    stage_layers_.clear();
+    moved_in_vain_ = true;
+  }
   if (e.code == ErrorCode::kCheckpoint && state_.step && state_.in_memory && !attempt_.stepped) {
     memory_out_of_reach();
     state_.is_charged = false;
@@ -372,7 +384,8 @@ StartAttempt Recovery::start(const Width& width) const {
                  .width = width,
                  .step = state_.step,
                  .why = why_,
-                 .in_memory = state_.in_memory};
+                 .in_memory = state_.in_memory,
+                 .stage_layers = stage_layers_};
   if (options_.burn_in) s.burn_in = pool_.untested(s.nodes);
   if (!attempt_.has_ever_run) return s;
   const std::vector<std::string> gone = without(attempt_.nodes, s.nodes);
@@ -383,6 +396,10 @@ StartAttempt Recovery::start(const Width& width) const {
     s.why = joined(s.why, "without " + some_of(gone));
   if (width.data != attempt_.width.data)
     s.why = joined(s.why, fmt::format("data-parallel width {} → {}", attempt_.width.data, width.data));
+  if (s.stage_layers != attempt_.stage_layers)
+    s.why = joined(s.why, s.stage_layers.empty()
+                              ? "layers of stages as in the job"
+                              : fmt::format("layers of stages {}", fmt::join(s.stage_layers, ", ")));
   return s;
 }
 
@@ -391,9 +408,9 @@ Recovery::Regroup Recovery::regroup(double now_s) const {
     return Regroup::none;
   const Width* fits = widest(pool_.settled_ranks(now_s));
   if (fits && fits->ranks > attempt_.width.ranks) return Regroup::wider;
-  return pool_.has_quarantined_member() && fits && fits->ranks == attempt_.width.ranks
-             ? Regroup::without_quarantined
-             : Regroup::none;
+  if (!fits || fits->ranks != attempt_.width.ranks) return Regroup::none;
+  if (pool_.has_quarantined_member()) return Regroup::without_quarantined;
+  return stage_layers_ != attempt_.stage_layers ? Regroup::other_layers : Regroup::none;
 }
 
 }  // namespace trainctl

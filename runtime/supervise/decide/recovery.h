@@ -70,6 +70,8 @@ struct StartAttempt {
   std::string why;                   ///< one sentence for people; "" for the first attempt
   std::optional<StateId> in_memory;  ///< the state of `step` is in memory
   std::vector<std::string> burn_in = {};  ///< nodes to test before the first step
+  /// Of each virtual stage, because some ranks are slow; empty: as the job has them.
+  std::vector<int64_t> stage_layers = {};
 };
 /// Decision: find the newest usable state of the run whose step is at most `at_most` (nullopt: any step),
 /// other than the `refused` ones in memory, then call checkpoint_found or no_checkpoint.
@@ -122,7 +124,7 @@ class Recovery {
     QuarantineRules quarantine;
   };
   /// The reason to end a running attempt after a save.
-  enum class Regroup { none, wider, without_quarantined };
+  enum class Regroup { none, wider, without_quarantined, other_layers };
   friend std::string text_of(Regroup regroup);  ///< one sentence; "" for none
 
   Recovery(Options options, double now_s);
@@ -146,6 +148,10 @@ class Recovery {
   void not_slow(const std::string& node) { pool_.not_slow(node); }
   /// Call it now and then: a spare may have come for a slow node. Returns those that are put out now.
   std::vector<NodePool::Slow> replace_slow(double now_s);
+  /// Stages are to have these layers while no spare takes the place of the slow ranks.
+  void move_layers(std::vector<int64_t> stage_layers) { stage_layers_ = std::move(stage_layers); }
+  /// No, where stages have others already, or an attempt with others failed before its first step.
+  bool may_move_layers() const { return stage_layers_.empty() && !moved_in_vain_; }
   /// `start`: the decision of next(), or an attempt that another supervisor has started, once its nodes are
   /// ready.
   void attempt_started(const StartAttempt& start, double now_s);
@@ -170,8 +176,8 @@ class Recovery {
   // ---- outputs
   /// The next decision. It stays the same until an input comes or the time of Wait has passed.
   Decision next(double now_s);
-  /// Whether the current attempt should save and end, so that the next is wider or does without a quarantined
-  /// node.
+  /// Whether the current attempt should save and end, so that the next is wider, does without a quarantined
+  /// node, or has other layers on its stages.
   Regroup regroup(double now_s) const;
   /// The nodes that failures of this run put into quarantine and without which the run then made progress,
   /// since the last call. The caller adds them to the quarantine list.
@@ -179,6 +185,7 @@ class Recovery {
   /// The latest step to which, since the last call, the run was to go back and no state was found; nullopt:
   /// none. It goes on from a later one.
   std::optional<int64_t> take_not_gone_back() { return std::exchange(not_gone_back_, std::nullopt); }
+  const Width& width() const { return attempt_.width; }  ///< of the current or last attempt
   int attempts() const { return pool_.attempts(); }
   const std::vector<PoolNode>& pool() const { return pool_.nodes(); }
   int restarts() const { return restarts_; }  ///< after failures that count, in all
@@ -205,9 +212,12 @@ class Recovery {
     bool stepped = false, progressed = false;
     Width width;
     std::vector<std::string> nodes;
+    std::vector<int64_t> stage_layers;
     std::string lost_member;  ///< the first that it has lost; "": none
     int64_t step = 0;         ///< newest
   } attempt_;
+  std::vector<int64_t> stage_layers_;  // of the next attempt
+  bool moved_in_vain_ = false;
   /// The state from which that attempt began, or the next one begins.
   struct {
     bool is_searched = false;        ///< FindCheckpoint is the next decision

@@ -1,6 +1,7 @@
 #include "runtime/supervise/loop/run_quarantine.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 
@@ -8,7 +9,9 @@
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/stage_balance.h"
 #include "runtime/run/record/stragglers.h"
+#include "runtime/supervise/decide/widths.h"
 #include "runtime/supervise/slurm/cluster_name.h"
 
 namespace trainctl {
@@ -79,24 +82,39 @@ void RunQuarantine::burned_in(const std::string& json) {
 }
 
 void RunQuarantine::say(const NodePool::Slow& slow) {
-  const std::string text = fmt::format("{} is slow: {}{}", slow.node, slow.text,
-                                       slow.is_put_out ? "; a spare takes its place after a save" : "");
+  say(slow, slow.is_put_out ? "; a spare takes its place after a save" : "");
+}
+
+void RunQuarantine::say(const NodePool::Slow& slow, const std::string& remedy) {
+  const std::string text = fmt::format("{} is slow: {}{}", slow.node, slow.text, remedy);
   run_.log.event(EventKind::slow_node,
                  dump_json(Json{{"node", slow.node}, {"left_out", slow.is_put_out}, {"text", text}}));
   run_.log.console().note(" ! " + text);
 }
 
 void RunQuarantine::slow_ranks(const std::string& json) {
-  if (run_.plan.job.job.fault_tolerance.slow_nodes != SlowNodes::swap) return;
+  const SlowNodes policy = run_.plan.job.job.fault_tolerance.slow_nodes;
+  if (policy != SlowNodes::swap && policy != SlowNodes::rebalance) return;
   const Json event = try_parse_json(json);
   // A spare has its data and its saves from where the others have them: a slow disk may be theirs, too.
   if (!event.is_object() || event.value("cause", "") != word_of(StragglerKind::compute)) return;
   const std::string node = event.value("node", "");
   if (node.empty()) return;
-  if (const auto slow = recovery_.found_slow(
-          node, fmt::format("its ranks compute {:.0f} % longer than others", 100 * event.value("share", 0.0)),
-          run_.clock.monotonic_s()))
-    say(*slow);
+  const SlowShare ranks{event.value("ranks", std::vector<int>()), event.value("share", 0.0)};
+  const auto slow = recovery_.found_slow(
+      node, fmt::format("its ranks compute {:.0f} % longer than others", 100 * ranks.share),
+      run_.clock.monotonic_s());
+  if (!slow) return;
+  const bool may_move = policy == SlowNodes::rebalance && !slow->is_put_out && recovery_.may_move_layers();
+  const std::optional<StageBalance> balance =
+      may_move ? balance_for(at_width(run_.plan.job, recovery_.width()), ranks, run_.plan.rank_room_bytes)
+               : std::nullopt;
+  if (!balance) return say(*slow);
+  recovery_.move_layers(balance->layers);
+  say(*slow,
+      fmt::format(
+          "; no spare is there: stages get {} layers after a save, which makes the slowest {:.0f} % faster",
+          fmt::join(balance->layers, ", "), 100 * balance->faster));
 }
 
 void RunQuarantine::slow_ranks_over(const std::string& json) {

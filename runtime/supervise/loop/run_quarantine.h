@@ -25,7 +25,8 @@ class RunQuarantine {
   /// place.
   void burned_in(const std::string& json);
   /// Of the events `slow_ranks` and `slow_ranks_over`: with fault_tolerance.slow_nodes `swap`, a node that
-  /// computes longer is put out where a spare can take its place, now or when one comes.
+  /// computes longer is put out where a spare can take its place, now or when one comes; with `rebalance`
+  /// stages with its ranks get fewer layers where none can.
   void slow_ranks(const std::string& json);
   void slow_ranks_over(const std::string& json);
   /// Call it in each turn of a loop: puts out slow nodes for which a spare has come, reads the list now and
@@ -38,6 +39,7 @@ class RunQuarantine {
   QuarantineFile file() const;
   void add(const PutOutNode& node);
   void say(const NodePool::Slow& slow);
+  void say(const NodePool::Slow& slow, const std::string& remedy);  ///< "; what is done"
   SupervisedRun& run_;
   Recovery& recovery_;
   NodesOut out_;

@@ -27,6 +27,7 @@ struct SupervisePlan {
   bool cross_memory_attach = true;
   int64_t max_steps = 0;
   double matmul_flops_per_s = 0;
+  uint64_t rank_room_bytes = 0;    ///< as in Preflight
   double val_bytes_per_token = 0;  ///< as in Preflight
   std::vector<std::string> data_files;  ///< as in Preflight
   std::string numerics;     ///< Backend::numerics of the devices, see run_numerics

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 
@@ -212,6 +213,8 @@ void check_memory(const JobSpec& job, const SharesHere& here, Preflight& result)
   need.saving = uint64_t(double(need.saving) * here.own);
   need.second_copies = uint64_t(double(need.copies) * here.second);
   need.copies = uint64_t(double(need.copies) * here.own);
+  const double ranks_here = std::max(1.0, std::ceil(double(job.mesh().world_size()) * here.own));
+  result.rank_room_bytes = uint64_t(double(available) / ranks_here);
   if (available > 0)
     if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
       throw Error(ErrorCode::kPlan, refusal.text());
@@ -240,7 +243,7 @@ void check_host_memory(const JobSpec& job, const SharesHere& here, Preflight& re
 namespace {
 
 /// GPUs are there and each has room for the ranks on it, before any of them is touched.
-std::string check_gpus(const JobSpec& job) {
+std::string check_gpus(const JobSpec& job, Preflight& result) {
   const kernels::CudaStatus status = kernels::cuda_status();
   if (const Problem missing = missing_gpus(job, status.devices, status.problem); missing.exists())
     throw Error(ErrorCode::kPreflight, missing.text());
@@ -254,6 +257,8 @@ std::string check_gpus(const JobSpec& job) {
   for (int gpu = 0; gpu < gpus; ++gpu) {
     const DeviceModel device = device_here(job, DeviceKind::cuda, false, gpu);
     if (device.memory_bytes == 0) continue;   // not reported
+    const uint64_t room = device.room(job) / uint64_t(job.launcher.ranks_per_gpu);
+    result.rank_room_bytes = gpu == 0 ? room : std::min(room, result.rank_room_bytes);
     if (const Problem refusal = gpu_memory_refusal(job, need, device.name, device.room(job)); refusal.exists())
       throw Error(ErrorCode::kPlan, refusal.text());
   }
@@ -314,7 +319,7 @@ void check_room(const JobSpec& job, std::optional<int> ranks_here, int second_ra
               "model.head_dim = {}: attention on GPUs has at most {} channels a head; use more heads, or -s "
               "device=cpu",
               job.model.head_dim(), kernels::kMostHeadDim));
-    result.memory_text = ranks_here ? "" : check_gpus(job);
+    result.memory_text = ranks_here ? "" : check_gpus(job, result);
     check_host_memory(job, here, result);
   } else {
     check_memory(job, here, result);

@@ -24,6 +24,7 @@ struct Preflight {
   double padding = 0;                ///< the share of their tokens that is padding
   double val_bytes_per_token = 0;    ///< of the validation text; 0: its sidecars do not say it
   std::string memory_text;           ///< "1.2 GiB needed, 8.0 GiB available"
+  uint64_t rank_room_bytes = 0;      ///< memory that a rank may take, alike on all nodes; 0: not known
   std::string copies_note;           ///< copies of the state that have no room here; "": there are none
 };
 

@@ -146,6 +146,7 @@ SupervisePlan plan_of(const ParsedJob& job, const RunDirectory& run, const std::
   plan.cross_memory_attach = ready.preflight.cross_memory_attach;
   plan.max_steps = max_steps;
   plan.matmul_flops_per_s = ready.peak_flops_per_s;
+  plan.rank_room_bytes = ready.preflight.rank_room_bytes;
   plan.data_files = ready.preflight.data_files;
   plan.val_bytes_per_token = ready.preflight.val_bytes_per_token;
   plan.numerics = ready.numerics;

@@ -4,6 +4,8 @@
 // Method: a list in a temporary folder, a hand-wound clock, a supervisor's parts without nodes or ranks.
 #include "runtime/supervise/loop/run_quarantine.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -51,6 +53,20 @@ struct QuarantineStage : test::SupervisedStage {
   const std::string path = folder / "quarantine.json";
   std::optional<Recovery> recovery;
 };
+
+ParsedJob job_of_two_stages(SlowNodes policy) {
+  ParsedJob job = parse_job({.text = R"({"version": 1,
+  "model": {"family": "llama", "hidden_size": 64, "num_layers": 12, "num_heads": 4, "num_kv_heads": 2,
+            "ffn_size": 96, "vocab_size": 128, "max_seq_len": 32},
+  "data": {"train": [{"path": "a.idx"}], "seq_len": 32},
+  "batch": {"global_sequences": 32, "micro_sequences": 1},
+  "parallelism": {"pipeline": 2},
+  "schedule": {"total_steps": 30, "lr": 1e-3}})",
+                             .file = "stages.json",
+                             .overrides = {fmt::format("fault_tolerance.slow_nodes={}", word_of(policy))}});
+  REQUIRE(job.ok());
+  return job;
+}
 
 }  // namespace
 
@@ -169,4 +185,32 @@ TEST_CASE("a node that is as fast as the others again keeps its place", "[run_qu
   stage.recovery->node_ready("c", 1, stage.clock.monotonic_s());
   quarantine.turn();
   CHECK_FALSE(stage.is_out("a"));
+}
+
+TEST_CASE("stages with slow ranks get fewer layers where no spare is there, until one comes",
+          "[run_quarantine]") {
+  for (const SlowNodes policy : {SlowNodes::swap, SlowNodes::rebalance}) {
+    QuarantineStage stage;
+    stage.plan.job = job_of_two_stages(policy);
+    stage.plan.rank_room_bytes = uint64_t(1) << 40;
+    RunQuarantine quarantine(*stage.run, *stage.recovery);
+    quarantine.begin();
+    stage.recovery->attempt_started({.nodes = {"a", "b"}, .width = {.data = 1, .ranks = 2}}, 1);
+    quarantine.slow_ranks(R"({"cause":"compute","node":"a","ranks":[0],"share":3})");
+    stage.recovery->progressed(1);
+    const bool moves = policy == SlowNodes::rebalance;
+    CHECK(stage.recovery->may_move_layers() == !moves);
+    CHECK(stage.recovery->regroup(stage.clock.monotonic_s() + 100) ==
+          (moves ? Recovery::Regroup::other_layers : Recovery::Regroup::none));
+    // Once: the ranks stay slow.
+    quarantine.slow_ranks(R"({"cause":"compute","node":"a","ranks":[0],"share":4})");
+    stage.run->log.await_files();
+    CHECK(stage.events("slow_node").size() == 1);
+    CHECK(stage.printed("no spare is there: stages get") == (moves ? 1 : 0));
+    stage.recovery->node_ready("c", 1, stage.clock.monotonic_s());
+    quarantine.turn();
+    CHECK(stage.is_out("a"));
+    CHECK(stage.recovery->may_move_layers());
+    CHECK(stage.recovery->regroup(stage.clock.monotonic_s() + 100) == Recovery::Regroup::without_quarantined);
+  }
 }
