@@ -35,9 +35,18 @@ NodePool::NodePool(Options options, double now_s) : options_(std::move(options))
   for (const std::string& name : options_.nodes) node(name, now_s);
 }
 
+/// A node that was lost goes to the end, and those behind it come one closer: each is where it was seen last, or
+/// before that.
+PoolNode* NodePool::find(const std::string& name) {
+  const auto seen = seen_.find(name);
+  if (seen == seen_.end()) return nullptr;
+  while (nodes_[seen->second].name != name) --seen->second;
+  return &nodes_[seen->second];
+}
+
 PoolNode& NodePool::node(const std::string& name, double now_s) {
-  for (PoolNode& n : nodes_)
-    if (n.name == name) return n;
+  if (PoolNode* known = find(name)) return *known;
+  seen_.emplace(name, nodes_.size());
   nodes_.push_back({.name = name, .since_s = now_s});
   return nodes_.back();
 }
@@ -77,17 +86,16 @@ NodePool::Loss NodePool::lost(const std::string& name, const std::string& why, d
       (n.failures.empty() || now_s - n.failures.back().at_s >= options_.settle_s))
     loss.is_put_out = blame(n, {now_s, attempts_, why});
   // A node that returns is the last spare.
-  const auto it =
-      std::find_if(nodes_.begin(), nodes_.end(), [&](const PoolNode& p) { return p.name == name; });
+  const auto it = nodes_.begin() + (&n - nodes_.data());
+  seen_.at(name) = nodes_.size() - 1;
   std::rotate(it, it + 1, nodes_.end());
   return loss;
 }
 
 bool NodePool::failed(const std::string& name, const std::string& why, double now_s, NodeFault fault,
                       NodeEvidence::Kind kind) {
-  for (PoolNode& n : nodes_)
-    if (n.name == name) return blame(n, {now_s, attempts_, why, kind}, fault);
-  return false;
+  PoolNode* n = find(name);
+  return n && blame(*n, {now_s, attempts_, why, kind}, fault);
 }
 
 int NodePool::ranks_without(const PoolNode& node) const {

@@ -10,6 +10,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/supervise/decide/quarantine.h"
@@ -133,6 +134,7 @@ class NodePool {
   bool has_quarantined_member() const;
 
  private:
+  PoolNode* find(const std::string& name);
   PoolNode& node(const std::string& name, double now_s);
   int ranks_on(const PoolNode& node) const { return node.slots / options_.tensor * options_.tensor; }
   int ranks_without(const PoolNode& node) const;
@@ -142,6 +144,7 @@ class NodePool {
 
   Options options_;
   std::vector<PoolNode> nodes_;
+  std::unordered_map<std::string, size_t> seen_;  ///< by name: the place in nodes_ at which it was last
   int attempts_ = 0;
   int places_ = 0;                        ///< number of nodes of the current or last attempt
   std::vector<PutOutNode> suspects_;      ///< put out by this run
