@@ -11,6 +11,8 @@ namespace trainctl::simulate {
 FleetNodes::FleetNodes(const RunModel& run, const FleetModel& fleet, std::span<const Failure> failures,
                        bool joins)
     : slots_(run.slots), index_(size_t(run.nodes), joins ? -1 : 0), history_{{0, 0}} {
+  int64_t most_out = 0;
+  for (const Failure& failure : failures) most_out += fleet.failures[size_t(failure.kind)].nodes;
   for (const Failure& failure : failures)
     for (int i = 0; i < fleet.failures[size_t(failure.kind)].nodes; ++i)
       index_[size_t((failure.place + i) % run.nodes)] = 0;
@@ -22,7 +24,9 @@ FleetNodes::FleetNodes(const RunModel& run, const FleetModel& fleet, std::span<c
   }
   // Last of the mesh: a smaller width leaves out nodes at its end, which are sound ones almost always.
   if (sound_ > 0) names_.push_back(kSound);
-  for (int i = 0; i < run.spares; ++i) names_.push_back(fmt::format("s{}", i));
+  // The spares are used in their order, each for a node that a failure took.
+  const int used = joins ? int(std::min<int64_t>(run.spares, most_out)) : run.spares;
+  for (int i = 0; i < used; ++i) names_.push_back(fmt::format("s{}", i));
 }
 
 void FleetNodes::place(const std::vector<std::string>& members) {

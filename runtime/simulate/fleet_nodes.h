@@ -22,7 +22,7 @@ inline constexpr const char* kSound = "sound";
 
 class FleetNodes {
  public:
-  /// `joins`: places on which nothing fails are one node.
+  /// `joins`: places on which nothing fails are one node, and spares that cannot be needed are left out.
   FleetNodes(const RunModel& run, const FleetModel& fleet, std::span<const Failure> failures, bool joins);
   /// In the order of Recovery.
   const std::vector<std::string>& names() const { return names_; }

@@ -50,7 +50,8 @@ struct SimulatedRun {
 struct SimulationOptions {
   Ns end = 0;
   SaveSteps saves;  ///< that are given
-  /// Nodes on which nothing fails are one to Recovery, which is faster. False: each has a name.
+  /// Nodes on which nothing fails are one to Recovery, and spares that cannot be needed are not there, which
+  /// is faster. False: each has a name.
   bool joins_sound_nodes = true;
 };
 

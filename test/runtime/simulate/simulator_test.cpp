@@ -181,6 +181,28 @@ TEST_CASE("simulation: a seed has one result, whether sound nodes have names or 
   }
 }
 
+TEST_CASE("simulation: spares that no failure can call for take no time, and change nothing") {
+  // No lost node returns, so that each failure takes another spare.
+  const FleetModel fleet = small_fleet({{.name = "node",
+                                         .what = "a node is lost",
+                                         .events = 100,
+                                         .per = Per::node,
+                                         .effect = Effect::node,
+                                         .repair_s = 1e8}});
+  RunModel run = copying_run();
+  run.spares = 1000;
+  const SimulatedRun once = simulated(run, fleet, 1);
+  const int out = once.nodes_out.back().second;
+  CHECK(out > 50);
+  CHECK(out > once.kinds[0].failures * 0.9);  // few hit a node that is out already
+  CHECK(once.narrowed == 0);
+  CHECK(are_equal(once, simulated(run, fleet, 1, 1, 1, {.joins_sound_nodes = false})));
+  run.spares = 1 << 21;
+  CHECK(are_equal(once, simulated(run, fleet, 1)));
+  run.spares = out / 2;
+  CHECK(simulated(run, fleet, 1).narrowed > 0);
+}
+
 TEST_CASE("simulation: a survey is the same on any number of threads") {
   const RunModel run = copying_run();
   SurveyOptions options{.source = {.gpus = 32, .nodes = 4, .seed = 5},
