@@ -110,6 +110,7 @@ int simulate(SimulateOptions options, const Context& context) {
   const DeviceModel device = simulated_device(options, parsed->job);
   if (!options.price.empty())
     report.price = named_price(real_file_system(), options.price, device.cluster->name);
+  report.power = power_of(device);
   report.gpus_of_node = device.cluster->devices_of_node;
   const PlanReport plan = planned(options, parsed->job, device);
   if (plan.fit.known() && !plan.fit.fits())

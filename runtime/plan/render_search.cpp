@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
+#include "runtime/plan/power.h"
 #include "runtime/predict/collective_time.h"
 
 namespace trainctl {
@@ -18,24 +19,37 @@ std::string amount_text(double amount) {
   return amount < 100 ? fmt::format("{:.2f}", amount) : count_text(amount);
 }
 
-std::string money_text(const Price& price, double device_hours) {
-  return fmt::format("{} {}", price.currency, amount_text(device_hours * price.per_gpu_hour));
+std::string money_text(const Price& price, double amount) {
+  return fmt::format("{} {}", price.currency, amount_text(amount));
 }
 
+/// In the price's currency.
+double cost_of(const SearchReport& r, const Proposal& p) {
+  return p.time.device_hours * r.price->per_gpu_hour;
+}
+
+/// Of an amount of the whole run.
+double per_trillion_tokens(const Proposal& p, double amount) { return amount / p.time.tokens * 1e12; }
+
 std::string row(const SearchReport& r, const Proposal& p, const std::string& mark) {
-  std::string money;
-  if (r.price) money = fmt::format("{:>12}", money_text(*r.price, p.time.device_hours));
+  std::string use;
+  if (const auto power = power_of(*r.device))
+    use = fmt::format("{:>10}", energy_text(p.time.device_hours * power->kwh_of_device_hour));
+  if (r.price)
+    use += fmt::format("{:>12}{:>12}", money_text(*r.price, cost_of(r, p)),
+                       money_text(*r.price, per_trillion_tokens(p, cost_of(r, p))));
   return fmt::format("{:>3} {:>7} {:>9} {:>6.1f}% {:>9} {:>11} {:>9}{}  {:<5} {}\n", mark, p.time.devices,
                      fmt::format("{:.4g} s", p.time.step_s), 100 * p.time.mfu,
                      count_text(p.time.tokens_per_s), memory_text(double(p.bytes)),
-                     amount_text(p.time.device_hours), money, p.other_bits.empty() ? "same" : "other",
+                     amount_text(p.time.device_hours), use, p.other_bits.empty() ? "same" : "other",
                      choice_words(p.choice));
 }
 
 std::string head(const SearchReport& r) {
+  std::string use = power_of(*r.device) ? fmt::format("{:>10}", "energy") : "";
+  if (r.price) use += fmt::format("{:>12}{:>12}", "cost", "per 1e12");
   return fmt::format("{:>3} {:>7} {:>9} {:>7} {:>9} {:>11} {:>9}{}  {:<5} {}\n", "", "GPUs", "step", "MFU",
-                     "tokens/s", "memory", "GPU-hours", r.price ? fmt::format("{:>12}", "cost") : "", "bits",
-                     "mesh");
+                     "tokens/s", "memory", "GPU-hours", use, "bits", "mesh");
 }
 
 std::string loser_lines(const SearchResult& result) {
@@ -74,7 +88,14 @@ OrderedJson proposal_json(const SearchReport& r, const Proposal& p) {
     for (const NamedSeconds& part : named(p.time.predicted->parts)) parts[part.name] = part.seconds;
     json["seconds"] = std::move(parts);
   }
-  if (r.price) json["cost"] = p.time.device_hours * r.price->per_gpu_hour;
+  if (const auto power = power_of(*r.device)) {
+    const double kwh = p.time.device_hours * power->kwh_of_device_hour;
+    json["energy"] = {{"kwh", kwh}, {"kwh_per_trillion_tokens", per_trillion_tokens(p, kwh)}};
+  }
+  if (r.price) {
+    json["cost"] = cost_of(r, p);
+    json["cost_per_trillion_tokens"] = per_trillion_tokens(p, cost_of(r, p));
+  }
   return json;
 }
 
@@ -198,9 +219,10 @@ std::string render_search(const SearchReport& r) {
                      result.planned, result.complete ? "" : "; there may be more", head(r));
   for (size_t i = 0; i < result.front.size(); ++i) out += row(r, result.front[i], std::to_string(i + 1));
   if (r.own) out += row(r, *r.own, "job");
+  if (const auto power = power_of(*r.device)) out += fmt::format("Energy is {}\n", power_text(*power));
   if (r.price)
-    out += fmt::format("Prices are of {}: {} {} a GPU-hour\n", r.price->date, r.price->currency,
-                       r.price->per_gpu_hour);
+    out += fmt::format("Prices are of {}: {} {} a GPU-hour; the second is for 1e12 tokens\n", r.price->date,
+                       r.price->currency, r.price->per_gpu_hour);
   const Proposal& best = result.front.front();
   out += fmt::format("Placement of 1: {}\n", placement_text(best.job.parallelism, *r.device));
   if (!best.other_bits.empty()) out += fmt::format("Other bits of 1 than the job's: {}\n", best.other_bits);

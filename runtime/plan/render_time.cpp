@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "runtime/base/units.h"
+#include "runtime/plan/power.h"
 
 namespace trainctl {
 namespace {
@@ -33,21 +33,6 @@ std::string predicted_lines(const PlanReport& r, const TimeEstimate& t) {
       "an MFU instead\n",
       100 * t.mfu, short_number(t.peak_flops_per_s), 100 * t.mfu_full, r.device.cluster->name);
   return out + fmt::format("         {}\n", time_parts_text(*t.predicted));
-}
-
-/// "301 kWh", "31.4 MWh".
-std::string energy_text(double kwh) {
-  const auto [value, unit] = kwh < 1e4   ? std::pair(kwh, "kWh")
-                             : kwh < 1e7 ? std::pair(kwh / 1e3, "MWh")
-                                         : std::pair(kwh / 1e6, "GWh");
-  return value < 100 ? fmt::format("{:.3g} {}", value, unit) : fmt::format("{:.0f} {}", value, unit);
-}
-
-/// The energy of the run on GPUs; 0: their power is not known.
-double energy_kwh(const PlanReport& r) {
-  return r.device.cluster && r.device.kind == DeviceKind::cuda
-             ? predict::energy_kwh(*r.device.cluster, r.time->device_hours)
-             : 0;
 }
 
 /// What the asked tokens take.
@@ -93,12 +78,9 @@ std::string time_lines(const PlanReport& r) {
   if (r.device.kind == DeviceKind::cuda)
     out += fmt::format("         {} GPU-hours on {} GPU{}\n", count_text(t.device_hours), t.devices,
                        t.devices == 1 ? "" : "s");
-  if (const double kwh = energy_kwh(r); kwh > 0) {
-    const predict::ClusterModel& cluster = *r.device.cluster;
-    out += fmt::format(
-        "Energy   {} at the limit of {:g} W a board, {:.0f} % more for hosts, PUE {:g} (cluster {})\n",
-        energy_text(kwh), cluster.device.board_w, 100 * cluster.host_share, cluster.pue, cluster.name);
-  }
+  if (const auto power = power_of(r.device); power && t.device_hours > 0)
+    out += fmt::format("Energy   {} {}\n", energy_text(t.device_hours * power->kwh_of_device_hour),
+                       power_text(*power));
   if (const auto claim = claim_of(r)) out += asked_line(r, *claim);
   if (r.price) {
     const double cost = t.device_hours * r.price->per_gpu_hour;
@@ -122,11 +104,8 @@ OrderedJson time_json(const PlanReport& r) {
                       {"hours", t.run_s / kHourS},
                       {"device_hours", t.device_hours},
                       {"mfu_full", t.mfu_full}};
-  if (const double kwh = energy_kwh(r); kwh > 0)
-    json["energy"] = {{"kwh", kwh},
-                      {"board_w", r.device.cluster->device.board_w},
-                      {"host_share", r.device.cluster->host_share},
-                      {"pue", r.device.cluster->pue}};
+  if (const auto power = power_of(r.device); power && t.device_hours > 0)
+    json["energy"] = energy_json(*power, t.device_hours);
   if (r.price)
     json["cost"] = {{"total", t.device_hours * r.price->per_gpu_hour},
                     {"currency", r.price->currency},

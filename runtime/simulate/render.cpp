@@ -98,6 +98,14 @@ std::string cost_text(const SimulationReport& report) {
                      report.price->date);
 }
 
+std::string energy_line(const SimulationReport& report) {
+  if (!report.power) return "";
+  const std::string of_tokens =
+      report.result.steps > 0 ? energy_text(report.kwh_per_trillion_tokens()) + " per trillion tokens, " : "";
+  return fmt::format("Energy   {} for the simulated time, {}without spare nodes, {}\n",
+                     energy_text(report.kwh()), of_tokens, power_text(*report.power));
+}
+
 OrderedJson rows_json(const std::vector<SurveyRow>& rows) {
   OrderedJson list = OrderedJson::array();
   for (const SurveyRow& row : rows)
@@ -154,6 +162,14 @@ double SimulationReport::cost_per_trillion_tokens() const {
   return price && result.steps > 0 ? gpu_hours() * price->per_gpu_hour / tokens() * 1e12 : NAN;
 }
 
+double SimulationReport::kwh() const {
+  return power ? seconds_of(result.wall) / kHourS * run.gpus * power->kwh_of_device_hour : NAN;
+}
+
+double SimulationReport::kwh_per_trillion_tokens() const {
+  return result.steps > 0 ? kwh() / tokens() * 1e12 : NAN;
+}
+
 std::string render_simulation(const SimulationReport& report) {
   const RunModel& run = report.run;
   const SimulatedRun& result = report.result;
@@ -191,7 +207,7 @@ std::string render_simulation(const SimulationReport& report) {
   text += saves_text(result.saves, run.step_time);
   text += fmt::format("Nodes    {} spares are enough for {:.0f} % of the time\n", result.spares_for(kEnough),
                       100 * kEnough);
-  return text + survey_text(report) + cost_text(report);
+  return text + survey_text(report) + energy_line(report) + cost_text(report);
 }
 
 OrderedJson simulation_json(const SimulationReport& report) {
@@ -240,6 +256,10 @@ OrderedJson simulation_json(const SimulationReport& report) {
         {"failures", report.survey->failures},          {"memory", rows_json(report.survey->memory)},
         {"partner", rows_json(report.survey->partner)}, {"directory", rows_json(report.survey->directory)},
         {"spares", rows_json(report.survey->spares)},   {"grid", rows_json(report.survey->grid)}};
+  if (report.power) {
+    json["energy"] = energy_json(*report.power, seconds_of(result.wall) / kHourS * report.run.gpus);
+    json["energy"]["kwh_per_trillion_tokens"] = number_or_null(report.kwh_per_trillion_tokens());
+  }
   if (report.price)
     json["price"] = {{"per_gpu_hour", report.price->per_gpu_hour},
                      {"currency", report.price->currency},

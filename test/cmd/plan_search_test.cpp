@@ -72,7 +72,19 @@ TEST_CASE("plan chooses a number of GPUs and prices it", "[cmd]") {
   CHECK(json["by_devices"].size() == 2);  // 8 and 16
   const Json& best = json["proposals"][0];
   CHECK(best["devices"] == json["chosen_devices"]);
-  CHECK(best["cost"].get<double>() == Approx(2.5 * best["device_hours"].get<double>()));
+  const double hours = best["device_hours"], kwh = best["energy"]["kwh"];
+  CHECK(best["cost"].get<double>() == Approx(2.5 * hours));
+  CHECK(kwh == Approx(hours * 0.7 * 1.4 * 1.2));
+  const double trillion_hours =
+      best["devices"].get<double>() * 1e12 / best["tokens_per_s"].get<double>() / 3600;
+  CHECK(best["cost_per_trillion_tokens"].get<double>() == Approx(2.5 * trillion_hours));
+  CHECK(best["energy"]["kwh_per_trillion_tokens"].get<double>() == Approx(kwh * trillion_hours / hours));
+  const std::string table =
+      rig.plan({"--gpus", "4", "--cluster", "h100-16", "--price", rig.folder / "price.json"}).out;
+  for (const char* text :
+       {"GPU-hours    energy        cost    per 1e12  bits", "kWh", "Energy is at the limit of 700 W",
+        "2.5 a GPU-hour; the second is for 1e12 tokens"})
+    CHECK(table.find(text) != std::string::npos);
   const Outcome undated =
       rig.plan({"--gpus", "4", "--cluster", "h100-16", "--price", rig.folder / "undated.json"});
   CHECK(undated.status == 2);

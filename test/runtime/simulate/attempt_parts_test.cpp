@@ -159,4 +159,23 @@ TEST_CASE("cost: dollars a trillion tokens, of all GPUs of the fleet") {
   CHECK(report.days_for_job() == Approx(1));
 }
 
+TEST_CASE("energy: of the mesh's GPUs, in all and a trillion tokens") {
+  SimulationReport report{.run = small_run(), .fleet_gpus = 40};
+  report.result.wall = ns_of(3600);
+  report.result.steps = 1000;
+  CHECK_FALSE(simulation_json(report).contains("energy"));
+  CHECK(render_simulation(report).find("Energy") == std::string::npos);
+  report.power = Power{"h100", 700, 0.4, 1.2, 1.5};
+  CHECK(report.kwh() == 48);  // 32 of the 40 GPUs
+  const OrderedJson energy = simulation_json(report)["energy"];
+  CHECK(energy["kwh"] == 48.0);
+  CHECK(energy["kwh_per_trillion_tokens"].get<double>() == Approx(48e6));
+  CHECK(render_simulation(report).find("Energy   48 kWh for the simulated time, 48 GWh per trillion tokens, "
+                                       "without spare nodes, at the limit of 700 W a board") !=
+        std::string::npos);
+  report.result.steps = 0;
+  CHECK(simulation_json(report)["energy"]["kwh_per_trillion_tokens"].is_null());
+  CHECK(render_simulation(report).find("simulated time, without spare") != std::string::npos);
+}
+
 }  // namespace trainctl::test
