@@ -24,20 +24,27 @@ namespace {
 
 constexpr const char* kOrigin = "auto, decided at launch";
 
-[[noreturn]] void unknown_ranks(const std::string& why) {
-  throw Error(
-      ErrorCode::kUsage,
-      fmt::format("parallelism.mesh = auto: {}; give parallelism.world_size, the number of ranks", why));
+/// "job.json:4:18: parallelism.mesh = auto": where the mesh is left to the program.
+std::string place_of_auto(const ParsedJob& parsed) {
+  const Diagnostic at = diagnostic_at(parsed, "parallelism.mesh", "", "");
+  const std::string place = at.line > 0 ? fmt::format("{}:{}:{}", at.file, at.line, at.column) : at.file;
+  return place + (place.empty() ? "" : ": ") + "parallelism.mesh = auto";
 }
 
-int slots_of_nodes(const JobSpec& job, const std::vector<ClusterNode>& nodes) {
+[[noreturn]] void unknown_ranks(const ParsedJob& parsed, const std::string& why) {
+  throw Error(ErrorCode::kUsage, fmt::format("{}: {}; give parallelism.world_size, the number of ranks",
+                                             place_of_auto(parsed), why));
+}
+
+int slots_of_nodes(const ParsedJob& parsed, const std::vector<ClusterNode>& nodes) {
+  const JobSpec& job = parsed.job;
   int slots = 0;
   for (const ClusterNode& node : nodes) slots += node.slots;
   const bool all_given =
       std::all_of(job.launcher.hosts.begin(), job.launcher.hosts.end(),
                   [](const auto& host) { return parse_host(host, "launcher.hosts").slots > 0; });
   if (job.launcher.slots == 0 && (job.launcher.hosts.empty() || !all_given))
-    unknown_ranks("the nodes are named without their slots");
+    unknown_ranks(parsed, "the nodes are named without their slots");
   return slots;
 }
 
@@ -51,7 +58,7 @@ int slots_of(const ParsedJob& parsed, const SlurmAllocation& allocation) {
              : node.cpus > 0        ? ranks_on_cores(parsed, node.cpus)
                                     : 0;
   if (slots == 0)
-    unknown_ranks(fmt::format("Slurm job {} does not say how many CPUs it has", allocation.job_id));
+    unknown_ranks(parsed, fmt::format("Slurm job {} does not say how many CPUs it has", allocation.job_id));
   return slots;
 }
 
@@ -61,27 +68,28 @@ int ranks_of(const ParsedJob& parsed, const DeviceModel& device, bool here) {
   for (const EffectiveValue& value : parsed.values)
     if (value.path == "parallelism.world_size" && !value.is_auto) return job.parallelism.world_size;
   if (const auto nodes = listed_nodes(job, real_file_system()); !nodes.empty())
-    return slots_of_nodes(job, nodes);
+    return slots_of_nodes(parsed, nodes);
   if (here)
     if (const auto allocation = allocation_from_environment(process_variables()))
       return slots_of(parsed, *allocation);
   if (job.launcher.slurm.nodes > 0) {
-    if (job.launcher.slots == 0) unknown_ranks("launcher.slurm.nodes is given without launcher.slots");
+    if (job.launcher.slots == 0)
+      unknown_ranks(parsed, "launcher.slurm.nodes is given without launcher.slots");
     return job.launcher.slurm.nodes * job.launcher.slots;
   }
   if (device.cluster && device.cluster->devices > 0) return device.cluster->devices;
-  if (!here) unknown_ranks("the job's nodes are not here, and it does not say how many");
+  if (!here) unknown_ranks(parsed, "the job's nodes are not here, and it does not say how many");
   if (job.launcher.slots > 0) return job.launcher.slots;
   if (device.is_host()) return ranks_on_cores(parsed, int(std::thread::hardware_concurrency()));
   const int gpus = gpus_here();
-  if (gpus == 0) unknown_ranks("this machine has no GPU");
+  if (gpus == 0) unknown_ranks(parsed, "this machine has no GPU");
   return gpus;
 }
 
-[[noreturn]] void nothing_fits(MeshSearch& search, const SearchResult& result, const JobSpec& job,
+[[noreturn]] void nothing_fits(MeshSearch& search, const SearchResult& result, const ParsedJob& parsed,
                                const DeviceModel& device) {
   const std::string what =
-      fmt::format("parallelism.mesh = auto: no mesh of {}", count_of(result.ranks, "rank"));
+      fmt::format("{}: no mesh of {}", place_of_auto(parsed), count_of(result.ranks, "rank"));
   if (result.least_bytes == 0)
     throw Error(ErrorCode::kPlan,
                 fmt::format("{} keeps what the job gives and is legal; give another parallelism.world_size, "
@@ -89,7 +97,7 @@ int ranks_of(const ParsedJob& parsed, const DeviceModel& device, bool here) {
                             what));
   const int others = search.other_ranks(result.ranks);
   throw Error(ErrorCode::kPlan,
-              fmt::format("{} fits: {}", what, render_missing(result, job, device, others)));
+              fmt::format("{} fits: {}", what, render_missing(result, parsed.job, device, others)));
 }
 
 /// In two lines what was chosen and why, and a third one with what its bits depend on.
@@ -122,7 +130,7 @@ std::vector<std::string> searched_settings(const ParsedJob& parsed, const JobArg
   });
   search.keep(keeps_given(parsed));
   const SearchResult result = search.on(ranks, 2);
-  if (result.front.empty()) nothing_fits(search, result, job, device);
+  if (result.front.empty()) nothing_fits(search, result, parsed, device);
   if (!context.quiet()) print_chosen(result, device);
   return result.front.front().settings;
 }

@@ -256,6 +256,16 @@ TEST_CASE("a mesh that cannot be chosen is refused", "[cmd]") {
       for (const char* text : {" more than h100 has; ", " GPUs would do"})
         CHECK(outcome.err.find(text) != std::string::npos);
   }
+  // With the place where the mesh is left to the program.
+  real_file_system().write_new_text(rig.folder / "auto.json",
+                                    R"({"version": 1, "model": {"preset": "llama3-70b"},
+ "data": {"train": [{"path": "a.idx"}]}, "schedule": {"total_steps": 10},
+ "parallelism": {"world_size": 4, "mesh": "auto"}})");
+  const Outcome placed = test::run({"plan", rig.folder / "auto.json", "--no-data", "--cluster", "h100-4"});
+  CHECK(placed.status == 4);
+  INFO(placed.err);
+  CHECK(placed.err.find("auto.json:3:43: parallelism.mesh = auto: no mesh of 4 ranks fits") !=
+        std::string::npos);
   const Outcome impossible = rig.plan({"--cluster", "h100-16", "-s", "parallelism=auto", "-s",
                                        "parallelism.world_size=4", "-s", "parallelism.pipeline=3"});
   CHECK(impossible.status == 4);
