@@ -33,14 +33,14 @@ struct ParamLayout {
   int64_t rows = 0, cols = 1;
   Cut cut = Cut::none;
   std::vector<int64_t> sections;
-  /// True if tp need not divide a section (the vocabulary): part r of n rows is [n*r/tp, n*(r+1)/tp), rounded
-  /// down.
+  /// True if tp need not divide what is cut (the vocabulary, the width of an expert): part r of n rows, or
+  /// columns, is [n*r/tp, n*(r+1)/tp), rounded down.
   bool ragged = false;
   int64_t head_rows = 0;  ///< each section consists of heads of so many rows; 0: that means nothing here
 };
 
 /// The tensor-parallel degrees that a model allows, ascending from 1: the divisors of `num_kv_heads` that
-/// divide every section that is not ragged and every cut number of columns of `params`.
+/// divide every section and every cut number of columns of the `params` that are not ragged.
 std::vector<int> legal_tensor_degrees(const std::vector<ParamLayout>& params, int64_t num_kv_heads);
 
 /// Query heads and KV heads of an attention.

@@ -115,18 +115,26 @@ void MuonUpdates::gather(const ParamLayout& layout) {
   const int ranks = tensor_->size();
   const LocalShard own = local_shard(layout, ranks, tensor_->rank());
   const Matrix local = first(own.rows, own.cols), whole = first(layout.rows, layout.cols);
-  ENSURE(local.count() * ranks == whole.count(), "{} is not cut into equal parts", layout.name);
-  const Matrix all = second(own.rows * ranks, own.cols);
-  all_gather(*tensor_, stream_, local.data, all.data, size_t(local.count()) * sizeof(float));
-  for (int r = 0; r < ranks; ++r)
-    for (const Piece& piece : local_shard(layout, ranks, r).pieces) {
+  std::vector<LocalShard> shards;
+  std::vector<size_t> bytes;
+  for (int r = 0; r < ranks; ++r) {
+    shards.push_back(local_shard(layout, ranks, r));
+    bytes.push_back(size_t(shards.back().rows * shards.back().cols) * sizeof(float));
+  }
+  float* begin = second(layout.rows, layout.cols).as<float>();
+  all_gather_v(*tensor_, stream_, local.data, begin, bytes);
+  for (const LocalShard& shard : shards) {
+    const Matrix part = kernels::matrix(begin, DType::f32, shard.rows, shard.cols);
+    begin += part.count();
+    for (const Piece& piece : shard.pieces) {
       const int64_t rows = piece.global.rows(), cols = piece.global.cols();
       backend_.run(
           stream_,
           kernels::Copy{
-              .src = all.row_range(r * own.rows + piece.local_row, rows).columns(piece.local_col, cols),
+              .src = part.row_range(piece.local_row, rows).columns(piece.local_col, cols),
               .dst = whole.row_range(piece.global.row_begin, rows).columns(piece.global.col_begin, cols)});
     }
+  }
 }
 
 Matrix MuonUpdates::orthogonal(Matrix x, Matrix other) {

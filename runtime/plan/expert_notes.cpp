@@ -90,12 +90,13 @@ std::string whole_experts_note(const PlanReport& r) {
   p.expert = whole ? now.expert / now.tensor : now.expert * now.tensor;
   const JobPlan plan = make_plan(other, r.device);
   const double memory = double(plan.worst().total()) - double(r.plan.worst().total());
+  const auto widest_part = [&](int parts) { return (moe.expert_ffn_size + parts - 1) / parts; };
   return fmt::format(
       "experts are {} columns wide on a rank, which sends {} a step to tensor ranks and those that share "
       "experts; "
       "with expert_tensor = {} and expert = {} they would be {}, and it would send {}, with {} of memory {}",
-      moe.expert_ffn_size / now.ranks_of_expert(), memory_text(moves(r.plan)), p.expert_tensor, p.expert,
-      moe.expert_ffn_size / p.ranks_of_expert(), memory_text(moves(plan)), memory_text(std::abs(memory)),
+      widest_part(now.ranks_of_expert()), memory_text(moves(r.plan)), p.expert_tensor, p.expert,
+      widest_part(p.ranks_of_expert()), memory_text(moves(plan)), memory_text(std::abs(memory)),
       memory < 0 ? "less" : "more");
 }
 

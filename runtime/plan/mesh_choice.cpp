@@ -47,8 +47,9 @@ class ChoiceLister {
     for (int t = 1; t <= std::min(widest, ranks_); ++t) {
       const bool kv_heads = divides(t, m.num_kv_heads) ||
                             (divides(m.num_kv_heads, t) && divides(t, m.num_kv_heads * m.head_dim()));
-      if (kv_heads && divides(t, m.num_heads) && divides(t, m.ffn_size) && divides(t, m.moe.expert_ffn_size))
-        widths.push_back(t);
+      // Parts of experts may be unequal, but are proposed only where the job has them.
+      const bool experts = t == p_.tensor || divides(t, m.moe.expert_ffn_size);
+      if (kv_heads && divides(t, m.num_heads) && divides(t, m.ffn_size) && experts) widths.push_back(t);
     }
     return widths;
   }

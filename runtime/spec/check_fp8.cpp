@@ -15,6 +15,7 @@ struct Cut {
   int64_t value = 0, each = 1;
   bool by_tensor = true;
   int64_t others = 0;
+  bool ragged = false;  ///< tensor ranks need not divide it
   int64_t channels() const { return each * (value + others); }
 };
 
@@ -46,7 +47,7 @@ std::vector<Cut> feed_forward_cuts(const ModelSpec& m, const Fp8Spec& fp8, bool 
       (m.has_experts(i) ? has_experts : has_dense) = true;
   if (has_dense) cuts.push_back({"model.ffn_size", m.ffn_size});
   if (!has_experts) return cuts;
-  cuts.push_back({"model.moe.expert_ffn_size", m.moe.expert_ffn_size, 1, !whole_experts});
+  cuts.push_back({"model.moe.expert_ffn_size", m.moe.expert_ffn_size, 1, !whole_experts, 0, true});
   cuts.push_back({"model.moe.shared_ffn_size", m.moe.shared_ffn_size});
   cuts.push_back({"model.moe.latent_size", m.moe.latent_size, 1, false});
   return cuts;
@@ -72,11 +73,12 @@ void check_blocks(Resolution& r) {
     for (const Cut& cut : feed_forward_cuts(m, fp8, r.job.parallelism.token_parts() > 1)) cuts.push_back(cut);
   for (const Cut& cut : cuts) {
     const int64_t all = cut.channels(), ranks = cut.by_tensor ? tensor : 1;
-    if (!r.sound(cut.path) || all % ranks != 0 || all / ranks % group == 0) continue;
+    const bool even = all % ranks == 0;
+    if (!r.sound(cut.path) || (even ? all / ranks % group == 0 : !cut.ragged)) continue;
     const std::string whose = ranks > 1 ? fmt::format("that each of {} tensor ranks has of", ranks) : "of";
     r.report("E0322",
-             fmt::format("FP8 blocks of {} do not fit the {} channels {} {} = {}", group, all / ranks, whose,
-                         cut.path, cut.value),
+             fmt::format("FP8 blocks of {} do not fit the {}{} channels {} {} = {}", group, all / ranks,
+                         even ? "" : fmt::format(" or {}", all / ranks + 1), whose, cut.path, cut.value),
              {cut.path, "precision.fp8.recipe", "parallelism.tensor"},
              {fmt::format("use {} = {}, or the recipe \"tensor\", or keep its products (precision.keep)",
                           cut.path.substr(cut.path.rfind('.') + 1), what_fits(cut, tensor, group))});

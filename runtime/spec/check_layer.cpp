@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/text.h"
 #include "runtime/spec/divisors.h"
 #include "runtime/spec/resolution.h"
 
@@ -178,6 +179,22 @@ void check_capacity(Resolution& r) {
              {fmt::format("use at least {:.4g}", 1 / moe.mean_count(tokens))});
 }
 
+/// Tensor ranks have parts of an expert that need not be equally wide, and equal ones of a shared expert.
+void check_cuts_of_experts(Resolution& r) {
+  const MoeSpec& moe = r.job.model.moe;
+  const ParallelSpec& p = r.job.parallelism;
+  const char *width = "model.moe.expert_ffn_size", *shared = "model.moe.shared_ffn_size";
+  if (!r.sound({"parallelism.tensor", "parallelism.expert_tensor"})) return;
+  if (r.sound(width) && moe.expert_ffn_size < p.ranks_of_expert())
+    r.report("E0252", "an expert has fewer columns than tensor ranks that share them",
+             {"parallelism.tensor", width}, {fmt::format("use a tensor of at most {}", moe.expert_ffn_size)},
+             fmt::format("{} on {}", count_of(moe.expert_ffn_size, "column"), count_of(p.tensor, "rank")));
+  if (r.sound(shared) && moe.shared_ffn_size % p.tensor != 0)
+    r.report("E0252", "tensor parallel size must divide the width of the shared expert",
+             {"parallelism.tensor", shared}, {use_one_of(common_divisors({moe.shared_ffn_size}))},
+             fmt::format("{} is not a multiple of {}", moe.shared_ffn_size, p.tensor));
+}
+
 void check_experts(Resolution& r) {
   const ModelSpec& m = r.job.model;
   const char *experts = "model.moe.num_experts", *width = "model.moe.expert_ffn_size",
@@ -199,11 +216,6 @@ void check_experts(Resolution& r) {
   if (r.sound(top_k) && m.moe.top_k > m.moe.num_experts)
     r.report("E0251", fmt::format("a token cannot go to {} of {} experts", m.moe.top_k, m.moe.num_experts),
              {top_k, experts}, {fmt::format("use a top_k of at most {}", m.moe.num_experts)});
-  if (r.sound({width, "parallelism.tensor"}) &&
-      m.moe.expert_ffn_size % std::max(1, r.job.parallelism.tensor) != 0)
-    r.report("E0252", "tensor parallel size must divide the width of an expert",
-             {"parallelism.tensor", width}, {use_one_of(common_divisors({m.moe.expert_ffn_size}))},
-             fmt::format("{} is not a multiple of {}", m.moe.expert_ffn_size, r.job.parallelism.tensor));
   bool any = false;
   for (int64_t layer = 0; layer < m.num_layers && !any; ++layer) any = m.has_experts(layer);
   if (!any && r.sound({"model.num_layers", "model.moe.first_dense_layers", "model.moe.layer_step"}))
@@ -217,14 +229,10 @@ void check_experts(Resolution& r) {
   if (m.layer.mlp_bias && m.moe.shared_ffn_size > 0 && r.sound({"model.layer.mlp_bias", shared}))
     r.report("E0254", "a shared expert has no biases", {"model.layer.mlp_bias", shared},
              {"set model.layer.mlp_bias to false"});
-  if (r.sound({shared, "parallelism.tensor"}) &&
-      m.moe.shared_ffn_size % std::max(1, r.job.parallelism.tensor) != 0)
-    r.report("E0252", "tensor parallel size must divide the width of the shared expert",
-             {"parallelism.tensor", shared}, {use_one_of(common_divisors({m.moe.shared_ffn_size}))},
-             fmt::format("{} is not a multiple of {}", m.moe.shared_ffn_size, r.job.parallelism.tensor));
   if (m.moe.shared_gate && m.moe.shared_ffn_size == 0 && r.sound({shared, gate}))
     r.report("E0224", fmt::format("`{}` has no effect here", gate), {gate, shared},
              {"give model.moe.shared_ffn_size, too"});
+  check_cuts_of_experts(r);
   check_groups(r);
   check_balance(r);
   check_capacity(r);

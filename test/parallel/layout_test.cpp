@@ -33,6 +33,7 @@ std::vector<ParamLayout> small_params() {
       params.push_back({"rows", rows, cols, Cut::rows, {}, false});
       params.push_back({"ragged", rows, cols, Cut::rows, {}, true});
       params.push_back({"cols", rows, cols, Cut::cols, {}, false});
+      params.push_back({"ragged cols", rows, cols, Cut::cols, {}, true});
     }
     for (int64_t q = 1; q <= 6; ++q) {
       for (int64_t kv = 1; kv <= 4; ++kv) {
@@ -103,6 +104,10 @@ TEST_CASE("each tp rank holds its part of every section") {
   const ParamLayout vocabulary{"vocabulary", 7, 3, Cut::rows, {}, true};
   CHECK(local_shard(vocabulary, 4, 0).pieces.at(0).global == Box{0, 1, 0, 3});
   CHECK(local_shard(vocabulary, 4, 3).pieces.at(0).global == Box{5, 7, 0, 3});
+
+  const ParamLayout expert{"expert", 3, 7, Cut::cols, {}, true};
+  CHECK(local_shard(expert, 4, 0).pieces.at(0).global == Box{0, 3, 0, 1});
+  CHECK(local_shard(expert, 4, 3).pieces.at(0).global == Box{0, 3, 5, 7});
 }
 
 TEST_CASE("legal degrees divide the key-value heads and every even cut") {

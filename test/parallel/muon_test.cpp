@@ -29,11 +29,12 @@ constexpr float kLr = 0.02f, kMomentum = 0.95f, kGradScale = 0.5f, kDecay = 0.1f
 struct MuonUses {
   std::vector<ParamUse> uses;
   std::vector<std::vector<Box>> grids;
-  void add(int64_t rows, int64_t cols, Cut cut, std::vector<int64_t> sections = {}) {
+  void add(int64_t rows, int64_t cols, Cut cut, std::vector<int64_t> sections = {}, bool ragged = false) {
     ParamUse use;
     use.param = use.part = int(uses.size());
     use.layout = {.name = std::to_string(use.param), .rows = rows, .cols = cols, .cut = cut};
     use.layout.sections = std::move(sections);
+    use.layout.ragged = ragged;
     use.rule = cols > 1 ? UpdateRule::muon : UpdateRule::adamw;
     use.states = rows_of(use.rule);
     use.weight_decay = kDecay;
@@ -55,6 +56,8 @@ MuonUses muon_uses() {
   all.add(20, 8, Cut::cols);
   all.add(24, 10, Cut::rows, {12, 6, 6});
   all.uses.back().layout.head_rows = 3;
+  all.add(13, 5, Cut::rows, {}, true);
+  all.add(6, 15, Cut::cols, {}, true);
   return all;
 }
 

@@ -53,11 +53,11 @@ constexpr ExpertRows::Numbers kRowNumbers{
     kPlaces, kPlacesHere, kArrived};
 
 struct MoeSizes {
-  int64_t ffn = 0, up = 0;
+  int64_t ffn = 0, up = 0;          ///< of the widest part of an expert
   int64_t rows = 0, rows_here = 0;  ///< R, N
 };
 MoeSizes sizes_of(const MoePlan& plan, const LayerShape& s) {
-  const int64_t ffn = plan.ffn / (s.tensor / s.token_parts);
+  const int64_t parts = s.tensor / s.token_parts, ffn = (plan.ffn + parts - 1) / parts;
   const Dispatch dispatch = plan.dispatch(s);
   return {ffn, is_gated(plan.activation) ? 2 * ffn : ffn, ExpertRows::own_rows(s, dispatch),
           ExpertRows::most_rows(s, dispatch)};
@@ -67,7 +67,8 @@ class Moe : public Sublayer {
  public:
   Moe(const MoePlan& plan, const LayerContext& c, const SublayerUses& uses)
       : plan_(plan),
-        sizes_(sizes_of(plan, c.shape)),
+        ffn_(c.params.weight(uses.use(plan.down_weight)).cols),
+        up_columns_(is_gated(plan.activation) ? 2 * ffn_ : ffn_),
         activation_(plan.activation, plan.limit),
         norm_(plan.norm, uses, kNormNumbers),
         router_(c, uses.use(plan.router_weight), uses.use(plan.router_bias), plan.experts),
@@ -75,10 +76,10 @@ class Moe : public Sublayer {
         selection_bias_(uses.use(plan.selection_bias)),
         up_bias_(uses.use(plan.up_bias)),
         down_bias_(uses.use(plan.down_bias)),
-        up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * sizes_.up, plan.width_of_rows(c.shape),
+        up_(c, uses.use(plan.up_weight), -1, rows_.experts_here() * up_columns_, plan.width_of_rows(c.shape),
             {}, ProductFormat(plan.fp8, plan.fp8.keeps_in, rows_.experts_here())),
-        down_(c, uses.use(plan.down_weight), -1, rows_.experts_here() * plan.width_of_rows(c.shape),
-              sizes_.ffn, {}, ProductFormat(plan.fp8, plan.fp8.keeps_out, rows_.experts_here())),
+        down_(c, uses.use(plan.down_weight), -1, rows_.experts_here() * plan.width_of_rows(c.shape), ffn_, {},
+              ProductFormat(plan.fp8, plan.fp8.keeps_out, rows_.experts_here())),
         exit_(plan.norm_after, uses, kExitNumbers, {plan.after_weight, plan.after_bias}) {
     if (plan.shared.ffn > 0)
       shared_.emplace(c, kShared, plan.shared, activation_, is_gated(plan.activation),
@@ -269,7 +270,18 @@ class Moe : public Sublayer {
   Matrix rows_here(const LayerContext& c, const Tensors& t) const {
     return here(t, c.shape.expert_ranks > 1 ? kRowsHere : kRowsHome);
   }
-  Matrix here(const Tensors& t, int number) const { return rows_.here(t, t[size_t(number)]); }
+  /// Memory is for the widest part of an expert, as every tensor rank plans it.
+  Matrix here(const Tensors& t, int number) const {
+    const Matrix rows = rows_.here(t, t[size_t(number)]);
+    switch (number) {
+      case kExpertUp:
+      case kExpertUpGradient: return rows.columns(0, up_columns_);
+      case kExpertAct:
+      case kRowsAct:
+      case kRowsActGradient: return rows.columns(0, ffn_);
+      default: return rows;
+    }
+  }
 
   /// What the router reads is in f32, whatever activations are.
   Matrix router_input(const LayerContext& c, Tensors& t) const {
@@ -295,7 +307,7 @@ class Moe : public Sublayer {
   }
 
   const MoePlan& plan_;
-  const MoeSizes sizes_;
+  const int64_t ffn_, up_columns_;  ///< F, U
   const FfnStep activation_;
   EntryNorm norm_;
   RouterProduct router_;

@@ -6,7 +6,7 @@
 // router's losses and the bias that balances experts follow from what it has chosen, with what is dropped.
 //
 // Letters: E experts, R rows in the order of experts (kernels/moe_ops.h), M k at most, N rows of the experts
-// here, F the width of one expert, where it is cut / tp, L that of a token at its experts.
+// here, F the width of one expert, or of this rank's part, L that of a token at its experts.
 #pragma once
 #include <algorithm>
 #include <optional>

@@ -112,9 +112,11 @@ const std::vector<CodePage> kValues = {
     {"E0251", "More experts for a token than there are",
      "A token goes to top_k different experts of num_experts.", R"("moe": {"num_experts": 4, "top_k": 8})",
      "Use a top_k of at most 4."},
-    {"E0252", "Tensor parallelism does not divide the experts",
-     "Tensor parallelism cuts the width of each expert, as it cuts that of a dense feed-forward part.",
-     R"("moe": {"expert_ffn_size": 770}, "parallelism": {"tensor": 4})", "Use 1 or 2 tensor ranks."},
+    {"E0252", "Tensor parallelism does not fit the experts",
+     "Tensor parallelism cuts the width of each expert into parts that need not be equally wide, but each "
+     "rank "
+     "has a column at least. The expert that every token meets is cut into equal parts.",
+     R"("moe": {"expert_ffn_size": 2}, "parallelism": {"tensor": 4})", "Use 1 or 2 tensor ranks."},
     {"E0253", "No layer has experts",
      "The first layers are dense, or each so many-th layer has experts, and no layer is left for them.",
      R"("num_layers": 4, "moe": {"first_dense_layers": 4})", R"(Write "first_dense_layers": 1.)"},
