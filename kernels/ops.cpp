@@ -148,6 +148,15 @@ void QuantizeWeight::check() const {
   ENSURE(parts > 0 && w.rows % parts == 0, "{} rows of {} weights", w.rows, parts);
 }
 
+void QuantizeFp4::check() const {
+  check_same({x, y});
+  ENSURE(groups != Fp8Groups::whole, "an operand has groups below its own scale");
+  ENSURE(parts > 0 && x.rows % parts == 0 && (parts == 1 || !offsets), "{} rows of {} weights", x.rows,
+         parts);
+  ENSURE(!offsets || (offsets.dtype == DType::i32 && offsets.rows == 1), "{} rows of offsets", offsets.rows);
+  ENSURE(!mixes || groups == Fp8Groups::columns, "values are mixed along a sum over rows");
+}
+
 void check_logits(const Matrix& logits, float cap) {
   ENSURE(is_activation(logits.dtype) && logits.cols > 0);
   ENSURE(cap >= 0, "a cap of {}", cap);

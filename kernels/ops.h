@@ -26,13 +26,14 @@
 //  - check()            fails an ENSURE if its arguments disagree; every backend calls it first
 //  - arguments(each)    calls each(matrix), each(pointer, bytes) or each(weight) for all that is device memory,
 //                       so that a caller can move or cut it; an op on a list of boxes has none
-// Those of norms, activations, the loss, experts, latent attention and FP8 are in norm_ops.h,
-// activation_ops.h, loss_ops.h, moe_ops.h, latent_ops.h and fp8_ops.h.
+// Those of norms, activations, the loss, experts, latent attention, FP8 and NVFP4 are in norm_ops.h,
+// activation_ops.h, loss_ops.h, moe_ops.h, latent_ops.h, fp8_ops.h and fp4_ops.h.
 #pragma once
 #include <span>
 #include <variant>
 
 #include "kernels/activation_ops.h"
+#include "kernels/fp4_ops.h"
 #include "kernels/fp8_ops.h"
 #include "kernels/latent_ops.h"
 #include "kernels/loss_ops.h"
@@ -361,17 +362,16 @@ struct Sum {
   void arguments(auto&& each) { each(x, size_t(n) * 4); }
 };
 
-using Op =
-    std::variant<FillZero, Copy, Add, TreeSum, AddRounded, EmbeddingForward, EmbeddingBackward, AddPosition,
-                 AddPositionBackward, NormForward, NormBackward, NormApply, GroupNormSums, GroupNormApply,
-                 GroupNormDots, GroupNormBackward, Pack, LinearForward, LinearBackwardInput,
-                 LinearGeluForward, LinearGeluBackwardInput, LinearBackwardWeight, ActivationForward,
-                 ActivationBackward, GatedForward, GatedBackward, SigmoidGateForward, SigmoidGateBackward,
-                 Rope, AttentionForward, AttentionBackward, HeadScalarBackward, FormLogits, CrossEntropyStats,
-                 CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion, Sgd, Balance,
-                 ScaledAdd, Route, RouteBackward, AddCounts, CountMargins, SortByExpert, TokensOfRanks,
-                 GatherRows, CombineRows, ScaleRows, ScaleRowsBackward, GateRows, GateRowsBackward,
-                 AddExpertBias, ExpertBiasBackward, ExpertBiasWeights, GroupedForward, GroupedBackwardInput,
-                 GroupedBackwardWeight, ExpandKeys, ExpandKeysBackward, Quantize, QuantizeWeight, Digest>;
+using Op = std::variant<
+    FillZero, Copy, Add, TreeSum, AddRounded, EmbeddingForward, EmbeddingBackward, AddPosition,
+    AddPositionBackward, NormForward, NormBackward, NormApply, GroupNormSums, GroupNormApply, GroupNormDots,
+    GroupNormBackward, Pack, LinearForward, LinearBackwardInput, LinearGeluForward, LinearGeluBackwardInput,
+    LinearBackwardWeight, ActivationForward, ActivationBackward, GatedForward, GatedBackward,
+    SigmoidGateForward, SigmoidGateBackward, Rope, AttentionForward, AttentionBackward, HeadScalarBackward,
+    FormLogits, CrossEntropyStats, CrossEntropyCombine, CrossEntropyBackward, AdamW, SumSquares, Sum, Lion,
+    Sgd, Balance, ScaledAdd, Route, RouteBackward, AddCounts, CountMargins, SortByExpert, TokensOfRanks,
+    GatherRows, CombineRows, ScaleRows, ScaleRowsBackward, GateRows, GateRowsBackward, AddExpertBias,
+    ExpertBiasBackward, ExpertBiasWeights, GroupedForward, GroupedBackwardInput, GroupedBackwardWeight,
+    ExpandKeys, ExpandKeysBackward, Quantize, QuantizeWeight, Digest, QuantizeFp4>;
 
 }  // namespace trainctl::kernels

@@ -103,6 +103,7 @@ class CpuBackend final : public HostDevice {
   void compute(const ExpandKeysBackward& op);
   void compute(const Quantize& op);
   void compute(const QuantizeWeight& op);
+  void compute(const QuantizeFp4& op);
   template <typename O>
     requires requires(const O& op) { op.product(); }
   void compute(const O& op) {   // of two ops, not fused

@@ -94,6 +94,8 @@ void enqueue(const Queue&, const ExpertBiasWeights&);
 // fp8.cu
 void enqueue(const Queue&, const Quantize&);
 void enqueue(const Queue&, const QuantizeWeight&);
+/// Throws: NVFP4 is for study on CPUs (fp4.cpp).
+void enqueue(const Queue&, const QuantizeFp4&);
 // moe.cu
 /// w: the experts' weights as one matrix.
 void grouped_forward(const Queue&, const GroupedForward&, const Matrix& w);

@@ -99,6 +99,7 @@ void compute(const ExpandKeys& op);
 void compute(const ExpandKeysBackward& op);
 void compute(const Quantize& op);
 void compute(const QuantizeWeight& op);
+void compute(const QuantizeFp4& op);
 /// Ops that a device may fuse.
 template <typename O>
   requires requires(const O& op) { op.product(); }

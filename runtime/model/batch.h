@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/model/sublayers/rows_place.h"
 #include "runtime/spec/fields/model_spec.h"
 
 namespace trainctl {
@@ -185,6 +186,7 @@ struct MicroBatch {
   float loss_scale = 1;  ///< a factor of every loss in its gradients, a power of two
   /// Of the loss of each module's target in its gradients, with loss_scale; see TargetCounts.
   std::array<float, kMostMtpLayers> mtp_scale = {};
+  RowsPlace rows = {};
   const int32_t* ids(BatchField field) const { return static_cast<const int32_t*>(arrays[field]); }
   /// Of the loss of each target; null: each counts once.
   const float* weights() const { return static_cast<const float*>(arrays[BatchField::weights]); }

@@ -106,6 +106,13 @@ class BlockBackend final : public kernels::Backend {
     else
       run_blocks(stream, op);
   }
+  /// A weight has no rows of tokens.
+  void run_op(kernels::Stream& stream, const kernels::QuantizeFp4& op) {
+    if (op.offsets || op.groups == kernels::Fp8Groups::blocks)
+      device_.run(stream, op);
+    else
+      run_blocks(stream, op);
+  }
   template <typename Op>
   void run_op(kernels::Stream& stream, const Op& op) {
     if constexpr (mixes_rows<Op>)
@@ -121,6 +128,7 @@ class BlockBackend final : public kernels::Backend {
     for (int block = 0; block < blocks_; ++block) {
       Op of_block = op;
       of_block.arguments(BlockCut{params_, rows_, blocks_, block, sizes.bytes});
+      if constexpr (requires { of_block.noise.place; }) of_block.noise.place += uint32_t(block);
       device_.run(stream, of_block);
     }
   }

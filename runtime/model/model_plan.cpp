@@ -125,9 +125,7 @@ class PlanBuilder {
   }
 
   bool multiplies_fp8(int64_t layer) const {
-    const bool is_kept = (layer == 0 && fp8_.keeps(Fp8Kept::first)) ||
-                         (layer + 1 == m_.num_layers && fp8_.keeps(Fp8Kept::last));
-    return fp8_.exists() && !is_kept;
+    return fp8_.exists() && !fp8_.keeps_layer(layer, m_.num_layers);
   }
   /// Of a sublayer with these products. Both kept: as if there were no FP8, so that no room is taken.
   Fp8Plan fp8_plan(Fp8Kept in, Fp8Kept out) const {

@@ -390,6 +390,7 @@ class PlacementBackend final : public kernels::Backend {
 
   /// Each value by itself, with a scale near it: a part of a sum stays one.
   void place(const kernels::Quantize& op) { p_.set(op.y, p_.of(op.x)); }
+  void place(const kernels::QuantizeFp4& op) { p_.set(op.y, p_.of(op.x)); }
   void place(const kernels::QuantizeWeight& op) { p_.set(op.result(), p_.of(op.w)); }
 
   void place(const kernels::AdamW&) const {}

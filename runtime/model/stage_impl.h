@@ -64,6 +64,8 @@ struct StageModel::Impl {
     context.experts = peers.experts;
     context.check_exchanges = std::move(peers.check);
     context.rehearses = peers.rehearses;
+    context.hadamard_signs = uses.hadamard_signs;
+    context.noise = uses.noise;
     if (shape.cut.exists()) {
       parallel::SequenceCut cut = shape.cut;
       cut.rank = peers.context ? peers.context->rank() : 0;
@@ -163,6 +165,7 @@ struct StageModel::Impl {
     context.loss_scale = options.loss_scale * mb.loss_scale;
     context.first_key = mb.ids(BatchField::document_start);
     context.positions = mb.ids(BatchField::positions);
+    context.rows = mb.rows;
   }
 
   void forward(int c, int index, const MicroBatch& mb, bool train, double* loss, int only) {

@@ -10,9 +10,14 @@ std::vector<MicroBatch> micro_batches(const StepCut& cut, int dp_rank) {
   const int per_lane = int(cut.micro_batches_per_lane);
   std::vector<MicroBatch> result(size_t(cut.micro_batches_of(dp_rank)));
   const int parts = cut.parallelism.blocks_of_rank();
-  for (int i = 0; i < int(result.size()); ++i)
+  const ParallelSpec& p = cut.parallelism;
+  for (int i = 0; i < int(result.size()); ++i) {
     result[size_t(i)] = {i, i / per_lane * parts, i % per_lane == 0, i % per_lane == per_lane - 1,
                          i < cut.counted_micro_batches_of(dp_rank)};
+    result[size_t(i)].rows = {.number = uint32_t(i % per_lane),
+                              .lane = p.lane_of(dp_rank, i / per_lane),
+                              .next = p.reduces_each_lane() ? 1 : p.lanes / p.data};
+  }
   return result;
 }
 

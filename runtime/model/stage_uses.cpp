@@ -1,5 +1,7 @@
 #include "runtime/model/stage_uses.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "parallel/schedules.h"
@@ -22,6 +24,7 @@ class UseBuilder {
     result_.ends = model_.ends;
     result_.rotaries = model_.rotaries();
     result_.vocabulary = model_.vocabulary;
+    result_.hadamard_signs = uint32_t(xxh3("hadamard", job_.seed) & 0xffff);
   }
 
   StageUses build() {
@@ -74,6 +77,7 @@ class UseBuilder {
     use.use = which;
     use.counted = (!same || at_.tp == 0) && which == 0;
     result_.uses.push_back(std::move(use));
+    result_.noise.push_back(xxh3(fmt::format("{} {} {} {}", p.mtp, p.layer, p.sublayer, p.place), job_.seed));
     return int(result_.uses.size()) - 1;
   }
 

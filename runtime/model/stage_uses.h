@@ -72,7 +72,11 @@ struct StageUses {
   EndsPlan ends;
   std::vector<Rotary> rotaries;  ///< of the whole model
   int64_t vocabulary = 0;        ///< of the whole model
+  uint32_t hadamard_signs = 0;   ///< of the run: 16, from its seed
   std::vector<parallel::ParamUse> uses;
+  /// Of each: of the product with it, with the run's seed, for gradients that are rounded at random; of the
+  /// experts of a layer one for all.
+  std::vector<uint64_t> noise;
   std::vector<VirtualStageUses> virtual_stages;  ///< local virtual stages in order
   std::vector<VirtualStageClass> stage_class() const;
 };

@@ -44,8 +44,9 @@ std::string fp8_note(const PlanReport& r) {
   without.fp8 = {};
   const auto of = [](const JobPlan& plan) { return double(plan.worst().stage.scratch()); };
   return fmt::format(
-      "FP8 products are made of operands that are rounded first, in {} of memory, and multiplied in {}: the "
+      "{} products are made of operands that are rounded first, in {} of memory, and multiplied in {}: the "
       "step takes no less time than without",
+      scaling_of(r.job.fp8.recipe).four_bits ? "FP4" : "FP8",
       memory_text(of(r.plan) - of(make_plan(without, r.device))), name_of(r.job.compute));
 }
 

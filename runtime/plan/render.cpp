@@ -79,7 +79,10 @@ std::string header_lines(const PlanReport& r) {
                         count_of(job.model.mtp.num_layers, "module"))
           : "",
       count_text(double(r.plan.parameters_without_embedding)), name_of(job.compute),
-      job.fp8.exists() ? fmt::format(", FP8 products by {}", word_of(job.fp8.recipe)) : "",
+      job.fp8.exists()
+          ? fmt::format(", {} products by {}", scaling_of(job.fp8.recipe).four_bits ? "FP4" : "FP8",
+                        word_of(job.fp8.recipe))
+          : "",
       job.optimizer.master_weights == MasterWeights::f32 ? "f32" : "no");
   out += fmt::format(
       "Layout   {} = tensor {}{} x pipeline {} x data {}{} · {} schedule · ZeRO-{} · {}{}{}\n",

@@ -43,8 +43,7 @@ std::vector<Cut> feed_forward_cuts(const ModelSpec& m, const Fp8Spec& fp8, bool 
   std::vector<Cut> cuts;
   bool has_dense = false, has_experts = false;
   for (int64_t i = 0; i < m.num_layers; ++i)
-    if (!(i == 0 && fp8.keeps(Fp8Kept::first)) && !(i == m.num_layers - 1 && fp8.keeps(Fp8Kept::last)))
-      (m.has_experts(i) ? has_experts : has_dense) = true;
+    if (!fp8.keeps_layer(i, m.num_layers)) (m.has_experts(i) ? has_experts : has_dense) = true;
   if (has_dense) cuts.push_back({"model.ffn_size", m.ffn_size});
   if (!has_experts) return cuts;
   cuts.push_back({"model.moe.expert_ffn_size", m.moe.expert_ffn_size, 1, !whole_experts, 0, true});
@@ -77,7 +76,8 @@ void check_blocks(Resolution& r) {
     if (!r.sound(cut.path) || (even ? all / ranks % group == 0 : !cut.ragged)) continue;
     const std::string whose = ranks > 1 ? fmt::format("that each of {} tensor ranks has of", ranks) : "of";
     r.report("E0322",
-             fmt::format("FP8 blocks of {} do not fit the {}{} channels {} {} = {}", group, all / ranks,
+             fmt::format("{} blocks of {} do not fit the {}{} channels {} {} = {}",
+                         scaling_of(fp8.recipe).four_bits ? "FP4" : "FP8", group, all / ranks,
                          even ? "" : fmt::format(" or {}", all / ranks + 1), whose, cut.path, cut.value),
              {cut.path, "precision.fp8.recipe", "parallelism.tensor"},
              {fmt::format("use {} = {}, or the recipe \"tensor\", or keep its products (precision.keep)",
@@ -150,6 +150,14 @@ void check_fp8(Resolution& r) {
       r.report("W0245", fmt::format("`{}` has no effect here", path), {path, "precision.fp8.recipe"},
                {"precision.fp8.recipe is \"none\"; remove the field, or choose a recipe"});
   if (!fp8.exists()) return;
+  const bool four_bits = scaling_of(fp8.recipe).four_bits;
+  if (four_bits && fp8.gradients != Fp8Gradients::e4m3 && r.sound("precision.fp8.gradients"))
+    r.report("W0245", "`precision.fp8.gradients` has no effect here",
+             {"precision.fp8.gradients", "precision.fp8.recipe"},
+             {"all operands of nvfp4 have 4 bits; remove the field, or choose another recipe"});
+  if (four_bits && r.sound("device") && r.job.device != DeviceChoice::cpu)
+    r.report("E0328", "nvfp4 is computed by ranks on CPUs alone", {"precision.fp8.recipe", "device"},
+             {"use mxfp8 or block on GPUs, or set device = \"cpu\""});
   const bool known = r.sound({"precision.keep", "parallelism.tensor", "model.num_heads", "model.head_dim",
                               "model.num_kv_heads", "model.num_layers"});
   if (scaling_of(fp8.recipe).group > 0 && known) check_blocks(r);

@@ -50,13 +50,10 @@ int64_t DataPosition::tokens_at(int64_t tokens_per_step, int64_t at_step) const 
 std::vector<uint64_t> sample_indices(const BatchSpec& batch, const ParallelSpec& p, int64_t first, int dp,
                                      const TrainedSamples& trained) {
   const uint64_t per_lane = uint64_t(batch.global_sequences) / uint64_t(p.lanes);
-  const bool by_time = p.reduces_each_lane();
   std::vector<uint64_t> indices;
-  for (int i = 0; i < p.lanes_computed_by(dp); ++i) {
-    const int64_t lane = by_time ? (int64_t(i) * p.data + dp) % p.lanes : p.lanes_of(dp).begin + i;
+  for (int i = 0; i < p.lanes_computed_by(dp); ++i)
     for (uint64_t s = 0; s < per_lane; ++s)
-      indices.push_back(trained.at(uint64_t(first) + uint64_t(lane) * per_lane + s));
-  }
+      indices.push_back(trained.at(uint64_t(first) + uint64_t(p.lane_of(dp, i)) * per_lane + s));
   return indices;
 }
 

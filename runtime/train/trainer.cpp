@@ -321,6 +321,7 @@ struct Trainer::Impl {
     for (size_t i = 0; i < mbs.size(); ++i) {
       if (rank.tokens) mbs[i].arrays = rank.tokens->arrays(int64_t(i) * job.batch.micro_sequences);
       set_loss_factors(mbs[i], job, targets, now.loss_scale.value, now.step);
+      mbs[i].rows.step = uint32_t(now.step);
     }
     return mbs;
   }

@@ -69,6 +69,8 @@ inline constexpr double kLossF16 = 0.004;
 inline constexpr double kGradNormOfScales = 1e-4;
 /// Of a loss whose products are in FP8, or of its gradients, relative.
 inline constexpr double kLossFp8 = 0.02;
+/// Of a share of 61,440 values drawn by chance: five times its deviation of 0.002.
+inline constexpr double kShareDrawn = 0.01;
 /// f32 with Muon against another tensor-parallel width, over 20 steps: the first five Newton-Schulz steps multiply a small singular value,
 /// and the rounding in it, by up to 3.4^5 = 485.
 inline constexpr double kLossMuonTensor = 2e-2;

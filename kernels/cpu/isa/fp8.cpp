@@ -1,17 +1,8 @@
+#include "kernels/cpu/isa/rounding.h"
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 namespace {
-
-TRAINCTL_INLINE V size_of_each(V x) { return maximum(x, -x); }  // NaN stays NaN
-constexpr float kInfinity = __builtin_inff();
-
-/// The larger of `largest` and the finite sizes of x.
-TRAINCTL_INLINE V larger_of(V largest, V x) {
-  const V size = size_of_each(x);
-  return maximum(largest, select(size < splat(kInfinity), size, V{}));
-}
 
 // Nothing of fp8.h is called: this is compiled for several instruction sets, and that but once.
 constexpr Fp8Format kFormats[] = {format_of(Fp8::e4m3), format_of(Fp8::e5m2)};
@@ -27,34 +18,6 @@ struct Scale {
     });
     up = power_of_two(exponent);
     down = power_of_two(VInt{} - exponent);
-  }
-};
-
-/// A value of at most the largest one, rounded. What is not finite becomes NaN.
-struct Rounding {
-  const int cut;       ///< bits of a mantissa that go
-  const float normal;  ///< the smallest that has an exponent of its own
-  const float shift;   ///< added to a smaller one and taken away again, it leaves whole steps
-  TRAINCTL_INLINE explicit Rounding(const Fp8Format& f)
-      : cut(23 - f.mantissa), normal(power(f.least)), shift(1.5f * power(f.least + cut)) {}
-
-  TRAINCTL_INLINE static float power(int exponent) {
-    const uint32_t bits = uint32_t(exponent + 127) << 23;
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-  }
-  TRAINCTL_INLINE V of(V x) const {
-    const V size = size_of_each(x), below = (size + shift) - shift;
-    const V above = each_register([&](int i) {
-      const WordRegister u = (WordRegister)size.part[i];
-      return (Register)((u + ((1u << (cut - 1)) - 1) + ((u >> cut) & 1u)) >> cut << cut);
-    });
-    const V rounded = select(size < splat(normal), below, above);
-    const V with_sign = each_register([&](int i) {
-      return (Register)((WordRegister)rounded.part[i] | ((WordRegister)x.part[i] & 0x80000000u));
-    });
-    return select(size < splat(kInfinity), with_sign, splat(__builtin_nanf("")));
   }
 };
 

@@ -1,7 +1,7 @@
 // Moments in fewer bits (kernels/moments.h): the bits of MomentBlock::read and write, sixteen values at a
 // time; and weights in bf16 (kernels/weight_rounding.h).
+#include "kernels/cpu/isa/rounding.h"
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/isa/vec.h"
 
 namespace trainctl::kernels::cpu::TRAINCTL_ISA {
 
@@ -37,25 +37,9 @@ TRAINCTL_INLINE WordRegister noise(Register x, WordRegister salt) {
   return h ^ (h >> 16);
 }
 
-/// first, first + 1, ...
-TRAINCTL_INLINE WordRegister counted_from(uint32_t first) {
-  WordRegister lane;
-  for (int i = 0; i < kRegisterLanes; ++i) lane[i] = uint32_t(i);
-  return lane + first;
-}
-
 /// The salts of the values from `place` on.
 TRAINCTL_INLINE WordRegister salts(uint32_t update, int64_t place) {
   return counted_from(uint32_t(place)) * 0x27d4eb2fu + update * 0x9e3779b9u;
-}
-
-/// weight_noise of the indices from `index` on.
-TRAINCTL_INLINE WordRegister weight_noises(const RoundingKey& key, uint32_t index) {
-  WordRegister h = counted_from(index) * 0x9e3779b9u + key.low;
-  h = (h ^ (h >> 16)) * 0x85ebca6bu;
-  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
-  h = (h ^ (h >> 16) ^ key.high) * 0x2c1b3c6du;
-  return h ^ (h >> 15);
 }
 
 /// x, of which the lower half is lost, up where it and the lower half of the noise reach a step.

@@ -46,6 +46,8 @@ float largest_finite(const Matrix& x);
 void quantize_group(const Quantize& op, float largest);
 void quantize_rows(const Quantize& op);
 void quantize_columns(const Quantize& op);
+float fp4_largest(const Fp4Band& band);
+void fp4_round(const Fp4Band& band);
 
 const KernelTable kTable = {
     .copy = copy,
@@ -92,6 +94,8 @@ const KernelTable kTable = {
     .quantize_group = quantize_group,
     .quantize_rows = quantize_rows,
     .quantize_columns = quantize_columns,
+    .fp4_largest = fp4_largest,
+    .fp4_round = fp4_round,
 };
 
 }  // namespace trainctl::kernels::cpu::TRAINCTL_ISA

@@ -25,6 +25,18 @@ struct PartialSums {
   bool accumulate = false;
 };
 
+/// 16 rows at most of an operand of QuantizeFp4, from its row `first` on.
+struct Fp4Band {
+  Matrix x, y;
+  Fp8Groups groups = Fp8Groups::rows;
+  bool mixes = false;
+  uint32_t signs = 0;
+  float power = 1;  ///< of two, of the operand
+  bool draws = false;
+  RoundingKey key = {};
+  int64_t first = 0;
+};
+
 struct KernelTable {
   void (*copy)(const Copy&);
   void (*add)(const Add&);  ///< any two activation dtypes; sum in f32, rounded once
@@ -82,6 +94,8 @@ struct KernelTable {
   void (*quantize_group)(const Quantize&, float largest);
   void (*quantize_rows)(const Quantize&);
   void (*quantize_columns)(const Quantize&);  ///< of one group of each column
+  float (*fp4_largest)(const Fp4Band&);       ///< finite size of what products see, where it is not rounded
+  void (*fp4_round)(const Fp4Band&);
 };
 
 namespace v2 {

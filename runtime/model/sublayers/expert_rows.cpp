@@ -172,6 +172,11 @@ std::vector<ExpertRows::Source> ExpertRows::sources_here(const Tensors& t) const
   return list;
 }
 
+RowsOfExperts ExpertRows::rows_of(const LayerContext& c, int source, const Source& s) const {
+  const RowsPlace::Peer peer{c.context_rank(), c.tp.rank(), parts_, source / blocks_ - ranks_.rank()};
+  return {s.offsets, ranks_.rank() * experts_here(), c.rows.of_source(c.shape.cut, peer, source % blocks_)};
+}
+
 std::vector<ExpertRows::Turn> ExpertRows::turns(LanePlace at) const {
   const int lanes = sources() / parts_;
   std::vector<Turn> list;
@@ -442,23 +447,26 @@ void ExpertRows::bias_gradient(const LayerContext& c, Tensors& t, Matrix dy, int
 
 void ExpertRows::multiply(const LayerContext& c, Tensors& t, Matrix x, const Linear& w, Matrix y) const {
   const kernels::PackedWeight& weight = w.weight(c, t);  // once: it may be rounded for this product
+  int source = 0;
   for (const Source& s : sources_here(t))
-    c.backend.run(c.stream,
-                  kernels::GroupedForward{.x = w.seen(c, t, x.row_range(s.first, s.count), s.offsets),
-                                          .offsets = s.offsets,
-                                          .w = &weight,
-                                          .y = y.row_range(s.first, s.count)});
+    c.backend.run(c.stream, kernels::GroupedForward{
+                                .x = w.seen(c, t, x.row_range(s.first, s.count), rows_of(c, source++, s)),
+                                .offsets = s.offsets,
+                                .w = &weight,
+                                .y = y.row_range(s.first, s.count)});
 }
 
 void ExpertRows::multiply_backward(const LayerContext& c, Tensors& t, Matrix dy, const Linear& w,
                                    Matrix dx) const {
   const kernels::PackedWeight& weight = w.weight_of_gradient(c, t);
+  int source = 0;
   for (const Source& s : sources_here(t))
-    c.backend.run(c.stream, kernels::GroupedBackwardInput{
-                                .dy = w.seen_gradient(c, t, dy.row_range(s.first, s.count), s.offsets),
-                                .offsets = s.offsets,
-                                .w = &weight,
-                                .dx = dx.row_range(s.first, s.count)});
+    c.backend.run(c.stream,
+                  kernels::GroupedBackwardInput{
+                      .dy = w.seen_gradient(c, t, dy.row_range(s.first, s.count), rows_of(c, source++, s)),
+                      .offsets = s.offsets,
+                      .w = &weight,
+                      .dx = dx.row_range(s.first, s.count)});
 }
 
 void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, Matrix x, const Linear& w,
@@ -466,8 +474,8 @@ void ExpertRows::weight_gradient(const LayerContext& c, Tensors& t, Matrix dy, M
   const std::vector<Source> all = sources_here(t);
   for (const Turn& turn : turns(at)) {
     const Source& s = all[size_t(turn.source)];
-    const auto [seen_dy, seen_x] =
-        w.seen_by_weight(c, t, dy.row_range(s.first, s.count), x.row_range(s.first, s.count), s.offsets);
+    const auto [seen_dy, seen_x] = w.seen_by_weight(
+        c, t, dy.row_range(s.first, s.count), x.row_range(s.first, s.count), rows_of(c, turn.source, s));
     c.backend.run(c.stream, kernels::GroupedBackwardWeight{.dy = seen_dy,
                                                            .x = seen_x,
                                                            .offsets = s.offsets,

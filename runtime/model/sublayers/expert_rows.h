@@ -143,6 +143,7 @@ class ExpertRows {
   int64_t rows_of_block(const Tensors& t) const { return t[size_t(n_.slots)].cols / blocks_; }
   int64_t slots_of_block(const Tensors& t) const { return t[size_t(n_.rows)].cols / blocks_; }
   std::vector<Source> sources_here(const Tensors& t) const;
+  RowsOfExperts rows_of(const LayerContext& c, int source, const Source& s) const;
   std::vector<Source> scaled_at_once(const Tensors& t) const;
   /// Of the rows of a source: the router's weights, or their gradients, and the slots by which ops find them;
   /// empty: they are in the order of rows.

@@ -28,6 +28,7 @@
 #include "runtime/model/sublayers/key_value_cache.h"
 #include "runtime/model/sublayers/param_list.h"
 #include "runtime/model/sublayers/rotary.h"
+#include "runtime/model/sublayers/rows_place.h"
 #include "runtime/spec/fields/fp8_spec.h"
 
 namespace trainctl {
@@ -162,6 +163,10 @@ struct LayerContext {
   /// The tables of the model's rotary positions.
   std::vector<std::pair<Rotary, const float*>> rotary_tables = {};
   const float* cos_sin(const Rotary& rotary) const;
+  RowsPlace rows = {};                   ///< of the micro-batch under way
+  uint32_t hadamard_signs = 0;           ///< of the run; see kernels::fp4_mix
+  std::span<const uint64_t> noise = {};  ///< of each use; see StageUses
+  int context_rank() const { return cp ? cp->cut().rank : 0; }
 };
 
 /// The gradients of a micro-batch are added to those of `lane`; the first micro-batch of the lane overwrites

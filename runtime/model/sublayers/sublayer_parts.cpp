@@ -226,7 +226,7 @@ Linear::Linear(const LayerContext& c, int weight, int bias, int64_t rows, int64_
 void Linear::pack(const LayerContext& c) {
   const Matrix w = joined(c.params.weight(weight_), rows_);
   const Fp8Scaling& scaling = scaling_of(format_.recipe);
-  if (format_.recipe != Fp8Recipe::none && !scaling.weights_in_lines) {
+  if (format_.recipe != Fp8Recipe::none && !scaling.keeps_weights()) {
     kernels::QuantizeWeight op{.w = w, .groups = kernels::Fp8Groups::whole, .parts = format_.parts};
     if (scaling.group > 0) op.groups = kernels::Fp8Groups::blocks, op.group = scaling.group;
     c.backend.run(c.stream, op);
@@ -235,26 +235,31 @@ void Linear::pack(const LayerContext& c) {
   if (converted_) c.backend.run(c.stream, kernels::Copy{.src = joined_bias(c), .dst = converted_});
 }
 
-const kernels::PackedWeight& Linear::in_lines(const LayerContext& c, const Tensors& t,
-                                              kernels::Fp8Groups groups) const {
+const kernels::PackedWeight& Linear::made_for_product(const LayerContext& c, const Tensors& t,
+                                                      kernels::Fp8Groups groups) const {
   const Fp8Scaling& scaling = scaling_of(format_.recipe);
-  if (!scaling.weights_in_lines) return *packed_;
+  if (!scaling.keeps_weights()) return *packed_;
   const Matrix w = joined(c.params.weight(weight_), rows_), room = t[kFp8Weight];
   ENSURE(w.count() <= room.count(), "room for {} of {} numbers of a weight", room.count(), w.count());
   const Matrix to = kernels::matrix(room.data, w.dtype, w.rows, w.cols);
-  c.backend.run(c.stream,
-                kernels::QuantizeWeight{
-                    .w = w, .groups = groups, .parts = format_.parts, .to = to, .group = scaling.group});
+  if (scaling.four_bits)
+    c.backend.run(
+        c.stream,
+        kernels::QuantizeFp4{.x = w, .y = to, .groups = kernels::Fp8Groups::blocks, .parts = format_.parts});
+  else
+    c.backend.run(c.stream,
+                  kernels::QuantizeWeight{
+                      .w = w, .groups = groups, .parts = format_.parts, .to = to, .group = scaling.group});
   c.backend.run(c.stream, kernels::Pack{.w = to, .packed = packed_.get()});
   return *packed_;
 }
 
 const kernels::PackedWeight& Linear::weight(const LayerContext& c, const Tensors& t) const {
-  return in_lines(c, t, kernels::Fp8Groups::rows);
+  return made_for_product(c, t, kernels::Fp8Groups::rows);
 }
 
 const kernels::PackedWeight& Linear::weight_of_gradient(const LayerContext& c, const Tensors& t) const {
-  return in_lines(c, t, kernels::Fp8Groups::columns);
+  return made_for_product(c, t, kernels::Fp8Groups::columns);
 }
 
 Matrix Linear::joined_bias(const LayerContext& c) const {
@@ -273,38 +278,61 @@ void Linear::complete_gradient(const LayerContext& c, int lane) const {
   trainctl::complete_gradient(c, weight_, rows_ * c.params.gradient(weight_, lane).cols, lane);
 }
 
-Matrix Linear::quantized(const LayerContext& c, const kernels::Quantize& op, Matrix room) const {
-  if (format_.recipe == Fp8Recipe::none) return op.x;
-  const int64_t stride = kernels::spread_stride(op.x.dtype, op.x.cols);
-  ENSURE(op.x.rows * stride <= room.count(), "room for {} of {} values", room.count(), op.x.rows * stride);
-  kernels::Quantize to = op;
-  to.y = kernels::matrix(room.data, op.x.dtype, op.x.rows, stride).columns(0, op.x.cols);
-  to.group = scaling_of(format_.recipe).group;
-  if (to.group == 0) to.groups = kernels::Fp8Groups::whole, to.group = kernels::kFp8Group;
-  c.backend.run(c.stream, to);
-  return to.y;
+/// Tensor ranks draw for their own columns, or alike for what all of them have.
+kernels::Fp4Noise Linear::noise(const LayerContext& c, const Operand& operand,
+                                const RowsOfExperts& experts) const {
+  if (!operand.is_gradient) return {};
+  const bool is_cut = c.params.uses()[size_t(weight_)].layout.cut == parallel::Cut::rows;
+  const int columns_of = is_cut ? c.tp.rank() : 0;
+  const uint64_t product =
+      c.noise[size_t(weight_)] + uint64_t(2 * columns_of + (operand.groups == kernels::Fp8Groups::columns));
+  return {.exists = true,
+          .tensor = c.rows.tensor(product),
+          .place = experts.offsets ? experts.place : c.rows.of_block(c.shape.cut, c.context_rank(), 0)};
 }
 
-Matrix Linear::seen(const LayerContext& c, const Tensors& t, Matrix x, Matrix offsets) const {
-  return quantized(c, {.x = x, .groups = kernels::Fp8Groups::rows, .offsets = offsets}, t[kFp8Left]);
+Matrix Linear::quantized(const LayerContext& c, const Operand& operand, const RowsOfExperts& experts,
+                         Matrix room) const {
+  const Matrix x = operand.x;
+  if (format_.recipe == Fp8Recipe::none) return x;
+  const int64_t stride = kernels::spread_stride(x.dtype, x.cols);
+  ENSURE(x.rows * stride <= room.count(), "room for {} of {} values", room.count(), x.rows * stride);
+  const Matrix y = kernels::matrix(room.data, x.dtype, x.rows, stride).columns(0, x.cols);
+  const Fp8Scaling& scaling = scaling_of(format_.recipe);
+  if (scaling.four_bits) {
+    kernels::QuantizeFp4 op{.x = x,
+                            .y = y,
+                            .groups = operand.groups,
+                            .offsets = experts.offsets,
+                            .first_expert = experts.first_expert,
+                            .noise = noise(c, operand, experts)};
+    if (operand.groups == kernels::Fp8Groups::columns) op.mixes = c.hadamard_signs;
+    c.backend.run(c.stream, op);
+    return y;
+  }
+  kernels::Quantize op{.x = x,
+                       .y = y,
+                       .format = operand.is_gradient ? kernels::Fp8(format_.gradients) : kernels::Fp8::e4m3,
+                       .groups = kernels::Fp8Groups::whole,
+                       .offsets = experts.offsets};
+  if (scaling.group > 0) op.groups = operand.groups, op.group = scaling.group;
+  c.backend.run(c.stream, op);
+  return y;
 }
 
-Matrix Linear::seen_gradient(const LayerContext& c, const Tensors& t, Matrix dy, Matrix offsets) const {
-  return quantized(c,
-                   {.x = dy,
-                    .format = kernels::Fp8(format_.gradients),
-                    .groups = kernels::Fp8Groups::rows,
-                    .offsets = offsets},
-                   t[kFp8Left]);
+Matrix Linear::seen(const LayerContext& c, const Tensors& t, Matrix x, const RowsOfExperts& experts) const {
+  return quantized(c, {x, kernels::Fp8Groups::rows}, experts, t[kFp8Left]);
+}
+
+Matrix Linear::seen_gradient(const LayerContext& c, const Tensors& t, Matrix dy,
+                             const RowsOfExperts& experts) const {
+  return quantized(c, {dy, kernels::Fp8Groups::rows, true}, experts, t[kFp8Left]);
 }
 
 std::pair<Matrix, Matrix> Linear::seen_by_weight(const LayerContext& c, const Tensors& t, Matrix dy, Matrix x,
-                                                 Matrix offsets) const {
-  const kernels::Fp8Groups groups = kernels::Fp8Groups::columns;
-  return {
-      quantized(c, {.x = dy, .format = kernels::Fp8(format_.gradients), .groups = groups, .offsets = offsets},
-                t[kFp8Left]),
-      quantized(c, {.x = x, .groups = groups, .offsets = offsets}, t[kFp8Right])};
+                                                 const RowsOfExperts& experts) const {
+  return {quantized(c, {dy, kernels::Fp8Groups::columns, true}, experts, t[kFp8Left]),
+          quantized(c, {x, kernels::Fp8Groups::columns}, experts, t[kFp8Right])};
 }
 
 void Linear::backward_weight(const LayerContext& c, const Tensors& t, Matrix dy, Matrix x,

@@ -146,8 +146,16 @@ void declare_fp8(std::vector<TensorDeclaration>& list, const LayerShape& s, cons
   };
   room(kFp8Left, rows, std::max(widest.columns, widest.depth) + kernels::kGapOfRows);
   room(kFp8Right, rows, widest.depth + kernels::kGapOfRows);
-  if (scaling_of(plan.fp8.recipe).weights_in_lines) room(kFp8Weight, 1, weight);
+  if (scaling_of(plan.fp8.recipe).keeps_weights()) room(kFp8Weight, 1, weight);
 }
+
+/// Rows that come to experts here from one source: where each expert's begin, the number of the first
+/// expert, and which rows of a step they are (RowsPlace::of_source). No offsets: rows of tokens.
+struct RowsOfExperts {
+  kernels::Matrix offsets = {};
+  int64_t first_expert = 0;
+  uint32_t place = 0;
+};
 
 /// y = x W^T + b of one weight, or of several that lie one after another as one taller matrix.
 class Linear {
@@ -167,15 +175,15 @@ class Linear {
   /// The bias of a product whose partial sums are joined afterwards: tp rank 0 alone adds it.
   kernels::Matrix bias_once(const LayerContext& c) const;
   /// What the products y = x W^T and dx = dy W see of x and dy: these, or in FP8 what lies in t until another
-  /// product. offsets: of the rows of experts.
+  /// product.
   kernels::Matrix seen(const LayerContext& c, const Tensors& t, kernels::Matrix x,
-                       kernels::Matrix offsets = {}) const;
+                       const RowsOfExperts& experts = {}) const;
   kernels::Matrix seen_gradient(const LayerContext& c, const Tensors& t, kernels::Matrix dy,
-                                kernels::Matrix offsets = {}) const;
+                                const RowsOfExperts& experts = {}) const;
   /// And what dw = dy^T x sees of both.
   std::pair<kernels::Matrix, kernels::Matrix> seen_by_weight(const LayerContext& c, const Tensors& t,
                                                              kernels::Matrix dy, kernels::Matrix x,
-                                                             kernels::Matrix offsets = {}) const;
+                                                             const RowsOfExperts& experts = {}) const;
   void backward_weight(const LayerContext& c, const Tensors& t, kernels::Matrix dy, kernels::Matrix x,
                        LanePlace at) const;
   /// The gradient of all its weights [rows, cols].
@@ -184,9 +192,17 @@ class Linear {
 
  private:
   kernels::Matrix joined_bias(const LayerContext& c) const;
-  const kernels::PackedWeight& in_lines(const LayerContext& c, const Tensors& t,
-                                        kernels::Fp8Groups groups) const;
-  kernels::Matrix quantized(const LayerContext& c, const kernels::Quantize& op, kernels::Matrix room) const;
+  const kernels::PackedWeight& made_for_product(const LayerContext& c, const Tensors& t,
+                                                kernels::Fp8Groups groups) const;
+  /// An operand of a product whose sum is over columns, or over rows.
+  struct Operand {
+    kernels::Matrix x;
+    kernels::Fp8Groups groups;
+    bool is_gradient = false;
+  };
+  kernels::Matrix quantized(const LayerContext& c, const Operand& operand, const RowsOfExperts& experts,
+                            kernels::Matrix room) const;
+  kernels::Fp4Noise noise(const LayerContext& c, const Operand& operand, const RowsOfExperts& experts) const;
 
   int weight_, bias_;
   int64_t rows_;

@@ -51,9 +51,9 @@ void declare_loss_scale(std::vector<Field>& table, std::vector<Section>& section
 void declare_fp8(std::vector<Field>& table, std::vector<Section>& sections) {
   DeclareSection fp8(
       table, sections, "precision.fp8",
-      "Products of layers in 8 bits. Master weights, gradients, sums and checkpoints stay as "
+      "Products of layers in 8 bits, or in 4. Master weights, gradients, sums and checkpoints stay as "
       "they are. Every device computes exactly these products, of operands that are rounded to "
-      "8 bits and multiplied in `compute`: to see what they do to a run, no faster than without.",
+      "so few bits and multiplied in `compute`: to see what they do to a run, no faster than without.",
       Change::branch);
   fp8.choice(
          "recipe", words_of<Fp8Recipe>(),
@@ -63,7 +63,16 @@ void declare_fp8(std::vector<Field>& table, std::vector<Section>& sections) {
          "all operands, weights too, have a scale for each 32 neighbours along the sum of a product; "
          "sizes must be multiples of 32. A weight is rounded anew for each product, along its columns or "
          "its rows. `tensor`: one scale for each operand of a product, as a rank has it of a micro-batch. "
-         "Scales are powers of two, from the values at hand; nothing is carried from step to step.")
+         "Scales are powers of two, from the values at hand; nothing is carried from step to step. "
+         "`nvfp4`: Blackwell's format of 4 bits (E2M1), for study on CPUs: 16 neighbours along the sum of a "
+         "product, and 16 x 16 of a weight, have a scale in E4M3, and each operand has a power of two; sizes "
+         "must "
+         "be multiples of 16. Gradients are rounded at random with the right mean, and before the product "
+         "that "
+         "makes a weight's gradient each 16 tokens of both operands are mixed by a Hadamard matrix with "
+         "random "
+         "signs. The random numbers depend on `seed`, step, micro-batch and place, not on the mesh. The "
+         "published recipe also keeps the last layers: `precision.keep` = [\"tail\"].")
       .to(IN_JOB(fp8.recipe))
       .fallback(std::string("none"))
       .left_out_as_default()
@@ -71,7 +80,7 @@ void declare_fp8(std::vector<Field>& table, std::vector<Section>& sections) {
   fp8.choice(
          "gradients", words_of<Fp8Gradients>(),
          "Format of gradients in products; activations and weights are in e4m3. `e5m2` has a larger range "
-         "and one bit less.")
+         "and one bit less. `nvfp4` has one format for all.")
       .to(IN_JOB(fp8.gradients))
       .fallback(std::string("e4m3"))
       .left_out_as_default()
@@ -103,7 +112,9 @@ void declare_numbers(std::vector<Field>& table, std::vector<Section>& sections) 
   precision
       .field(
           Type::text_list, "keep",
-          "What stays in `compute` where `fp8` is on: layers (`first`, `last`), or products of all layers: "
+          "What stays in `compute` where `fp8` is on: layers (`first`, `last`, `tail`: the last 15 % of "
+          "them, one "
+          "at least), or products of all layers: "
           "`qkv` (all before the core of attention), `out` (behind it), `up` (with the gate) and `down` of "
           "MLPs and experts. The embedding, the head, routers, norms, the core of attention and what joins "
           "modules of multi-token prediction always stay.",

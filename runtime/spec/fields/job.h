@@ -156,6 +156,10 @@ struct ParallelSpec {
   int lanes_computed_by(int dp_rank) const {
     return reduces_each_lane() ? parallel::times_of_lanes(int(lanes), data) : lanes_of(dp_rank).count();
   }
+  /// Which lane the `i`-th of these is among all.
+  int64_t lane_of(int dp_rank, int i) const {
+    return reduces_each_lane() ? (int64_t(i) * data + dp_rank) % lanes : lanes_of(dp_rank).begin + i;
+  }
   /// Its own of these, which come first.
   int counted_lanes_of(int dp_rank) const {
     const bool idles = reduces_each_lane() && dp_rank >= (lanes - 1) % data + 1;

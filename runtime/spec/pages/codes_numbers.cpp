@@ -8,8 +8,11 @@ const std::vector<CodePage>& number_pages() {
   static const std::vector<CodePage> pages = {
       {"E0322", "FP8 blocks do not fit",
        "With the recipe `block` 128 neighbours along the sum of a product have a scale, and weights one for "
-       "128 x 128 of them; with `mxfp8` 32 neighbours have one, also in weights. So each dimension of a "
-       "product that stays FP8 is a multiple of 128, or of 32, on every rank, and a tensor rank's part "
+       "128 x 128 of them; with `mxfp8` 32 neighbours have one, also in weights; with `nvfp4` 16, and 16 x "
+       "16 of a "
+       "weight. So each dimension of a "
+       "product that stays FP8 is a multiple of 128, of 32, or of 16, on every rank, and a tensor rank's "
+       "part "
        "begins with a block. Rows of tokens may have any number: their last group "
        "is shorter.",
        R"("fp8": {"recipe": "block"} with "hidden_size": 192)",
@@ -39,9 +42,14 @@ const std::vector<CodePage>& number_pages() {
        "FP8 products, and for ranks on CPUs.",
        R"("optimizer": {"type": "muon", "master_weights": "none"})",
        R"(Write "type": "adamw", or "master_weights": "f32".)"},
+      {"E0328", "NVFP4 is for ranks on CPUs",
+       "The kernels of GPUs do not round to 4 bits; `nvfp4` exists to study what it does to a run.",
+       R"("fp8": {"recipe": "nvfp4"} with "device": "auto")",
+       R"(Use the recipe "mxfp8" or "block" on GPUs, or write "device": "cpu".)"},
       {"W0245", "A field that nothing reads",
        "`optimizer.momentum` is of muon and sgd, `optimizer.muon` of muon alone: other optimizers do not "
-       "read them. `precision.keep` and `precision.fp8.gradients` are of a recipe of FP8, and "
+       "read them. `precision.keep` and `precision.fp8.gradients` are of a recipe of FP8 (the latter not of "
+       "`nvfp4`, which has one format), and "
        "`precision.loss_scale` is of f16. `optimizer.offload_directory` is of an offload to disk.",
        R"("optimizer": {"type": "adamw", "momentum": 0.9})", R"(Remove the field, or write "type": "sgd".)"},
   };

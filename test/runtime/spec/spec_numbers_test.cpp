@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/spec/fields/fp8_spec.h"
 #include "runtime/spec/pages/pages.h"
 #include "runtime/spec/parse.h"
 
@@ -75,6 +76,32 @@ TEST_CASE("the groups of MXFP8 are of 32", "[spec][fp8]") {
             {"E0322 FP8 blocks of 32 do not fit the 200 channels of model.ffn_size = 200"}},
            {{mxfp8, hidden, heads, ffn + "200", "precision.keep=[\"up\", \"down\"]"}, {}}})
     check_numbers(one);
+}
+
+TEST_CASE("NVFP4 is for CPUs, with groups of 16 and one format", "[spec][fp8]") {
+  const std::string nvfp4 = "precision.fp8.recipe=nvfp4", hidden = "model.hidden_size=144",
+                    ffn = "model.ffn_size=", heads = "model.head_dim=16";
+  for (const NumbersCase& one : std::vector<NumbersCase>{
+           {{nvfp4, hidden, heads, ffn + "176", "precision.keep=[\"tail\"]"}, {}},
+           {{nvfp4, hidden, heads, ffn + "200"},
+            {"E0322 FP4 blocks of 16 do not fit the 200 channels of model.ffn_size = 200"}},
+           {{nvfp4, hidden, heads, ffn + "176", "parallelism.tensor=2"},
+            {"E0322 FP4 blocks of 16 do not fit the 88 channels that each of 2 tensor ranks has of "
+             "model.ffn_size = "
+             "176"}},
+           {{nvfp4, "device=auto"}, {"E0328 nvfp4 is computed by ranks on CPUs alone"}},
+           {{nvfp4, "precision.fp8.gradients=e5m2"}, {"W0245 `precision.fp8.gradients` has no effect here"}},
+           {{nvfp4, "precision.compute=f16"},
+            {"E0324 FP8 values times their scales leave the range of f16"}}})
+    check_numbers(one);
+}
+
+TEST_CASE("the tail is 15 % of the layers, one at least", "[spec][fp8]") {
+  const Fp8Spec fp8{.recipe = Fp8Recipe::nvfp4, .keep = {Fp8Kept::tail}};
+  for (const auto& [layers, kept] : {std::pair{1, 1}, {2, 1}, {6, 1}, {7, 2}, {20, 3}, {61, 10}}) {
+    CAPTURE(layers);
+    for (int64_t l = 0; l < layers; ++l) CHECK(fp8.keeps_layer(l, layers) == (l >= layers - kept));
+  }
 }
 
 TEST_CASE("state in files is refused where it cannot be, and is not in other jobs", "[spec]") {

@@ -1,10 +1,12 @@
 // Goal: a run whose products are in FP8 keeps its bits on every mesh, under every recomputation, and through
 // a stop and a resume; it learns as one in bf16 does; it takes the memory that its plan says. Method: tiny
 // models of all kinds of sublayers whose sizes are multiples of 128, thread ranks over meshes against one
-// plain rank; both recipes, both formats of gradients, some products kept.
+// plain rank; all recipes, both formats of gradients, some products kept.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
+#include "kernels/host_memory.h"
 #include "runtime/model/placement_check.h"
 #include "runtime/plan/plan.h"
 #include "test/support/described_models.h"
@@ -20,7 +22,7 @@ using parallel::Schedule;
 namespace {
 
 constexpr int64_t kFp8Steps = 4;
-constexpr Fp8Recipe kAllRecipes[] = {Fp8Recipe::block, Fp8Recipe::tensor, Fp8Recipe::mxfp8};
+constexpr Fp8Recipe kAllRecipes[] = {Fp8Recipe::block, Fp8Recipe::tensor, Fp8Recipe::mxfp8, Fp8Recipe::nvfp4};
 
 void fp8_latent(ModelSpec& m) {
   describe_latent(m);
@@ -42,6 +44,26 @@ JobSpec fp8_job(const TemporaryFolder& dir, Family family, void (*describe)(Mode
   job.checkpoint.chunk_mib = 0.02;
   return job;
 }
+
+/// Notes the random numbers of gradients.
+class NoiseWatch final : public kernels::HostDevice {
+ public:
+  explicit NoiseWatch(std::vector<kernels::Fp4Noise>& seen) : seen_(seen) {}
+  std::string name() const override { return device_->name(); }
+  std::string numerics() const override { return device_->numerics(); }
+  std::unique_ptr<kernels::PackedWeight> make_packed(int64_t n, int64_t k, DType dtype) override {
+    return device_->make_packed(n, k, dtype);
+  }
+  void run(kernels::Stream& stream, const kernels::Op& op) override {
+    if (const auto* of = std::get_if<kernels::QuantizeFp4>(&op); of && of->noise.exists)
+      seen_.push_back(of->noise);
+    device_->run(stream, op);
+  }
+
+ private:
+  const std::unique_ptr<kernels::Backend> device_ = kernels::make_cpu_backend(1);
+  std::vector<kernels::Fp4Noise>& seen_;
+};
 
 struct Fp8Meshes {
   const TemporaryFolder& dir;
@@ -86,7 +108,7 @@ TEST_CASE("FP8: the same bits on every mesh", "[bits][fp8]") {
 TEST_CASE("FP8 with latent attention and experts: the same bits on every mesh", "[bits][fp8]") {
   const TemporaryFolder dir;
   Fp8Meshes meshes{dir};
-  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::mxfp8})
+  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::mxfp8, Fp8Recipe::nvfp4})
     meshes.check(fp8_job(dir, Family::llama, fp8_latent, recipe),
                  {{.data = 2, .zero = 3, .recompute = Recompute::selective}, {.pipeline = 2, .zero = 1}});
   for (const Fp8Recipe recipe : kAllRecipes)
@@ -106,17 +128,40 @@ TEST_CASE("FP8 with sequences cut into blocks: the same bits on every number of 
     job.parallelism.sequence_parallel = false;
     meshes.check(
         job, {{.context = 2, .zero = 0}, {.context = 2, .data = 2, .zero = 3, .recompute = Recompute::full}});
-    for (const Fp8Recipe other : {Fp8Recipe::tensor, Fp8Recipe::mxfp8}) {
+    for (const Fp8Recipe other : {Fp8Recipe::tensor, Fp8Recipe::mxfp8, Fp8Recipe::nvfp4}) {
       job.fp8.recipe = other;
       meshes.check(job, {{.context = 2, .zero = 1}});
     }
+    // Sources of experts on ranks of two lanes and two blocks.
+    if (job.model.moe.num_experts > 0)
+      meshes.check(job,
+                   {{.expert = 4, .context = 2, .data = 2, .zero = 0}, {.expert = 4, .data = 4, .zero = 2}});
   }
+}
+
+TEST_CASE("NVFP4: gradients are rounded with other numbers for another seed, and step", "[fp8]") {
+  const TemporaryFolder dir;
+  JobSpec job = fp8_job(dir, Family::llama, describe_blocks, Fp8Recipe::nvfp4);
+  job.parallelism.lanes = job.batch.global_sequences = job.batch.micro_sequences = 1;
+  job.model.num_layers = 1;
+  std::vector<kernels::Fp4Noise> seen;
+  for (const uint64_t seed : {1, 2}) {
+    job.seed = seed;
+    run_on_threads(job, {.dir = dir / std::to_string(seed), .max_steps = 2, .make_backend = [&](int) {
+                           return std::make_unique<NoiseWatch>(seen);
+                         }});
+  }
+  // Of each seed and step two operands of qkv, out, up and down.
+  REQUIRE(seen.size() == 2 * 2 * 8);
+  std::set<std::pair<uint64_t, uint32_t>> different;
+  for (const kernels::Fp4Noise& noise : seen) different.insert({noise.tensor, noise.place});
+  CHECK(different.size() == seen.size());
 }
 
 TEST_CASE("FP8: a run goes on with the same bits on another mesh", "[bits][fp8]") {
   const TemporaryFolder dir;
   Fp8Meshes meshes{dir};
-  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::mxfp8}) {
+  for (const Fp8Recipe recipe : {Fp8Recipe::block, Fp8Recipe::mxfp8, Fp8Recipe::nvfp4}) {
     const JobSpec base = fp8_job(dir, Family::llama, describe_blocks, recipe);
     const ThreadRun whole = meshes.run(base, "", 6);
     const ThreadRun begun = meshes.run(on_mesh(base, {.data = 2, .zero = 3}), "", 3);
@@ -148,6 +193,8 @@ TEST_CASE("FP8 is another computation, near that in bf16", "[fp8]") {
   run({.recipe = Fp8Recipe::block, .keep = {Fp8Kept::up}});
   run({.recipe = Fp8Recipe::block, .keep = {Fp8Kept::down}});
   run({.recipe = Fp8Recipe::mxfp8});
+  run({.recipe = Fp8Recipe::nvfp4});
+  run({.recipe = Fp8Recipe::nvfp4, .keep = {Fp8Kept::tail}});
   // Gradients come later (2), and few numbers are so small that lines give them other bits (9).
   for (size_t a = 0; a < runs.size(); ++a)
     for (size_t b = 0; b < a; ++b) {
@@ -211,11 +258,12 @@ TEST_CASE("FP8 takes the memory that its plan says", "[fp8]") {
         return ranks;
       };
       const auto bf16 = ranks_of(Fp8Recipe::none), block = ranks_of(Fp8Recipe::block),
-                 mxfp8 = ranks_of(Fp8Recipe::mxfp8);
+                 mxfp8 = ranks_of(Fp8Recipe::mxfp8), nvfp4 = ranks_of(Fp8Recipe::nvfp4);
       for (size_t rank = 0; rank < bf16.size(); ++rank) {
         CHECK(block[rank].first > bf16[rank].first);
         CHECK(mxfp8[rank].first > block[rank].first);  // a weight's lines
-        for (const auto& fp8 : {block, mxfp8})
+        CHECK(nvfp4[rank].first == mxfp8[rank].first);
+        for (const auto& fp8 : {block, mxfp8, nvfp4})
           CHECK(fp8[rank].second - bf16[rank].second == fp8[rank].first - bf16[rank].first);
       }
     }
