@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "runtime/base/digits.h"
 #include "runtime/base/problem.h"
 #include "runtime/spec/suggest.h"
 
@@ -47,8 +48,8 @@ Problem unknown_word(CLI::App& app) {
 CLI::Validator number_check(double low, double high, const std::string& wanted) {
   return CLI::Validator(
       [=](std::string& text) {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+        const auto value = text == "true" ? 1 : decimal_number(text);  // a flag that stands alone
+        if (value && *value >= low && *value <= high) return std::string();
         return fmt::format("`{}` is not {}", text, wanted);
       },
       "");
@@ -87,6 +88,30 @@ Option add(CLI::App* app, const std::string& name, T& value, const std::string& 
   return Option(app->add_option(name, value, help));
 }
 
+/// Digits as they are read; what is wrong with the text, or "". CLI11 itself reads +2, " 2", 0x10, 010 as
+/// eight, a number beyond 64 bits as the largest one, and nan.
+template <class T>
+std::string read_digits(std::string& text) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return decimal_number(text) ? "" : fmt::format("`{}` is not a number", text);
+  } else {
+    const bool minus = std::is_signed_v<T> && text.starts_with('-');
+    const auto digits =
+        whole_number(std::string_view(text).substr(minus), uint64_t(std::numeric_limits<T>::max()));
+    if (!digits)
+      return fmt::format("`{}` is not a whole number{}", text, std::is_signed_v<T> ? "" : " from 0");
+    text = (minus ? "-" : "") + std::to_string(*digits);
+    return "";
+  }
+}
+
+template <class T>
+Option add_number(CLI::App* app, const std::string& name, T& value, const std::string& help) {
+  CLI::Option* option = app->add_option(name, value, help);
+  option->transform(CLI::Validator([](std::string& text) { return read_digits<T>(text); }, ""));
+  return Option(option);
+}
+
 }  // namespace
 
 // ---- Option -------------------------------------------------------------------------------------------
@@ -118,28 +143,27 @@ Option CommandLine::add_option(const std::string& name, std::vector<std::string>
   return add(app_, name, values, help);
 }
 Option CommandLine::add_option(const std::string& name, int& value, const std::string& help) {
-  return add(app_, name, value, help);
+  return add_number(app_, name, value, help);
 }
 Option CommandLine::add_option(const std::string& name, int64_t& value, const std::string& help) {
-  return add(app_, name, value, help);
+  return add_number(app_, name, value, help);
 }
 Option CommandLine::add_option(const std::string& name, uint64_t& value, const std::string& help) {
-  // CLI11 reads -1 as the largest number.
-  const auto no_sign = [](std::string& text) {
-    return text.starts_with('-') ? fmt::format("`{}` is not a whole number from 0", text) : std::string();
-  };
-  Option option = add(app_, name, value, help);
-  app_->get_option(name)->check(CLI::Validator(no_sign, ""));
-  return option;
+  return add_number(app_, name, value, help);
 }
 Option CommandLine::add_option(const std::string& name, double& value, const std::string& help) {
-  return add(app_, name, value, help);
+  return add_number(app_, name, value, help);
 }
 Option CommandLine::add_flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));
 }
 Option CommandLine::add_flag(const std::string& name, int64_t& value, const std::string& help) {
-  return Option(app_->add_flag(name, value, help));
+  CLI::Option* flag = app_->add_flag(name, value, help);
+  const auto read = [](std::string& text) {
+    return text == "true" ? "" : read_digits<int64_t>(text);
+  };  // "true": alone
+  flag->transform(CLI::Validator(read, ""));
+  return Option(flag);
 }
 Option CommandLine::add_optional_value(const std::string& name, std::optional<std::string>& value,
                                        const std::string& help) {

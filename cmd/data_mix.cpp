@@ -1,10 +1,10 @@
 // trainctl data mix: how often a run reads each of its sources.
-#include <charconv>
 #include <cmath>
 #include <memory>
 
 #include "cmd/data.h"
 #include "cmd/output.h"
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/observe/clean_report.h"
 #include "runtime/supervise/preflight/job_mix.h"
@@ -19,13 +19,6 @@ struct MixArguments {
   uint64_t seq_len = 2048;
 };
 
-std::optional<double> number_of(std::string_view word) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
-
 /// "300B", "1.5M" or "4096": k, M, B (or G) and T are powers of a thousand.
 std::optional<uint64_t> count_of_word(std::string_view word) {
   double factor = 1;
@@ -36,7 +29,7 @@ std::optional<uint64_t> count_of_word(std::string_view word) {
       word.remove_suffix(1);
     }
   }
-  const auto value = number_of(word);
+  const auto value = decimal_number(word);
   if (!value || *value * factor < 1 || *value * factor > 1e18) return std::nullopt;
   return uint64_t(std::llround(*value * factor));
 }
@@ -48,7 +41,7 @@ data::MixSource source_of_word(const std::string& word) {
   if (first != word.npos && first > 0) {
     const std::string_view text = word;
     const auto tokens = count_of_word(text.substr(first + 1, second - first - 1));
-    const auto weight = number_of(text.substr(second + 1));
+    const auto weight = decimal_number(text.substr(second + 1));
     if (tokens && weight) return {.name = word.substr(0, first), .tokens = *tokens, .weight = *weight};
   }
   throw Error(ErrorCode::kUsage,

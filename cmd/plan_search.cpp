@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 
 #include "cmd/output.h"
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_system.h"
 #include "runtime/plan/render_search.h"
@@ -18,12 +18,11 @@ constexpr int kAlternatives = 5;
 constexpr int kMostGpus = 1 << 20;
 
 int number_of_gpus(const std::string& text) {
-  int count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc{} || end != text.data() + text.size() || count < 1 || count > kMostGpus)
+  const auto count = whole_number(text, kMostGpus);
+  if (!count || *count < 1)
     throw Error(ErrorCode::kUsage,
                 fmt::format("--gpus {}: use auto, or a number from 1 to {}", text, kMostGpus));
-  return count;
+  return int(*count);
 }
 
 /// A node, two nodes, four nodes, and so on up to the cluster's size.

@@ -4,6 +4,7 @@
 #include "cmd/chosen_mesh.h"
 #include "cmd/runs.h"
 #include "cmd/verify.h"
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/supervise/start/launch.h"
 #include "runtime/supervise/start/submit.h"
@@ -34,20 +35,15 @@ void take_manners(const ResumeOptions& options, ResumeRequest& request) {
 
 std::optional<int64_t> step_of(const ResumeOptions& options, const FoundRun& found) {
   if (options.step == "latest") return found.step;
-  size_t used = 0;
-  int64_t step = -1;
-  try {
-    step = std::stoll(options.step, &used);
-  } catch (const std::exception&) {
-  }
-  if (step < 0 || used != options.step.size())
+  const auto step = whole_number(options.step);
+  if (!step)
     throw Error(ErrorCode::kUsage,
                 fmt::format("--step {} is neither a step number nor `latest`", options.step));
-  if (found.step && *found.step != step)
+  if (found.step && *found.step != int64_t(*step))
     throw Error(
         ErrorCode::kUsage,
-        fmt::format("--step {} contradicts the checkpoint given, which is of step {}", step, *found.step));
-  return step;
+        fmt::format("--step {} contradicts the checkpoint given, which is of step {}", *step, *found.step));
+  return int64_t(*step);
 }
 
 /// With --allow-other-bits, a width beyond the run's lanes takes the lanes that a launch at this width would.

@@ -9,6 +9,7 @@
 #include "cmd/chosen_mesh.h"
 #include "cmd/output.h"
 #include "cmd/runs.h"
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/text.h"
@@ -201,16 +202,11 @@ int verify(const VerifyOptions& options, const Context& context) {
                         .overrides = options.overrides,
                         .keep = options.keep};
   if (options.to != "latest") {
-    size_t used = 0;
-    int64_t step = -1;
-    try {
-      step = std::stoll(options.to, &used);
-    } catch (const std::exception&) {
-    }
-    if (step < 0 || used != options.to.size())
+    const auto step = whole_number(options.to);
+    if (!step)
       throw Error(ErrorCode::kUsage,
                   fmt::format("--step {} is neither a step number nor `latest`", options.to));
-    request.to = step;
+    request.to = int64_t(*step);
   }
   const Verified v = options.against.empty()
                          ? verify_run(request, context)

@@ -3,10 +3,13 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <utility>
+
+#include "runtime/base/digits.h"
 
 namespace trainctl {
 namespace {
@@ -114,14 +117,13 @@ std::optional<double> seconds_of_unit(std::string_view unit) {
 }
 
 std::optional<uint64_t> bytes_of(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str()) return std::nullopt;
-  std::string_view unit = end;
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const auto number = decimal_number(std::string_view(text).substr(0, digits));
+  std::string_view unit = std::string_view(text).substr(digits);
   while (unit.starts_with(' ')) unit.remove_prefix(1);
   const auto factor = bytes_of_unit(unit);
-  if (!factor || !(number > 0) || !(number * *factor < 0x1p60)) return std::nullopt;
-  return uint64_t(number * *factor);
+  if (!number || !factor || !(*number > 0) || !(*number * *factor < 0x1p60)) return std::nullopt;
+  return uint64_t(*number * *factor);
 }
 
 }  // namespace trainctl

@@ -1,7 +1,6 @@
 #include "runtime/observe/data_report.h"
 
-#include <charconv>
-
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
@@ -25,8 +24,9 @@ std::string visible(const std::string& text) {
 }
 
 bool parse_number(std::string_view text, int64_t& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value >= 0;
+  const auto number = whole_number(text);
+  if (number) value = int64_t(*number);
+  return number.has_value();
 }
 
 OrderedJson parsed(const data::Sidecar& s) { return parse_ordered_json(data::sidecar_json(s)); }

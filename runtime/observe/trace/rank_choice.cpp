@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 
@@ -18,11 +18,9 @@ namespace {
 }
 
 int number_of(std::string_view text, const std::string& list) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < 0)
-    refuse(list, fmt::format("\"{}\" is no rank", text));
-  return value;
+  const auto value = whole_number(text, std::numeric_limits<int>::max());
+  if (!value) refuse(list, fmt::format("\"{}\" is no rank", text));
+  return int(*value);
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "data/data_record.h"
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/paths.h"
@@ -27,10 +27,10 @@ RunAndStep split_step(FileSystem& fs, const std::string& name) {
   if (at == std::string::npos || fs.exists(name)) return {name, std::nullopt};
   const std::string step = name.substr(at + 1);
   if (step == "latest") return {name.substr(0, at), std::nullopt};
-  const bool digits = !step.empty() && step.size() < 16 && std::all_of(step.begin(), step.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (!digits)
+  const auto number = whole_number(step);
+  if (!number)
     throw Error(ErrorCode::kUsage, fmt::format("--from {}: {} is neither a step number nor `latest`", name, step));
-  return {name.substr(0, at), std::stoll(step)};
+  return {name.substr(0, at), int64_t(*number)};
 }
 
 /// Where the run keeps its checkpoints, absolute.
