@@ -40,12 +40,9 @@ int detach(const RunDirectory& run, const std::function<int()>& supervise, const
       fmt::print(stderr, "{}", tail_of(log, 20));
       return WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status);
     }
-    try {
-      const auto known = read_status(fs, run.status());
-      if (known && known->state == RunState::running && known->updated_unix_s >= begin_unix_s) break;
-    } catch (const Error&) {
-      // Of an earlier start, or being replaced.
-    }
+    // A damaged one is of an earlier start.
+    const auto known = try_read_status(fs, run.status()).status;
+    if (known && known->state == RunState::running && known->updated_unix_s >= begin_unix_s) break;
     real_clock().sleep_s(kDetachLookS);
   }
   if (context.json) {

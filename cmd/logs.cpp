@@ -118,13 +118,16 @@ terminal::LogSelection selection_of(const LogsOptions& options, const RunDirecto
 bool is_over(const RunDirectory& run, double& left_since_s) {
   const double now_s = real_clock().monotonic_s();
   if (supervisor_state(real_file_system(), run) != SupervisorState::none) left_since_s = now_s;
-  const auto status = read_status(real_file_system(), run.status());
+  const auto status = try_read_status(real_file_system(), run.status()).status;
   return (status && status->ended() && left_since_s < now_s) || now_s - left_since_s > kLeftS;
 }
 
 int logs(const LogsOptions& options, const Context& context) {
   const FoundRun found = find_run(options.run);
   const Pattern pattern(options.pattern);
+  if (const TriedStatus tried = try_read_status(real_file_system(), found.run.status());
+      tried.problem.exists())
+    fmt::print(stderr, "warning: {}\n", tried.problem.text());
   terminal::RunLogs reader(real_file_system(), found.run, selection_of(options, found.run));
   LinePrinter printer(context);
   bool any = false;

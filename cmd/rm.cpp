@@ -52,7 +52,7 @@ void await_end(FileSystem& fs, const RunDirectory& run) {
   Clock& clock = real_clock();
   const double until_s = clock.monotonic_s() + kLongestS;
   while (supervisor_state(fs, run) != SupervisorState::none && clock.monotonic_s() < until_s) {
-    const auto status = read_status(fs, run.status());
+    const auto status = try_read_status(fs, run.status()).status;
     if (!status || !status->ended()) return;
     clock.sleep_s(kPauseS);
   }

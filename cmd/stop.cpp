@@ -27,7 +27,7 @@ constexpr double kStopSayEveryS = 5;
 /// What the run's ranks do now, in a few words.
 std::string what_ranks_do(FileSystem& fs, const FoundRun& found) {
   constexpr size_t kMostLines = 3;
-  const auto status = read_status(fs, found.run.status());
+  const auto status = try_read_status(fs, found.run.status()).status;
   const auto lines = status ? rank_lines(*status) : std::vector<std::string>{};
   if (lines.empty()) return "no rank has started yet";
   std::string text;
@@ -77,7 +77,7 @@ int cancel_jobs(FileSystem& fs, const RunDirectory& run, const std::string& id, 
 
 /// The submitted job left the queue before it began.
 int never_started(FileSystem& fs, const RunDirectory& run, const Context& context) {
-  auto status = read_status(fs, run.status());
+  auto status = try_read_status(fs, run.status()).status;
   if (status && status->state == RunState::submitted) {
     status->state = RunState::stopped;
     status->exit_code = exit_status(ErrorCode::kStopped);

@@ -115,7 +115,7 @@ Target target_of(FileSystem& fs, const RunArguments& arguments) {
 
 /// "step 12 of 20", or what the run does instead of steps.
 std::string state_text(FileSystem& fs, const Target& target) {
-  const auto status = read_status(fs, target.run.status());
+  const auto status = try_read_status(fs, target.run.status()).status;
   if (!status) return "it has not written its state yet";
   if (status->state == RunState::running) return fmt::format("step {} of {}", status->step, target.last_step);
   return fmt::format("it is {}{}", word_of(status->state),
@@ -251,7 +251,7 @@ int trace_run(const TraceOptions& options, const Context& context) {
   const std::vector<int> ranks = options.ranks.empty()
                                      ? trace::sampled_ranks(target.mesh)
                                      : trace::ranks_of_list(options.ranks, target.mesh.world_size());
-  const auto known = read_status(fs, target.run.status());
+  const auto known = try_read_status(fs, target.run.status()).status;
   if (known && known->step >= target.last_step)
     refuse(fmt::format("run {} has done step {}, its last one; there is nothing left to trace", target.id,
                        known->step));

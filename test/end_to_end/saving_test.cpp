@@ -248,5 +248,18 @@ TEST_CASE("file errors of commands are no crashes, and a damaged status is not t
     CHECK_THAT(o.err, Contains("status.json is damaged") && Contains("events, metrics and checkpoints"));
     CHECK_THAT(o.out, Contains("step") && Contains("4"));
   }
+  // What is done without the status says that it is damaged, and is done.
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"logs", "r"}, {"logs", "r", "--rank", "0"}, {"logs", "r", "--tail", "3"}}) {
+    const Outcome o = fs.run(words);
+    INFO(o.out << o.err);
+    CHECK(o.status == 0);
+    CHECK_THAT(o.err, Contains("warning: status.json is damaged"));
+    CHECK_THAT(o.out, Contains(" | "));
+  }
+  CHECK_THAT(fs.run({"logs", "r", "--rank", "1"}).err, Contains("has only rank 0"));
   CHECK(fs.run({"resume", "r", "--max-steps", "8"}).status == 0);
+  write_file(fs.run_folder() + "/status.json", "[]");
+  CHECK(fs.run({"rm", "r"}).status == 0);
+  CHECK_FALSE(std::filesystem::exists(fs.run_folder()));
 }

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 
+#include "runtime/base/digits.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/record.h"
@@ -18,10 +18,8 @@ namespace trainctl::terminal {
 namespace {
 
 std::optional<int> number_of(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
+  const auto value = whole_number(text, std::numeric_limits<int>::max());
+  return value ? std::optional(int(*value)) : std::nullopt;
 }
 
 /// The number in a name such as rank-12.log.
@@ -205,7 +203,7 @@ std::vector<LogLine> RunLogs::read(bool all) {
 
 int ranks_of(FileSystem& fs, const RunDirectory& run) {
   int most = 0;
-  if (const auto status = read_status(fs, run.status())) most = int(status->ranks.size());
+  if (const auto status = try_read_status(fs, run.status()).status) most = int(status->ranks.size());
   for (const std::string& line : lines_of(fs, run.events())) try {
       const Json event = try_parse_json(line);
       if (event_kind_of(event) == EventKind::start) most = std::max(most, event.value("ranks", 0));

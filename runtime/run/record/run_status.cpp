@@ -79,4 +79,10 @@ std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path) tr
   throw Error(ErrorCode::kIo, fmt::format("ranks.json is damaged: {}", error.what()));
 }
 
+TriedStatus try_read_status(FileSystem& fs, const std::string& path) try {
+  return {.status = read_status(fs, path)};
+} catch (const Error& error) {
+  return {.problem = Problem(error.what())};
+}
+
 }  // namespace trainctl

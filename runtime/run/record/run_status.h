@@ -8,6 +8,7 @@
 
 #include "runtime/base/activity.h"
 #include "runtime/base/file_system.h"
+#include "runtime/base/problem.h"
 #include "runtime/base/record_fields.h"
 #include "runtime/base/words.h"
 #include "runtime/machine/node_facts.h"
@@ -174,6 +175,12 @@ void replace_view(FileSystem& fs, const std::string& path, const std::string& te
 /// Replaces the file in that way.
 void write_status(FileSystem& fs, const std::string& path, const RunStatus& status, bool with_ranks = true);
 std::optional<RunStatus> read_status(FileSystem& fs, const std::string& path);
+struct TriedStatus {
+  std::optional<RunStatus> status;
+  Problem problem = Problem::none();  ///< why the file, which exists, cannot be used
+};
+/// As read_status, for what can be done without the status: no Error.
+TriedStatus try_read_status(FileSystem& fs, const std::string& path);
 
 /// The status as read from `directory`. If the folder was copied or renamed since it was written, run_id,
 /// directory and the advised command are changed to those of `directory`.

@@ -41,12 +41,7 @@ std::optional<int64_t> recorded_save(const std::vector<std::string>& events,
 }
 
 std::optional<int64_t> recorded_save(FileSystem& fs, const RunDirectory& run, const std::string& parent) {
-  std::optional<RunStatus> status;
-  try {
-    status = read_status(fs, run.status());
-  } catch (const Error&) {
-  }
-  return recorded_save(lines_of(fs, run.events()), status, parent);
+  return recorded_save(lines_of(fs, run.events()), try_read_status(fs, run.status()).status, parent);
 }
 
 }  // namespace trainctl
