@@ -10,6 +10,8 @@
 namespace trainctl::ckpt {
 namespace {
 
+constexpr std::string_view kProbe = ".probe-";
+
 void remove_quietly(FileSystem& fs, const std::string& path) {
   try {
     fs.remove_tree(path);
@@ -36,8 +38,11 @@ void save_and_read_back(FileSystem& fs, const std::string& dir) {
 }  // namespace
 
 void try_saving(FileSystem& fs, const std::string& dir) {
-  const std::string probe = fmt::format("{}/.probe-{}", dir, ::getpid());
-  remove_quietly(fs, probe);
+  // Of a trial whose process was killed, too: a folder of checkpoints has one supervisor.
+  if (fs.is_directory(dir))
+    for (const std::string& name : fs.list(dir))
+      if (name.starts_with(kProbe)) remove_quietly(fs, dir + "/" + name);
+  const std::string probe = fmt::format("{}/{}{}", dir, kProbe, ::getpid());
   try {
     save_and_read_back(fs, probe);
   } catch (...) {

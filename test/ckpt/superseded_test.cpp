@@ -102,8 +102,13 @@ TEST_CASE("a save on trial works, leaves nothing, and finds what a file system r
   fs.make_directories(kRunDir);
   const uint64_t before = fs.effects().size();
   ckpt::try_saving(fs, kRunDir);
-  CHECK(fs.list(kRunDir).empty());
   const uint64_t effects = fs.effects().size() - before;
+  CHECK(fs.list(kRunDir).empty());
+  // What a trial left whose process was killed goes, too.
+  fs.make_directories(std::string(kRunDir) + "/.probe-1/.saving");
+  fs.write_new_text(std::string(kRunDir) + "/.probe-1/.saving/shard", "half");
+  ckpt::try_saving(fs, kRunDir);
+  CHECK(fs.list(kRunDir).empty());
   for (uint64_t n = 0; n < effects; ++n) {
     PowerLossFileSystem broken;
     broken.make_directories(kRunDir);

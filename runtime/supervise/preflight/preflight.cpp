@@ -21,6 +21,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/base/signals.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/machine/bundle.h"
@@ -344,8 +345,15 @@ void check_writable(FileSystem& fs, const std::string& directory) try {
   fs.make_directories(directory);
   const std::string probe = fmt::format("{}/.trainctl-probe-{}", directory, ::getpid());
   if (fs.exists(probe)) fs.remove_file(probe);
-  fs.write_new_text(probe, "probe\n");
-  fs.remove_file(probe);
+  std::unique_ptr<File> file;
+  {
+    const HeldSignals held;  // between the two calls a signal that ends the process would leave the file
+    file = fs.create(probe);
+    fs.remove_file(probe);
+  }
+  constexpr std::string_view kText = "probe\n";
+  file->write_at(0, std::as_bytes(std::span(kText)));
+  file->sync();
 } catch (const Error& error) {
   throw Error(ErrorCode::kPreflight, fmt::format("{} cannot be written to: {}", directory, error.what()));
 }

@@ -59,7 +59,9 @@ Preflight check_machine_and_data(const JobSpec& job, FileSystem& fs,
 /// Checks only the data, whose tokens are below `vocab_size`; sets the fields of `result` about them.
 void check_data(const DataSpec& data, int64_t vocab_size, Preflight& result);
 
-/// Makes `directory` if it is missing and checks that a file can be made in it. Error(kPreflight).
+/// Makes `directory` if it is missing and checks that a file can be made in it and written; the file has no
+/// name any more when it is written, so that nothing of it stays, whatever ends this process.
+/// Error(kPreflight).
 void check_writable(FileSystem& fs, const std::string& directory);
 
 }  // namespace trainctl

@@ -63,6 +63,8 @@ std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<st
 /// · ..."; "" if nothing changes. `same_numbers`: devices (Backend::numerics) and all other fields give the
 /// same numbers; if false, the text never promises the same bits.
 std::string describe_change(const JobSpec& before, const JobSpec& now, bool same_numbers);
+/// What becomes of the decay of `wsd` where a resume changes only the length of the run; "": nothing.
+std::string describe_decay(const ScheduleSpec& before, const ScheduleSpec& now);
 
 /// One line: whether the continuation has the same bits, from the numerics of a checkpoint ("": not recorded)
 /// and of the current devices.

@@ -97,6 +97,14 @@ std::string describe_change(const JobSpec& before, const JobSpec& now, bool same
   return text;
 }
 
+std::string describe_decay(const ScheduleSpec& before, const ScheduleSpec& now) {
+  const bool is_wsd = before.type == LrSchedule::wsd && now.type == LrSchedule::wsd;
+  if (!is_wsd || before.total_steps == now.total_steps || before.decay_steps != now.decay_steps) return "";
+  return fmt::format(
+      "the decay of wsd keeps its length, now steps {} to {}; -s schedule.decay_steps=N gives another",
+      now.total_steps - now.decay_steps + 1, now.total_steps);
+}
+
 std::vector<std::string> with_world_size(const ParsedJob& before, std::vector<std::string> overrides) {
   const ParallelSpec& run = before.job.parallelism;
   int64_t tensor = run.tensor, context = run.context, pipeline = run.pipeline, data = run.data;
@@ -179,6 +187,8 @@ void print_changes(Console& console, const std::vector<FieldChange>& changes, co
                   [](const FieldChange& c) { return c.part == SpecPart::schedule; }))
     console.note(fmt::format("schedule    step {} has lr {:.4g} (without the change {:.4g})", step + 1,
                              learning_rate(now.schedule, step), learning_rate(before.schedule, step)));
+  if (const std::string decay = describe_decay(before.schedule, now.schedule); !decay.empty())
+    console.note("            " + decay);
   console.note("numerics    " + describe_numerics(numerics_before, numerics));
 }
 

@@ -465,11 +465,20 @@ TEST_CASE("a resume that gives factors of the mesh is given their product") {
   CHECK(with_world_size(run(R"({"world_size":2,"pipeline":2})"), pipeline).back() == "parallelism.world_size=4");
 }
 
-TEST_CASE("a folder that cannot be written to is a failed preflight") {
-  CHECK(message_of([] {
-          check_writable(real_file_system(), "/proc/trainctl-runs");
-        }).find("/proc/trainctl-runs cannot be written to: ") == 0);
-  TemporaryFolder folder;
-  check_writable(real_file_system(), folder / "a/b");
-  CHECK(real_file_system().list(folder / "a/b").empty());
+TEST_CASE("a resume that moves the end of a wsd schedule says where its decay is") {
+  const ScheduleSpec wsd{.total_steps = 100, .decay_steps = 20, .type = LrSchedule::wsd};
+  ScheduleSpec longer = wsd;
+  CHECK(describe_decay(wsd, longer) == "");
+  longer.total_steps = 200;
+  CHECK(describe_decay(wsd, longer) ==
+        "the decay of wsd keeps its length, now steps 181 to 200; -s schedule.decay_steps=N gives another");
+  CHECK(describe_decay(longer, wsd).find("now steps 81 to 100;") != std::string::npos);
+  longer.decay_steps = 40;
+  CHECK(describe_decay(wsd, longer) == "");  // the change of the field is said
+  for (const LrSchedule other : {LrSchedule::constant, LrSchedule::linear, LrSchedule::cosine}) {
+    ScheduleSpec before{.total_steps = 100, .type = other}, now = before;
+    now.total_steps = 200;
+    CHECK(describe_decay(before, now) == "");
+    CHECK(describe_decay(before, longer) == "");
+  }
 }
