@@ -19,6 +19,7 @@
 #include "runtime/machine/bundle.h"
 #include "runtime/machine/mpirun.h"
 #include "runtime/observe/doctor.h"
+#include "runtime/observe/link_report.h"
 #include "runtime/plan/measure_device.h"
 #include "runtime/predict/collective_time.h"
 
@@ -138,8 +139,7 @@ int measure_machine(const MeasureOptions& options, const Context& context) {
       "products   {:.0f} GFLOP/s in f32, {:.0f} in bf16, of a rank of {}; of these {:.0f} % in large ones\n",
       d.peak_f32_flops_per_s / 1e9, d.peak_bf16_flops_per_s / 1e9, count_of(options.threads, "thread"),
       100 * d.product_share);
-  fmt::print("messages   {:.2f} GB/s, {:.0f} us\n", cluster.node.bytes_per_s / 1e9,
-             cluster.node.latency_s * 1e6);
+  fmt::print("messages   {}, {:.0f} us\n", rate_text(cluster.node.bytes_per_s), cluster.node.latency_s * 1e6);
   fmt::print("fit        {:+.1f} % of the measured steps' ops, {:.0f} % of a single op\n", 100 * errors.total,
              100 * errors.of_op);
   fmt::print("next: trainctl plan JOB --cluster {}\n", options.out);

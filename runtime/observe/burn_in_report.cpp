@@ -13,6 +13,7 @@
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/machine/burn_in_verdict.h"
+#include "runtime/observe/link_report.h"
 
 namespace trainctl {
 namespace {
@@ -184,21 +185,19 @@ BurnInCheck copies_check(const std::string& of, const Places& places) {
     const double rate = place->copy_bytes_per_s;
     if (int(rates.size()) < kLeastForMedian || rate <= 0 || rate >= kSlowShare * median) continue;
     const int node = place->place.numa_node;
-    findings.add(place->place, fmt::format("{:.1f} GB/s{}", rate / 1e9,
-                                           node < 0 ? "" : fmt::format(" (NUMA node {})", node)));
+    findings.add(place->place,
+                 fmt::format("{}{}", rate_text(rate), node < 0 ? "" : fmt::format(" (NUMA node {})", node)));
   }
   std::string good = fmt::format("{}, none measured in time", kind_of(places));
   if (!rates.empty())
-    good = fmt::format("{} .. {:.1f} (median) .. {:.1f} GB/s on {} of {}",
-                       fmt::format("{:.1f}", rates.front() / 1e9), median / 1e9, rates.back() / 1e9,
-                       rates.size(), kind_of(places));
+    good = fmt::format("{} .. {} (median) .. {} on {} of {}", rate_text(rates.front()), rate_text(median),
+                       rate_text(rates.back()), rates.size(), kind_of(places));
   return check_of(
       {.check = {.name = of + " copies"},
        .measures = "the best of some copies within the memory, one place after another",
-       .expected =
-           int(rates.size()) < kLeastForMedian
-               ? "nothing: fewer than three places have no median"
-               : fmt::format("a third of the median or more: {:.1f} GB/s", kSlowShare * median / 1e9)},
+       .expected = int(rates.size()) < kLeastForMedian
+                       ? "nothing: fewer than three places have no median"
+                       : "a third of the median or more: " + rate_text(kSlowShare * median)},
       findings, DoctorCheck::warn, good,
       "slower than the others: run it again on an idle machine; then look at its memory and its clock");
 }

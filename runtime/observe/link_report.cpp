@@ -8,6 +8,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/base/units.h"
 
 namespace trainctl {
 namespace {
@@ -113,20 +114,22 @@ bool accuse(LinkReport& report, const LinkResult& result, const std::vector<bool
         best = std::max(best, link.bytes_per_s);
     }
     const std::string what =
-        is_slow ? fmt::format("most links of {} {} are slow, these at most {:.2f} GB/s",
-                              rank_text(result, rank), where, best / 1e9)
+        is_slow ? fmt::format("most links of {} {} are slow, these at most {}", rank_text(result, rank),
+                              where, rate_text(best))
                 : fmt::format("bits of most links of {} {} are wrong", rank_text(result, rank), where);
     sentences.push_back(what);
     if (!by_groups && hosts.insert(result.hosts[size_t(rank)]).second)
       report.blamed.push_back({result.hosts[size_t(rank)], is_slow, "links: " + what});
   }
   for (const LinkRate* link : ends.links)
-    sentences.push_back(fmt::format("bytes between {} and {} are {}, {:.2f} GB/s", rank_text(result, link->a),
-                                    rank_text(result, link->b), word, link->bytes_per_s / 1e9));
+    sentences.push_back(fmt::format("bytes between {} and {} are {}, {}", rank_text(result, link->a),
+                                    rank_text(result, link->b), word, rate_text(link->bytes_per_s)));
   return by_groups;
 }
 
 }  // namespace
+
+std::string rate_text(double bytes_per_s) { return size_text(uint64_t(bytes_per_s)) + "/s"; }
 
 LinkReport judge_links(const LinkResult& result) {
   LinkReport report;
@@ -148,7 +151,7 @@ LinkReport judge_links(const LinkResult& result) {
   std::vector<std::string> kinds;
   for (const bool within : {false, true})
     if (usual[within] > 0)
-      kinds.push_back(fmt::format("{:.2f} GB/s {}", kSlowLinkShare * usual[within] / 1e9,
+      kinds.push_back(fmt::format("{} {}", rate_text(kSlowLinkShare * usual[within]),
                                   within ? "within a host" : "between hosts"));
   report.expected = kinds.empty()
                         ? "all bytes as they were sent; fewer than three links have no usual rate"
@@ -165,9 +168,9 @@ LinkReport judge_links(const LinkResult& result) {
     const auto by_rate = [](const LinkRate& a, const LinkRate& b) { return a.bytes_per_s < b.bytes_per_s; };
     const auto [least, most] = std::minmax_element(result.links.begin(), result.links.end(), by_rate);
     report.check.found =
-        fmt::format("{} of {} in {}, {:.2f} .. {:.2f} GB/s", count_of(int64_t(result.links.size()), "link"),
+        fmt::format("{} of {} in {}, {} .. {}", count_of(int64_t(result.links.size()), "link"),
                     count_of(int64_t(result.hosts.size()), "rank"), count_of(result.rounds, "round"),
-                    least->bytes_per_s / 1e9, most->bytes_per_s / 1e9);
+                    rate_text(least->bytes_per_s), rate_text(most->bytes_per_s));
     return report;
   }
   const size_t named = std::min(kMostLinksNamed, sentences.size());

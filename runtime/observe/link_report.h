@@ -23,6 +23,8 @@ struct LinkReport {
   std::string expected;
   std::vector<LinkBlame> blamed;  ///< each host once for each kind
 };
+/// A rate, in powers of 1000: "10.0 GB/s", "1.25 MB/s".
+std::string rate_text(double bytes_per_s);
 LinkReport judge_links(const LinkResult& result);
 
 /// Without the next step, which depends on what is done about it.

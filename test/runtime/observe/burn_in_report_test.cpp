@@ -136,7 +136,7 @@ const std::vector<BurnInFault>& burn_in_faults() {
          r.places[1].memory.wrong_words = 3;
          r.places[1].memory.first_wrong = {"ones", 16, ~uint64_t{0}, ~uint64_t{4}};
        }},
-      {"core copies", warn, "core 3", "core 3: 3.3 GB/s (NUMA node 1)",
+      {"core copies", warn, "core 3", "core 3: 3.30 GB/s (NUMA node 1)",
        [](auto& r) { r.places[3].copy_bytes_per_s = 3.3e9; }},
       {"gpu 1 health", fail, "gpu 1", "2 memory errors", [](auto& r) { r.gpus[1].ecc_uncorrected = 2; }},
       {"gpu 1 health", fail, "gpu 1", "could not be replaced",

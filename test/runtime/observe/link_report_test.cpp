@@ -39,7 +39,24 @@ TEST_CASE("links in order are not slow, within a host or between hosts") {
     CHECK(report.check.advice == "");
   }
   CHECK_THAT(judge_links(sound_links(4, 2)).expected,
-             Catch::Contains("3.33 GB/s between hosts") && Catch::Contains("33.33 GB/s within a host"));
+             Catch::Contains("3.33 GB/s between hosts") && Catch::Contains("33.3 GB/s within a host"));
+}
+
+TEST_CASE("the rate of a slow network has a unit in which it is no zero") {
+  CHECK(rate_text(0) == "0 B/s");
+  CHECK(rate_text(10e9) == "10.0 GB/s");
+  LinkResult result = sound_links(6, 1);
+  for (LinkRate& link : result.links) link.bytes_per_s = 1.25e6;  // 10 Mbit/s
+  LinkReport report = judge_links(result);
+  CHECK_THAT(report.check.found, Catch::Contains("1.25 MB/s .. 1.25 MB/s"));
+  CHECK_THAT(report.expected, Catch::Contains("416.7 kB/s between hosts"));
+  result.links[4].bytes_per_s = 900;
+  report = judge_links(result);
+  CHECK_THAT(report.check.found, Catch::EndsWith("are slow, 900 B/s"));
+  for (LinkRate& link : result.links)
+    if (link.a == 3 || link.b == 3) link.bytes_per_s = 1e5;
+  report = judge_links(result);
+  CHECK_THAT(report.check.found, Catch::Contains("these at most 100.0 kB/s"));
 }
 
 TEST_CASE("one rank, which srun without its MPI plugin starts, is a warning") {
