@@ -74,6 +74,27 @@ std::string few_rows_note(const PlanReport& r) {
       rows, parts > 1 ? "tensor rank's part of a " : "", adds ? "read and " : "", limit, enough);
 }
 
+/// Memory for the rows that a rank gets where every token of the ranks that share experts chooses its
+/// experts. The mean is far less, and nothing but a capacity makes the rest impossible.
+std::string worst_rows_note(const PlanReport& r) {
+  constexpr double kUsualFactor = 1.25, kLeastShare = 0.1;  // of the rank's memory
+  const MoeSpec& moe = r.job.model.moe;
+  const int64_t ranks = r.job.parallelism.expert;
+  const double over = double(ranks * std::min(moe.top_k, moe.num_experts / ranks)) / double(moe.top_k);
+  if (moe.capacity_factor > 0 || over <= kUsualFactor) return "";
+  JobSpec other = r.job;
+  other.model.moe.capacity_factor = kUsualFactor;
+  const double now = double(r.plan.worst().total()),
+               less = now - double(make_plan(other, r.device).worst().total());
+  if (less < kLeastShare * now) return "";
+  return fmt::format(
+      "nothing is dropped, so memory is planned for every token of the {} ranks that share experts to choose "
+      "those of "
+      "one rank, {:.3g} times the mean; model.moe.capacity_factor = {} plans {} less a rank, and drops what "
+      "is over it",
+      ranks, over, kUsualFactor, memory_text(less));
+}
+
 /// What whole experts would take where tensor ranks cut them, on as many parts, and the reverse.
 std::string whole_experts_note(const PlanReport& r) {
   const auto moves = [](const JobPlan& plan) { return plan.traffic.tensor + plan.traffic.experts; };
@@ -123,6 +144,7 @@ std::vector<std::string> expert_notes(const PlanReport& r) {
     if (!note.empty()) notes.push_back(std::move(note));
   };
   if (r.job.parallelism.expert > 1) add(way_home_note(r.job));
+  if (r.job.parallelism.expert > 1) add(worst_rows_note(r));
   if (r.job.model.moe.num_experts > 0) add(whole_experts_note(r));
   if (r.job.model.moe.num_experts > 0 && r.device.kind == DeviceKind::cuda) add(few_rows_note(r));
   return notes;

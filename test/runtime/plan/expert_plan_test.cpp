@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
+#include "runtime/base/units.h"
 #include "runtime/plan/expert_notes.h"
 #include "runtime/plan/step_tally.h"
 #include "runtime/spec/parse.h"
@@ -57,6 +58,33 @@ TEST_CASE("a plan says what ranks that share experts take, on CPU cores and GPUs
   CHECK(gpu.plan.worst().stage.host > 0);
   CHECK(gpu.plan.worst().pinned_host > gpu.plan.worst().stage.host);
   CHECK(gpu.plan.worst().nccl > alone.plan.worst().nccl);
+}
+
+TEST_CASE("a plan says that memory holds the worst that a router without a limit may choose") {
+  const auto report = [](int shared_by, const std::vector<std::string>& more) {
+    ParseInput input = with_experts(shared_by, "cpu", "none");
+    input.overrides.insert(input.overrides.end(), more.begin(), more.end());
+    // Experts whose rows are most of the memory.
+    for (const char* wide : {"model.moe.expert_ffn_size=4096", "model.max_seq_len=256", "data.seq_len=256"})
+      input.overrides.push_back(wide);
+    const JobSpec job = parsed(input);
+    return make_report(input, job, device_of_kind(job, DeviceKind::cpu), std::nullopt);
+  };
+  const std::string said = "to choose those of one rank";
+  const PlanReport whole = report(4, {});
+  CHECK_THAT(render_plan(whole),
+             Catch::Contains("every token of the 4 ranks") && Catch::Contains(said) &&
+                 Catch::Contains("4 times the mean; model.moe.capacity_factor = 1.25 plans"));
+  const PlanReport limited = report(4, {"model.moe.capacity_factor=1.25"});
+  CHECK_THAT(render_plan(limited), !Catch::Contains(said));
+  CHECK_THAT(render_plan(report(1, {})), !Catch::Contains(said));
+  const uint64_t less = whole.plan.worst().total() - limited.plan.worst().total();
+  CHECK_THAT(render_plan(whole),
+             Catch::Contains(fmt::format("plans {} less a rank", memory_text(double(less)))));
+  // 4 ranks with 2 experts each: at worst 4 x 2 rows a token of a rank, in the mean 2; a rank alone has 2
+  // always.
+  const auto rows = [](const PlanReport& of) { return double(of.plan.worst().stage.activations); };
+  CHECK(rows(whole) > 2 * rows(limited));
 }
 
 TEST_CASE("a token meets as many ranks as routers that choose evenly would send it to") {
