@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
 
 #include "cmd/output.h"
 #include "runtime/base/error.h"
@@ -179,6 +182,29 @@ std::string launch_command(const JobArguments& arguments) {
   return shell_text(line);
 }
 
+namespace {
+
+/// What is no regular file, such as a pipe, gives its text only once, and a command asks for it several
+/// times.
+std::string spec_text(const std::string& path) {
+  constexpr std::streamsize kMostBytes = 64 << 20;
+  if (std::filesystem::is_regular_file(path)) return real_file_system().read_text(path);
+  static std::map<std::string, std::string> read_before;
+  const auto [known, is_new] = read_before.try_emplace(path);
+  if (!is_new) return known->second;
+  std::ifstream file(path);
+  std::string text(size_t(kMostBytes), '\0');
+  file.read(text.data(), kMostBytes);
+  if (file.bad() || (file.gcount() == 0 && !file.eof()))
+    throw Error(ErrorCode::kIo, fmt::format("{} cannot be read", path));
+  if (!file.eof())
+    throw Error(ErrorCode::kSpec, fmt::format("{} has more than 64 MiB: it is no job spec", path));
+  text.resize(size_t(file.gcount()));
+  return known->second = std::move(text);
+}
+
+}  // namespace
+
 ParseInput job_input(const JobArguments& arguments) {
   FileSystem& fs = real_file_system();
   if (!fs.exists(arguments.path))
@@ -187,7 +213,7 @@ ParseInput job_input(const JobArguments& arguments) {
                                                arguments.path));
   if (fs.is_directory(arguments.path))
     throw Error(ErrorCode::kUsage, fmt::format("{} is a folder, not a job spec", arguments.path));
-  return {.text = fs.read_text(arguments.path),
+  return {.text = spec_text(arguments.path),
           .file = arguments.path,
           .overrides = arguments.overrides,
           .environment = spec_environment()};

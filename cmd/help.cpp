@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/spec/suggest.h"
+#include "runtime/supervise/decide/recovery.h"
 
 namespace trainctl::cmd {
 namespace {
@@ -32,7 +33,9 @@ constexpr ExitCode kExitCodes[] = {
     {11, "hardware fault: a GPU failed or fell off the bus", "after fixing it"},
     {12, "launching failed: mpirun", "maybe"},
     {20, "differences or warnings found (where a command was asked to look)", ""},
-    {75, "stopped on request, time limit or preemption; checkpoint saved", "yes, `trainctl resume`"},
+    {75, "stopped on request, time limit or preemption; what was done is saved", "yes, `trainctl resume`"},
+    {kStoppedAtOnce, "stopped at once: SIGQUIT, second Ctrl-C, `stop --now`; not saved",
+     "yes, `trainctl resume`"},
     {128, "killed by signal n", ""},
 };
 

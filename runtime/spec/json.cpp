@@ -438,6 +438,12 @@ ReadResult read(std::string_view text, int source) {
     result.problems.push_back(std::move(*problem));
     return result;
   }
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    result.problems.push_back({"E0100",
+                               text.empty() ? "the file is empty" : "the file has nothing but spaces",
+                               "`trainctl init -o job.json` writes a starter", place_of(text, 0, source)});
+    return result;
+  }
   try {
     result.value = Reader(text, source, result.problems).document();
   } catch (const SyntaxMistake&) {

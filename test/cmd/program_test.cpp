@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "runtime/base/json.h"
 #include "runtime/observe/doctor.h"
 #include "runtime/supervise/decide/quarantine.h"
+#include "runtime/supervise/decide/recovery.h"
 #include "runtime/supervise/slurm/cluster_name.h"
 #include "test/cmd/program_run.h"
 #include "test/support/json_schema.h"
@@ -129,6 +131,27 @@ TEST_CASE("every exit status is documented", "[cmd]") {
     CHECK(status <= 125);
     CHECK(help.out.find(fmt::format("\n  {:>2}  ", status)) != std::string::npos);
   }
+}
+
+TEST_CASE("a run that is stopped has one exit status for each way to stop it", "[cmd]") {
+  const Outcome help = run({"help", "exit-codes"});
+  CHECK(kStoppedAtOnce == 128 + SIGINT);  // as a shell reports a program that Ctrl-C ended
+  for (const int status : {exit_status(ErrorCode::kStopped), kStoppedAtOnce})
+    CHECK_THAT(help.out, Catch::Matches(fmt::format(
+                             "(.|\n)*\n *{}  stopped[^\n]* retry: yes, `trainctl resume`\n(.|\n)*", status)));
+}
+
+TEST_CASE("an empty job spec is a broken one, from a file or a pipe", "[cmd]") {
+  const SpecFile empty("");
+  for (const std::string& path : {empty.path(), std::string("/dev/null")}) {
+    for (const char* command : {"plan", "validate", "launch"}) {
+      const Outcome outcome = run({command, path});
+      INFO(command << " " << path << ": " << outcome.err);
+      CHECK(outcome.status == exit_status(ErrorCode::kSpec));
+      CHECK(outcome.err.find("the file is empty") != std::string::npos);
+    }
+  }
+  CHECK(run({"plan", "/dev/zero"}).status == exit_status(ErrorCode::kSpec));
 }
 
 TEST_CASE("a mistyped word is a usage error with a suggestion, and nothing runs", "[cmd]") {
@@ -321,6 +344,8 @@ TEST_CASE("what is wrong with a line is said in words", "[cmd]") {
         std::string::npos);
   CHECK(complaint({"sample", "x", "--seed", "-1"}).find("`-1` is not a whole number from 0") != std::string::npos);
   CHECK(complaint({"sample", "x", "--tokens", "ten"}).find("`ten`") != std::string::npos);
+  CHECK(complaint({"sample", "x", "--seed", "18446744073709551616"}).find("is not a whole number") !=
+        std::string::npos);
   CHECK(complaint({"resume", "x", "--step"}).find("--step needs a value") != std::string::npos);
   CHECK(complaint({"status", "--color", "pink"}).find("--color cannot be pink: use one of auto,always,never") != std::string::npos);
   // The word nearest to a short unknown one is not always what was meant.

@@ -17,8 +17,6 @@
 namespace trainctl {
 namespace {
 
-constexpr int kAborted = 130;
-
 std::string some_of(const std::vector<std::string>& names) {
   constexpr size_t kMost = 4;
   std::string text;
@@ -221,7 +219,7 @@ void Recovery::attempt_ended(const AttemptEnd& e, double now_s) {
   switch (e.how) {
     case AttemptEnd::finished: end(StopRun{0, ""}); return;
     case AttemptEnd::stopped: end(StopRun{exit_status(ErrorCode::kStopped), "stopped on request"}); return;
-    case AttemptEnd::aborted: end(StopRun{kAborted, "stopped at once on request"}); return;
+    case AttemptEnd::aborted: end(StopRun{kStoppedAtOnce, "stopped at once on request"}); return;
     case AttemptEnd::regrouped:
     case AttemptEnd::went_back:
       search({}, false);
@@ -336,7 +334,7 @@ Decision Recovery::next(double now_s) {
   if (over_) return *over_;
   if (attempt_.is_running) return Wait{kNever, ""};
   if (stop_ != StopLevel::none)
-    return end(StopRun{stop_ == StopLevel::now ? kAborted : exit_status(ErrorCode::kStopped),
+    return end(StopRun{stop_ == StopLevel::now ? kStoppedAtOnce : exit_status(ErrorCode::kStopped),
                        joined("stopped on request while no attempt ran", cause_)});
   if (state_.is_searched) return FindCheckpoint{state_.at_most, state_.damaged, state_.refused};
   pool_.pardon_if_needed();

@@ -90,6 +90,9 @@ struct Wait {
 struct RequeueJob {
   std::string why;
 };
+/// The exit code of a run that is stopped at once on request, for which nothing is saved: that of a program
+/// which Ctrl-C ends, whatever the request was.
+inline constexpr int kStoppedAtOnce = 130;
 /// Decision: end the run.
 struct StopRun {
   int exit_code = 0;

@@ -7,6 +7,7 @@
 #include "ckpt/checkpoint.h"
 #include "runtime/base/ensure.h"
 #include "runtime/base/text.h"
+#include "runtime/supervise/decide/recovery.h"
 
 namespace trainctl {
 namespace {
@@ -47,7 +48,8 @@ Ending ending_of(const EndFacts& facts, const Verdict& v, const char* stopped) {
   Ending ending{.advice = resume};
   note_summary(facts, ending);
   if (v.outcome == Verdict::aborted) {
-    ending.state = RunState::aborted, ending.exit_code = 130, ending.reason = "stopped at once on request";
+    ending.state = RunState::aborted, ending.exit_code = kStoppedAtOnce,
+    ending.reason = "stopped at once on request";
     say(ending, fmt::format("aborted at step {}; {}. {}", s.step,
                             last_checkpoint(facts, "no checkpoint was saved"), logs));
     say(ending, "next: " + resume);
@@ -109,7 +111,7 @@ Ending ending_of_failure(const EndFacts& facts, const Verdict& v, const std::str
 }
 
 Ending ending_idle(const EndFacts& facts, int exit_code, const std::string& why) {
-  Ending ending{.state = exit_code == 130 ? RunState::aborted : RunState::stopped,
+  Ending ending{.state = exit_code == kStoppedAtOnce ? RunState::aborted : RunState::stopped,
                 .exit_code = exit_code,
                 .reason = why,
                 .advice = resume_of(facts)};

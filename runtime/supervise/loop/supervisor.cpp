@@ -34,7 +34,7 @@ constexpr double kRoomIntervalS = 0.5;  ///< between two looks whether a full di
       run, asked_s, name);
   pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   if (::poll(&ready, 1, 0) == 1) (void)!::write(STDERR_FILENO, text.data(), text.size());
-  ::_exit(level == StopLevel::now ? 130 : exit_status(ErrorCode::kIo));
+  ::_exit(level == StopLevel::now ? kStoppedAtOnce : exit_status(ErrorCode::kIo));
 }
 
 /// The loop: asks Recovery what comes next and has the parts of the supervisor do it, until the run is over.

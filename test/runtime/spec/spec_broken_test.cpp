@@ -376,7 +376,7 @@ struct BrokenText {
 
 // clang-format off
 const std::vector<BrokenText> kTexts = {
-    {R"~()~", {"E0100 1:1 the text ends where a value should be"}},
+    {"", {"E0100 1:1 the file is empty"}}, {" \n\t\r\n", {"E0100 1:1 the file has nothing but spaces"}},
     {R"~({)~", {"E0100 1:1 this object is never closed"}},
     {R"~([1, 2])~", {"E0107 1:1 a job spec is an object, not a list"}},
     {R"~({"version": 1,})~", {"E0100 1:14 comma before `}`"}},
