@@ -136,7 +136,7 @@ std::string ExportReport::text() const {
     text += fmt::format("forward     logits of {} tokens equal those of the checkpoint's weights as {}",
                         forward->tokens, name_of(dtype));
     if (dtype == DType::bf16)
-      text += fmt::format("; at most {:.3g} from those of its f32 weights", forward->from_master);
+      text += fmt::format("; at most {:.3g} from those of its unrounded weights", forward->from_master);
     text += "\n";
   }
   return text;

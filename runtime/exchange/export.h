@@ -54,7 +54,7 @@ struct ExportRequest {
 struct ForwardCheck {
   int64_t tokens = 0;
   double largest = 0;      ///< the largest absolute difference to the checkpoint's weights as `dtype`
-  double from_master = 0;  ///< likewise to the checkpoint's own float32 weights
+  double from_master = 0;  ///< likewise to the checkpoint's own weights
 };
 
 struct ExportReport {

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 extern char** environ;
@@ -82,6 +84,11 @@ bool happens_within(double seconds, const std::function<bool()>& condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
+}
+
+void require_built(const std::string& path, const std::string& target) {
+  if (!std::filesystem::exists(path))
+    throw std::runtime_error(path + " is missing; build the target " + target + " first");
 }
 
 std::string read_file(const std::string& path) {

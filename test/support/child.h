@@ -43,6 +43,10 @@ bool eventually(double seconds, const std::function<bool()>& condition);
 /// show.
 bool happens_within(double seconds, const std::function<bool()>& condition);
 
+/// Throws std::runtime_error unless the build has made this file, which a test needs. A test that goes on
+/// without waits for something that never comes.
+void require_built(const std::string& path, const std::string& target);
+
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& text);
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include "ckpt/checkpoint.h"
@@ -28,6 +29,11 @@ void set_partner(RankOptions& options, const std::string& folder, int rank, int 
   };
 }
 
+void require_folder(const CheckpointSpec& saves, const std::string& dir) {
+  if (dir.empty() && (saves.saves_while_training() || saves.on_exit))
+    throw std::logic_error("run_on_threads: the job saves, and ThreadRunOptions::dir names no folder");
+}
+
 void take_line(const StepLine& line, ThreadRun& run) {
   run.lines.push_back(step_line_text(line));
   if (!line.state_digest.empty()) run.digests[line.step] = line.state_digest;
@@ -39,6 +45,7 @@ void take_line(const StepLine& line, ThreadRun& run) {
 }  // namespace
 
 ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options) {
+  require_folder(job.checkpoint, options.dir);
   const int size = job.mesh().world_size();
   FileSystem& fs = options.checkpoint_files ? *options.checkpoint_files : unsynced_files();
   const std::string checkpoints = options.dir + "/ckpt";

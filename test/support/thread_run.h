@@ -20,7 +20,7 @@
 namespace trainctl::test {
 
 struct ThreadRunOptions {
-  std::string dir;  ///< folder for checkpoints (created); "" : none are kept
+  std::string dir;  ///< folder for checkpoints (created); "": the job saves none
   std::string resume_from;
   std::string gradients_dir;
   int64_t max_steps = 0;
@@ -61,7 +61,8 @@ struct ThreadRun {
 /// more.
 bool have_equal_digests(const ThreadRun& a, const ThreadRun& b);
 
-/// Throws the first rank's Error that is not a lost peer.
+/// Throws the first rank's Error that is not a lost peer; std::logic_error where the job saves and there is
+/// no folder for that.
 ThreadRun run_on_threads(const JobSpec& job, const ThreadRunOptions& options);
 
 /// A tiny model (gpt2 or llama) and a token file in `dir`: 4 layers, 4 heads, 2 KV heads for llama; global

@@ -78,8 +78,10 @@ class SaveFolder {
   SaveOutcome publish(const CollectedSave& save) const;
   /// Removes the files of a save that is not published.
   void remove(const ckpt::StateInfo& state) const;
-  /// The outcome of a save of `epoch` that an earlier supervisor published; nullopt if there is none, or if
-  /// it does not open: another save of the step may replace it.
+  /// The outcome of a save of `epoch` that an earlier supervisor published, made durable: its files and its
+  /// folder were synced before they were published, and the name of the folder is synced here, because the
+  /// earlier supervisor may have ended between the rename and that. nullopt if there is no such save, or if
+  /// it does not open (another save of the step may replace it), or if the name cannot be synced.
   std::optional<SaveOutcome> published(int64_t step, uint64_t epoch) const;
   /// Removes the files of all saves of this epoch and of older ones that are not published, also of those of
   /// which no rank has handed in. Call it when no rank is left. Throws no Error.

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
+#include "test/support/child.h"
 #include "test/support/temporary_folder.h"
 
 using trainctl::test::TemporaryFolder;
@@ -35,6 +36,12 @@ void fail_with_files(std::string& path) {
 }
 
 }  // namespace
+
+TEST_CASE("a test whose program is not built fails at once, with the target to build") {
+  CHECK_NOTHROW(trainctl::test::require_built("/proc/self/exe", "test_base"));
+  CHECK_THROWS_WITH(trainctl::test::require_built("/no/such/trainctl", "trainctl"),
+                    "/no/such/trainctl is missing; build the target trainctl first");
+}
 
 TEST_CASE("a temporary folder is removed when its scope ends, also by an exception") {
   const Keep no(nullptr);

@@ -51,6 +51,20 @@ TEST_CASE("a run that saves every step has the bits of one that saves at its end
   CHECK(count[EventKind::checkpoint] >= 8);
 }
 
+TEST_CASE("a test's run that saves without a folder fails at once", "[saver]") {
+  const TemporaryFolder dir;
+  JobSpec job = tiny_job(Family::gpt2, dir.path());
+  job.schedule.total_steps = 1;
+  job.checkpoint.every_steps = 0;
+  job.checkpoint.on_exit = false;
+  CHECK(run_on_threads(job, {}).losses.size() == 1);
+  JobSpec at_end = job, between = job;
+  at_end.checkpoint.on_exit = true;
+  between.checkpoint.every_steps = 1;
+  for (const JobSpec& saves : {at_end, between})
+    CHECK_THROWS_WITH(run_on_threads(saves, {}), Catch::Contains("ThreadRunOptions::dir"));
+}
+
 TEST_CASE("a run with one copy in memory has the same bits and takes half of the memory", "[saver]") {
   const TemporaryFolder dir, memory("saver", "/dev/shm");
   JobSpec job = tiny_job(Family::gpt2, dir.path());

@@ -13,12 +13,14 @@ using namespace trainctl::test;
 
 namespace {
 
+const std::string kLibrary = TRAINCTL_BINARY_DIR "/test/support/refusing_calls/librefusing_calls.so";
+
 struct Blocked : Stage {
   const std::string folder = std::filesystem::canonical(dir.path()).string();
 
   Blocked() {
-    environment = {{"LD_PRELOAD", TRAINCTL_BINARY_DIR "/test/support/refusing_calls/librefusing_calls.so"},
-                   {"TRAINCTL_TEST_REFUSED_FOLDER", folder}};
+    require_built(kLibrary, "refusing_calls");
+    environment = {{"LD_PRELOAD", kLibrary}, {"TRAINCTL_TEST_REFUSED_FOLDER", folder}};
   }
   /// The agent waits for supervisor.json from its next dial on, with other limits if they are given.
   void block(const std::optional<wire::Welcome>& limits = {}) {

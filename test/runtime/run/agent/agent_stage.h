@@ -14,8 +14,9 @@
 #include "runtime/machine/session.h"
 #include "runtime/run/wire/environment.h"
 #include "test/runtime/run/agent/node_peer.h"
-#include "test/support/thread_run.h"
+#include "test/support/child.h"
 #include "test/support/temporary_folder.h"
+#include "test/support/thread_run.h"
 
 namespace trainctl::test {
 
@@ -35,6 +36,7 @@ struct Stage {
   Environment environment;  ///< of the agent, besides its marks
 
   Stage() {
+    require_built(kProgram, "trainctl");
     real_file_system().make_directories(run + "/logs");
     listen("unix:" + dir.path() + "/supervisor");
   }

@@ -77,6 +77,7 @@ struct AttemptStage {
 
   /// `absent`: when the supervisor knows of all other ranks, the time for the start is over.
   Verdict run(const std::string& plan, const Limits& limits = {}, int absent = -1) {
+    test::require_built(kProgram, "trainctl");
     RunDirectory directory{path};
     RunLog log(real_file_system(), real_clock(), directory, console);
     StopSignals signals;
@@ -138,6 +139,7 @@ struct AttemptStage {
   /// The whole supervisor, restarts included.
   RunResult supervise_run(const std::string& plan, int max_restarts, const std::string& resume_from = "",
                           int64_t resume_step = 0) {
+    test::require_built(kProgram, "trainctl");
     SupervisePlan p;
     p.run_id = "fake";
     p.name = "fake";

@@ -21,6 +21,7 @@
 #include "runtime/supervise/attempt/attempt.h"
 #include "runtime/supervise/loop/supervisor.h"
 #include "runtime/supervise/preflight/preflight.h"
+#include "test/support/child.h"
 #include "test/support/temporary_folder.h"
 
 using namespace trainctl;
@@ -100,7 +101,7 @@ Outcome run_job(const std::string& folder, const std::string& id,
 }  // namespace
 
 TEST_CASE("killed ranks and a killed mpirun change no bit of a run") {
-  REQUIRE(std::filesystem::exists(kProgram));  // the build makes it first
+  test::require_built(kProgram, "trainctl");
   const test::TemporaryFolder temporary;
   const std::string& folder = temporary.path();
   {
