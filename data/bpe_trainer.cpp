@@ -215,7 +215,10 @@ std::string train_bpe(const TextStream& next, int64_t vocab_size, int threads) {
                 fmt::format("a vocabulary of {} cannot be trained; choose {} to {}, or use --tokenizer bytes",
                             vocab_size, kFewestIds, kMostTrainedIds));
   const auto pieces = count_all(next, threads);
-  if (pieces.empty()) throw Error(ErrorCode::kData, "the input holds no text to train a tokenizer on");
+  if (pieces.empty())
+    throw Error(
+        ErrorCode::kData,
+        "the input holds no text in UTF-8 to train a tokenizer on; convert it if it is Latin-1 or the like");
   Trainer trainer(pieces);
   trainer.run(size_t(vocab_size) - 1);
   return trainer.json();

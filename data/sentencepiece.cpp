@@ -260,7 +260,10 @@ std::string train_sentencepiece(const TextStream& next, int64_t vocab_size) {
     throw Error(ErrorCode::kData, fmt::format("a vocabulary of {} cannot be trained; choose {} to 1000000, or use --tokenizer bytes",
                                               vocab_size, kFewest));
   Lines lines(next);
-  if (lines.done()) throw Error(ErrorCode::kData, "the input holds no text to train a tokenizer on");
+  if (lines.done())
+    throw Error(
+        ErrorCode::kData,
+        "the input holds no text in UTF-8 to train a tokenizer on; convert it if it is Latin-1 or the like");
   const int threads = int(std::max(1u, std::min(16u, std::thread::hardware_concurrency())));
   const std::unordered_map<std::string, std::string> arguments{
       {"model_type", "bpe"}, {"vocab_size", std::to_string(vocab_size)}, {"hard_vocab_limit", "false"},

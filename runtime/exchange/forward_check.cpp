@@ -8,6 +8,7 @@
 #include "ckpt/view.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
+#include "runtime/train/generate/asked_format.h"
 #include "runtime/train/generate/sample.h"
 
 namespace trainctl {
@@ -70,8 +71,8 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 
 ForwardCheck check_forward(FileSystem& fs, const JobSpec& job, ckpt::Checkpoint& checkpoint,
                            const std::string& folder, DType dtype, int64_t tokens, int threads) {
-  JobSpec in_f32 = job;
-  in_f32.compute = DType::f32;
+  JobSpec in_f32 =
+      in_format(job, DType::f32);  // as what loads the folder may compute: its files know of no FP8
   in_f32.tf32 = false;
   const auto backend = one_device(in_f32, threads);
   const Sequences sequences = sequences_of(in_f32, tokens);

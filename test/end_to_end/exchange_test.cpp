@@ -251,3 +251,27 @@ TEST_CASE("wrong exports and imports are refused in one sentence and leave nothi
   }
   refused({"export", "first", "--out", "new"}, 7, "is damaged");
 }
+
+TEST_CASE("a run with FP8 products computes in the format that is asked for, as its export does",
+          "[exchange]") {
+  const TemporaryFolder dir;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i * 37) + " is here\n";
+  write_file(dir / "corpus.txt", text);
+  done(dir, {"data", "tokenize", "corpus.txt", "--out", "t", "--tokenizer", "bytes"});
+  write_file(dir / "job.json",
+             R"({"version": 1, "name": "fp8", "model": {"preset": "llama-tiny", "vocab_size": 257},
+    "data": {"train": [{"path": "t.idx"}], "seq_len": 32, "documents": "ignore"},
+    "precision": {"compute": "bf16", "fp8": {"recipe": "mxfp8"}},
+    "batch": {"global_sequences": 4, "micro_sequences": 1}, "schedule": {"total_steps": 2, "lr": 1e-3}})");
+  done(dir, {"launch", "job.json", "-s", "observability.run_id=r"});
+  done(dir, {"export", "r", "--out", "out", "--dtype", "f32", "--check-forward", "40"});
+  const auto loss = [&](const std::string& model, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--json",  "eval", model,       "--data", "t.idx",
+                                      "--limit", "8",    "--seq-len", "32"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Json::parse(done(dir, words).out)["sources"][0]["loss"].get<double>();
+  };
+  CHECK(loss("r", {"--dtype", "f32"}) == loss("out", {"--dtype", "f32"}));
+  CHECK(loss("r", {}) != loss("r", {"--dtype", "bf16"}));  // as it trained: with its FP8
+}

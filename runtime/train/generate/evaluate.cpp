@@ -8,6 +8,7 @@
 #include "data/sidecar.h"
 #include "runtime/base/error.h"
 #include "runtime/model/batch.h"
+#include "runtime/train/generate/asked_format.h"
 #include "runtime/train/trainer.h"
 
 namespace trainctl {
@@ -167,12 +168,11 @@ TaskLikelihoods task_likelihoods(Generator& generator, const TaskFile& file,
 
 EvaluateResult evaluate(FileSystem& fs, TrainedModel& model, const EvaluateRequest& request,
                         const std::function<void(const std::string&)>& each) {
-  JobSpec job = model.job;
+  JobSpec job = in_format(model.job, request.compute);
   if (request.seq_len > job.model.max_seq_len)
     throw Error(ErrorCode::kUsage, fmt::format("sequences of {} tokens are longer than the model allows, {}",
                                                request.seq_len, job.model.max_seq_len));
   if (request.seq_len > 0) job.data.seq_len = request.seq_len;
-  job.compute = request.compute.value_or(job.compute);
   if (request.tasks.empty() && request.data.empty() && job.data.val.empty())
     throw Error(ErrorCode::kData,
                 fmt::format("{} has no validation data; give --tasks FILE or --data PATH", model.path));

@@ -3,6 +3,7 @@
 #include "data/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/rank_device.h"
+#include "runtime/train/generate/asked_format.h"
 #include "runtime/train/tasks/task_file.h"
 
 namespace trainctl {
@@ -36,8 +37,7 @@ std::unique_ptr<kernels::Backend> one_device(DeviceUse use, int threads) {
 
 Sampler::Sampler(FileSystem& fs, TrainedModel& model, const SampleRequest& request)
     : step_(model.step), options_(request.options) {
-  JobSpec job = model.job;
-  job.compute = request.compute.value_or(job.compute);
+  JobSpec job = in_format(model.job, request.compute);
   const data::TokenizerChoice choice = tokenizer_for(fs, job.data, request.tokenizer);
   if (!choice.is_given())
     throw Error(ErrorCode::kData, fmt::format("{} does not say which tokenizer made the tokens; give "
