@@ -15,10 +15,6 @@ namespace {
 
 double time_of(const Json& event) { return event.at("t").get<double>(); }
 
-std::optional<EventKind> kind_of_event(const Json& event) {
-  return of_word<EventKind>(event.at("kind").get<std::string>());
-}
-
 /// How an event is drawn on the curves; "": it is not.
 const char* mark_of(EventKind kind) {
   switch (kind) {
@@ -86,7 +82,7 @@ std::optional<int64_t> step_of(const Json& event, const std::vector<StepRow>& ro
 }
 
 std::string words_of(const Json& event) {
-  const auto kind = kind_of_event(event);
+  const auto kind = event_kind_of(event);
   if (kind == EventKind::checkpoint && event.contains("seconds") && event.contains("bytes"))
     return fmt::format("step {}: {:.3g} MB in {:.2g} s", event.value("step", 0),
                        event.value("bytes", 0.0) / 1e6, event.value("seconds", 0.0));
@@ -98,7 +94,7 @@ std::string words_of(const Json& event) {
 std::vector<const Json*> shown_events(const std::vector<Json>& events, size_t most) {
   std::vector<const Json*> checkpoints, others;
   for (const Json& event : events) {
-    const auto kind = kind_of_event(event);
+    const auto kind = event_kind_of(event);
     if (kind && is_internal(*kind)) continue;
     (kind == EventKind::checkpoint ? checkpoints : others).push_back(&event);
   }
@@ -133,11 +129,11 @@ OrderedJson happenings_json(const Happenings& happenings, const std::vector<Step
   OrderedJson list = OrderedJson::array();
   size_t all = 0;
   for (const Json& event : happenings.events()) {
-    const auto kind = kind_of_event(event);
+    const auto kind = event_kind_of(event);
     all += !kind || !is_internal(*kind);
   }
   for (const Json* event : shown_events(happenings.events(), most)) {
-    const auto kind = kind_of_event(*event);
+    const auto kind = event_kind_of(*event);
     OrderedJson entry{{"t", number(std::round((time_of(*event) - begin_unix_s) * 100) / 100, 12)},
                        {"kind", event->at("kind").get<std::string>()},
                        {"mark", kind ? mark_of(*kind) : ""},

@@ -312,7 +312,7 @@ double TimeLedger::goodput() const {
 
 void TimeRecords::event(const Json& event) {
   if (!event.is_object() || !event.contains("t") || !event["t"].is_number()) return;
-  const auto kind = of_word<EventKind>(word_at(event, "kind"));
+  const auto kind = event_kind_of(event);
   const double unix_s = event["t"].get<double>();
   if (!kind || !divides(*kind)) {
     // A sign of life that moves the last one.

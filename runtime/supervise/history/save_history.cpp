@@ -56,10 +56,10 @@ PastSaves past_saves(const std::vector<std::string>& lines) {
   PastSaves past;
   for (const std::string& line : lines) {
     const Json event = try_parse_json(line);
-    if (!event.is_object() || !event.contains("kind") || !event["kind"].is_string()) continue;
-    const auto kind = of_word<EventKind>(event["kind"].get<std::string>());
+    const auto kind = event_kind_of(event);
+    if (!kind) continue;
     const auto time = event.find("t");
-    if (!kind || time == event.end() || !time->is_number()) continue;
+    if (time == event.end() || !time->is_number()) continue;
     attempts.take(*kind, time->get<double>());
     if (*kind != EventKind::interval) continue;
     try {
