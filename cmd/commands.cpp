@@ -188,7 +188,8 @@ namespace {
 /// times.
 std::string spec_text(const std::string& path) {
   constexpr std::streamsize kMostBytes = 64 << 20;
-  if (std::filesystem::is_regular_file(path)) return real_file_system().read_text(path);
+  std::error_code unknown;
+  if (std::filesystem::is_regular_file(path, unknown) || unknown) return real_file_system().read_text(path);
   static std::map<std::string, std::string> read_before;
   const auto [known, is_new] = read_before.try_emplace(path);
   if (!is_new) return known->second;

@@ -257,9 +257,9 @@ TEST_CASE("file errors of commands are no crashes, and a damaged status is not t
     CHECK_THAT(o.err, Contains("warning: status.json is damaged"));
     CHECK_THAT(o.out, Contains(" | "));
   }
-  CHECK_THAT(fs.run({"logs", "r", "--rank", "1"}).err, Contains("has only rank 0"));
+  CHECK_THAT(fs.run({"logs", "r", "--rank", "7"}).err, Contains("has the ranks 0 to 1"));
   CHECK(fs.run({"resume", "r", "--max-steps", "8"}).status == 0);
   write_file(fs.run_folder() + "/status.json", "[]");
-  CHECK(fs.run({"rm", "r"}).status == 0);
+  CHECK(fs.run({"rm", "r", "--yes"}).status == 0);
   CHECK_FALSE(std::filesystem::exists(fs.run_folder()));
 }
