@@ -12,12 +12,4 @@ sigset_t heeded(std::initializer_list<int> signals) {
   return set;
 }
 
-HeldSignals::HeldSignals() {
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before_);
-}
-
-HeldSignals::~HeldSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
 }  // namespace trainctl

@@ -10,16 +10,4 @@ namespace trainctl {
 /// that runs it in the background).
 sigset_t heeded(std::initializer_list<int> signals);
 
-/// Signals that reach this thread wait for as long as this lives.
-class HeldSignals {
- public:
-  HeldSignals();
-  ~HeldSignals();
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
-
 }  // namespace trainctl

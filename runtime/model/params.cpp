@@ -49,7 +49,9 @@ class TableBuilder {
     p.mtp = mtp_;
     p.may_be_transposed = d.role == ParamRole::matrix && hugging_face(model_.family).transposed;
     const bool vocabulary = d.role == ParamRole::embedding || d.role == ParamRole::head;
-    p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), vocabulary || d.expert >= 0};
+    // Moments in 8 bits have scales for blocks of chunks, which must stay those of older checkpoints.
+    const bool ragged = vocabulary || (d.expert >= 0 && optimizer_.moments != kernels::Moments::int8);
+    p.layout = {d.name, d.rows, d.cols, d.cut, std::move(d.sections), ragged};
     p.row = rows_.of(d.role, d.residual);
     p.init = {.mean = d.init_mean, .std = p.row.init_std, .cut = rows_.cut};
     const auto weights = optimizer_.master_weights == MasterWeights::f32 ? parallel::UpdatedWeights::master

@@ -18,9 +18,14 @@ std::vector<double> slowness_of(const JobSpec& job, const SlowShare& slow) {
   return slowness;
 }
 
+/// With an offload to the host: memory of both.
 uint64_t most_memory(const JobSpec& job) {
   const DeviceKind kind = job.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu;
-  return make_plan(job, kind).worst().total();
+  const JobPlan plan = make_plan(job, kind);
+  uint64_t most = 0;
+  for (const RankMemory& stage : plan.stages)
+    most = std::max<uint64_t>(most, stage.total() + stage.sharding.state_host);
+  return most;
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ double StepTimer::data_s(const JobPlan& plan, double passes_s) const {
 }  // namespace
 
 double StepParts::sum() const {
-  return work.sum() + tensor + context + experts + bubble + data + optimizer + offload + spread;
+  return work.sum() + tensor + context + experts + bubble + data + optimizer + disk + host_link + spread;
 }
 
 std::vector<NamedSeconds> named(const StepParts& parts) {
@@ -122,7 +122,8 @@ std::vector<NamedSeconds> named(const StepParts& parts) {
                                    {"data", parts.data},
                                    {"optimizer", parts.optimizer},
                                    {"spread", parts.spread}};
-  if (parts.offload > 0) all.push_back({"offload", parts.offload});
+  if (parts.disk > 0) all.push_back({"disk", parts.disk});
+  if (parts.host_link > 0) all.push_back({"host link", parts.host_link});
   return all;
 }
 
@@ -163,7 +164,8 @@ StepTime predict_step(const JobSpec& job, const JobPlan& plan, const DeviceModel
   time.parts.optimizer = sharing * timer.optimizer_s();
   // One part is updated while others are read and written.
   if (const auto offload = offload_time(job, plan, device))
-    time.parts.offload = std::max(0.0, offload->seconds() - time.parts.optimizer);
+    (offload->of_disk ? time.parts.disk : time.parts.host_link) =
+        std::max(0.0, offload->seconds() - time.parts.optimizer);
   // The expected slowest of so many normal variables is about sqrt(2 ln n) standard deviations off.
   time.parts.spread =
       cluster.device.spread * std::sqrt(2 * std::log(std::max(1.0, ranks))) * time.parts.sum();

@@ -20,7 +20,8 @@ struct StepParts {
   double data = 0;       ///< exchange of gradients and weights that no computation hides, and what hidden
                          ///< messages take from computations
   double optimizer = 0;  ///< updates, sums over ranks, packing
-  double offload = 0;    ///< reads and writes of the optimizer's state elsewhere that updates do not hide
+  // Reads and writes of the optimizer's state elsewhere that updates do not hide: on disk, on the host.
+  double disk = 0, host_link = 0;
   double spread = 0;     ///< all wait for the slowest of equal devices
   double sum() const;
 };

@@ -189,6 +189,12 @@ void check_cuts_of_experts(Resolution& r) {
     r.report("E0252", "an expert has fewer columns than tensor ranks that share them",
              {"parallelism.tensor", width}, {fmt::format("use a tensor of at most {}", moe.expert_ffn_size)},
              fmt::format("{} on {}", count_of(moe.expert_ffn_size, "column"), count_of(p.tensor, "rank")));
+  const bool needs_equal = r.sound("optimizer.moments") && r.job.optimizer.moments == kernels::Moments::int8;
+  if (r.sound(width) && needs_equal && moe.expert_ffn_size % p.tensor != 0)
+    r.report("E0252", "with moments in 8 bits tensor parallel size must divide the width of an expert",
+             {"parallelism.tensor", width, "optimizer.moments"},
+             {use_one_of(common_divisors({moe.expert_ffn_size})), "or moments in bf16"},
+             fmt::format("{} is not a multiple of {}", moe.expert_ffn_size, p.tensor));
   if (r.sound(shared) && moe.shared_ffn_size % p.tensor != 0)
     r.report("E0252", "tensor parallel size must divide the width of the shared expert",
              {"parallelism.tensor", shared}, {use_one_of(common_divisors({moe.shared_ffn_size}))},

@@ -101,7 +101,7 @@ void declare_nodes(DeclareSection& fault) {
           "can, "
           "stages of the pipeline with its ranks get fewer layers after a save, if that makes the slowest "
           "stage "
-          "faster and no rank needs more memory than one did before.")
+          "faster and its ranks have the memory for it.")
       .to(IN_JOB(fault_tolerance.slow_nodes))
       .fallback(std::string("notify"))
       .left_out_as_default()

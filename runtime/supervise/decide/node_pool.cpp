@@ -178,6 +178,11 @@ void NodePool::not_slow(const std::string& name) {
     if (n.name == name && !n.quarantined) n.slow.clear();
 }
 
+void NodePool::judge_anew() {
+  for (PoolNode& n : nodes_)
+    if (!n.quarantined) n.slow.clear();
+}
+
 std::vector<NodePool::Slow> NodePool::replace_slow(int ranks, double now_s) {
   std::vector<Slow> replaced;
   for (PoolNode& n : nodes_)

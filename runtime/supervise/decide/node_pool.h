@@ -100,6 +100,8 @@ class NodePool {
   std::optional<Slow> found_slow(const std::string& name, const std::string& text, int ranks, double now_s);
   /// It is as fast as the others again.
   void not_slow(const std::string& name);
+  /// Nodes that were found to be slow may be found again.
+  void judge_anew();
   /// The slow nodes of the attempt whose place a spare can take now: they are put out.
   std::vector<Slow> replace_slow(int ranks, double now_s);
   /// See Recovery::set_quarantined.

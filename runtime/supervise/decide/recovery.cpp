@@ -95,6 +95,7 @@ void Recovery::node_ready(const std::string& name, int slots, double now_s) {
 void Recovery::node_lost(const std::string& name, const std::string& why, double now_s, bool by_own_pause) {
   const NodePool::Loss loss = pool_.lost(name, why, now_s, by_own_pause);
   if (loss.was_member && attempt_.is_running && attempt_.lost_member.empty()) attempt_.lost_member = name;
+  if (loss.was_member) forget_layers();  // other nodes, and other ranks on them
   if (loss.is_put_out) crash_loop_.allow_one_more();
 }
 
@@ -121,15 +122,21 @@ std::optional<NodePool::Slow> Recovery::found_slow(const std::string& node, cons
                                                    double now_s) {
   if (!attempt_.is_running) return std::nullopt;
   const std::optional<NodePool::Slow> slow = pool_.found_slow(node, text, attempt_.width.ranks, now_s);
-  if (slow && slow->is_put_out) stage_layers_.clear();
+  if (slow && slow->is_put_out) forget_layers();
   return slow;
 }
 
 std::vector<NodePool::Slow> Recovery::replace_slow(double now_s) {
   if (!attempt_.is_running) return {};
   std::vector<NodePool::Slow> replaced = pool_.replace_slow(attempt_.width.ranks, now_s);
-  if (!replaced.empty()) stage_layers_.clear();
+  if (!replaced.empty()) forget_layers();
   return replaced;
+}
+
+void Recovery::forget_layers() {
+  if (stage_layers_.empty()) return;
+  stage_layers_.clear();
+  pool_.judge_anew();
 }
 
 std::vector<PutOutNode> Recovery::take_quarantined() { return pool_.take_quarantined(); }
@@ -155,6 +162,7 @@ void Recovery::attempt_started(const StartAttempt& start, double now_s) {
               .stage_layers = start.stage_layers,
               .lost_member = pool_.begin_attempt(start.nodes, now_s),
               .step = attempt_.step};
+  stage_layers_ = start.stage_layers;
   state_.step = start.step;
   state_.in_memory = start.in_memory;
   state_.back_to.clear();
@@ -233,9 +241,11 @@ void Recovery::failed(const AttemptEnd& e, double now_s) {
   cause_ = why_ = e.cause;
   const StopRun give_up = {exit_status(e.code), e.cause};
   if (stop_ != StopLevel::none) return void(end(give_up));
-  if (!attempt_.stepped && !attempt_.stage_layers.empty()) {  // perhaps it needs more memory than there is
-    stage_layers_.clear();
+  if (!attempt_.stepped && !attempt_.stage_layers.empty() && !moved_in_vain_) {
+    // Perhaps it needs more memory than there is. What it began from is still there.
+    forget_layers();
     moved_in_vain_ = true;
+    return search({}, false);
   }
   if (e.code == ErrorCode::kCheckpoint && state_.step && state_.in_memory && !attempt_.stepped) {
     memory_out_of_reach();
@@ -383,7 +393,9 @@ StartAttempt Recovery::start(const Width& width) const {
                  .step = state_.step,
                  .why = why_,
                  .in_memory = state_.in_memory,
-                 .stage_layers = stage_layers_};
+                 .stage_layers = attempt_.has_ever_run && width.ranks != attempt_.width.ranks
+                                     ? std::vector<int64_t>()
+                                     : stage_layers_};
   if (options_.burn_in) s.burn_in = pool_.untested(s.nodes);
   if (!attempt_.has_ever_run) return s;
   const std::vector<std::string> gone = without(attempt_.nodes, s.nodes);

@@ -198,6 +198,7 @@ class Recovery {
  private:
   const Width* widest(int ranks) const;
   StartAttempt start(const Width& width) const;
+  void forget_layers();
   Decision too_few(double now_s, int ranks);
   Decision end(Decision decision);
   void failed(const AttemptEnd& end, double now_s);

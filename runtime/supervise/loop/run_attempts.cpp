@@ -39,6 +39,19 @@ std::string second_copies_note(const Problem& weakness, std::string& known) {
   return "   second copies of the memory of nodes: " + (known.empty() ? "no such weakness any more" : known);
 }
 
+namespace {
+
+/// Of the override that stage_layers_setting makes; nullopt: it is another.
+std::optional<std::vector<int64_t>> stage_layers_of(const std::string& setting) {
+  const std::string field = "parallelism.stage_layers=";
+  if (!setting.starts_with(field)) return std::nullopt;
+  const Json layers = try_parse_json(setting.substr(field.size()));
+  if (!layers.is_array()) return std::nullopt;
+  return layers.get<std::vector<int64_t>>();
+}
+
+}  // namespace
+
 StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths,
                       const std::string& parent_checkpoint) {
   ENSURE(!widths.empty());
@@ -56,6 +69,8 @@ StartAttempt start_of(const AttemptFile& file, const std::vector<Width>& widths,
   }
   for (const Width& width : widths)
     if (width.ranks == ranks) start.width = width;
+  for (const std::string& setting : file.overrides)
+    if (auto layers = stage_layers_of(setting)) start.stage_layers = std::move(*layers);
   return start;
 }
 

@@ -101,17 +101,19 @@ void RunQuarantine::slow_ranks(const std::string& json) {
   const std::string node = event.value("node", "");
   if (node.empty()) return;
   const SlowShare ranks{event.value("ranks", std::vector<int>()), event.value("share", 0.0)};
-  const auto slow = recovery_.found_slow(
-      node, fmt::format("its ranks compute {:.0f} % longer than others", 100 * ranks.share),
-      run_.clock.monotonic_s());
-  if (!slow) return;
-  const bool may_move = policy == SlowNodes::rebalance && !slow->is_put_out && recovery_.may_move_layers();
+  const std::string text = fmt::format("its ranks compute {:.0f} % longer than others", 100 * ranks.share);
+  const auto slow = recovery_.found_slow(node, text, run_.clock.monotonic_s());
+  const bool knows_all = event.value("count", int64_t(ranks.ranks.size())) == int64_t(ranks.ranks.size());
+  const bool may_move = policy == SlowNodes::rebalance && knows_all && !(slow && slow->is_put_out) &&
+                        recovery_.may_move_layers() &&
+                        recovery_.regroup(run_.clock.monotonic_s()) == Recovery::Regroup::none;
   const std::optional<StageBalance> balance =
       may_move ? balance_for(at_width(run_.plan.job, recovery_.width()), ranks, run_.plan.rank_room_bytes)
                : std::nullopt;
-  if (!balance) return say(*slow);
-  recovery_.move_layers(balance->layers);
-  say(*slow,
+  if (balance) recovery_.move_layers(balance->layers);
+  if (!balance && slow) say(*slow);
+  if (!balance) return;
+  say({node, text, false},
       fmt::format(
           "; no spare is there: stages get {} layers after a save, which makes the slowest {:.0f} % faster",
           fmt::join(balance->layers, ", "), 100 * balance->faster));

@@ -21,7 +21,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_memory.h"
-#include "runtime/base/signals.h"
 #include "runtime/base/text.h"
 #include "runtime/base/units.h"
 #include "runtime/machine/bundle.h"
@@ -214,8 +213,9 @@ void check_memory(const JobSpec& job, const SharesHere& here, Preflight& result)
   need.saving = uint64_t(double(need.saving) * here.own);
   need.second_copies = uint64_t(double(need.copies) * here.second);
   need.copies = uint64_t(double(need.copies) * here.own);
-  const double ranks_here = std::max(1.0, std::ceil(double(job.mesh().world_size()) * here.own));
-  result.rank_room_bytes = uint64_t(double(available) / ranks_here);
+  if (here.own > 0)
+    result.rank_room_bytes =
+        uint64_t(double(available) / std::ceil(double(job.mesh().world_size()) * here.own));
   if (available > 0)
     if (const Problem refusal = memory_refusal(job, need, available); refusal.exists())
       throw Error(ErrorCode::kPlan, refusal.text());
@@ -236,7 +236,14 @@ void check_host_memory(const JobSpec& job, const SharesHere& here, Preflight& re
     need.copies += uint64_t(double(stage.copies) * ranks_of_stage * here.own);
     need.second_copies += uint64_t(double(stage.copies) * ranks_of_stage * here.second);
   }
-  result.copies_note = check_copies(job.checkpoint.memory, need, system_memory().available_bytes);
+  const uint64_t available = system_memory().available_bytes, pinned = need.without_copies();
+  if (job.optimizer.offload == StateOffload::host && available > 0 && pinned > available)
+    throw Error(
+        ErrorCode::kPlan,
+        fmt::format("the ranks of this machine take {} of its memory with the optimizer's state, and {} is "
+                    "available; use more nodes, optimizer.moments int8, or optimizer.offload none",
+                    brief_memory_text(pinned), brief_memory_text(available)));
+  result.copies_note = check_copies(job.checkpoint.memory, need, available);
 }
 
 }  // namespace
@@ -345,15 +352,24 @@ void check_writable(FileSystem& fs, const std::string& directory) try {
   fs.make_directories(directory);
   const std::string probe = fmt::format("{}/.trainctl-probe-{}", directory, ::getpid());
   if (fs.exists(probe)) fs.remove_file(probe);
-  std::unique_ptr<File> file;
-  {
-    const HeldSignals held;  // between the two calls a signal that ends the process would leave the file
-    file = fs.create(probe);
+  const auto write = [](File& file) {
+    constexpr std::string_view kText = "probe\n";
+    file.write_at(0, std::as_bytes(std::span(kText)));
+    file.sync();
+  };
+  // Without its name first: a signal that ends the process leaves no file.
+  try {
+    const std::unique_ptr<File> file = fs.create(probe);
     fs.remove_file(probe);
+    return write(*file);
+  } catch (const Error&) {
+    // Some file systems do not write what has no name.
   }
-  constexpr std::string_view kText = "probe\n";
-  file->write_at(0, std::as_bytes(std::span(kText)));
-  file->sync();
+  {
+    const std::unique_ptr<File> file = fs.create(probe);
+    write(*file);
+  }
+  fs.remove_file(probe);
 } catch (const Error& error) {
   throw Error(ErrorCode::kPreflight, fmt::format("{} cannot be written to: {}", directory, error.what()));
 }

@@ -338,11 +338,11 @@ TEST_CASE("state on disk takes what its disk does not do during the updates") {
   CHECK(again.disk_bytes_per_s == 2e7);
   device.cluster = again;
   const StepTime slow = predict_step(disk, plan, device, again);
-  CHECK(slow.parts.offload == Approx(state / 2e7 - slow.parts.optimizer));
+  CHECK(slow.parts.disk == Approx(state / 2e7 - slow.parts.optimizer));
   CHECK(slow.parts.sum() == Approx(slow.step_s));
   device.cluster->disk_bytes_per_s = 1e14;  // hidden behind the updates
   const StepTime fast = predict_step(disk, plan, device, *device.cluster);
-  CHECK(fast.parts.offload == 0);
+  CHECK(fast.parts.disk == 0);
   CHECK(fast.step_s == Approx(predict_step(memory, make_plan(memory, device), device, cluster).step_s));
 
   const JobSpec four = job_with({"optimizer.offload=disk", "parallelism.data=4", "batch.global_sequences=8"});

@@ -104,6 +104,16 @@ TEST_CASE("the tail is 15 % of the layers, one at least", "[spec][fp8]") {
   }
 }
 
+TEST_CASE("experts have unequal parts but with moments in 8 bits", "[spec]") {
+  const std::vector<std::string> experts = {"model.moe.num_experts=4", "model.moe.top_k=2",
+                                            "model.moe.expert_ffn_size=10", "parallelism.tensor=4"};
+  std::vector<std::string> int8 = experts;
+  int8.push_back("optimizer.moments=int8");
+  check_numbers({experts, {}});
+  check_numbers(
+      {int8, {"E0252 with moments in 8 bits tensor parallel size must divide the width of an expert"}});
+}
+
 TEST_CASE("state in files is refused where it cannot be, and is not in other jobs", "[spec]") {
   const std::string disk = "optimizer.offload=disk", folder = "optimizer.offload_directory=";
   for (const NumbersCase& one : std::vector<NumbersCase>{

@@ -327,36 +327,6 @@ TEST_CASE("evidence against a node counts as a failure there, and the run goes o
   CHECK(run.recovery.regroup(100) == Regroup::without_quarantined);
 }
 
-TEST_CASE("other layers of stages are a reason to regroup once, and go with each further attempt") {
-  Run run(recovery_options(1, {"a", "b"}));
-  CHECK(run.start.stage_layers.empty());
-  run.recovery.move_layers({1, 3});
-  CHECK(run.recovery.regroup(100) == Regroup::none);  // no step yet
-  run.recovery.progressed(5);
-  REQUIRE(run.recovery.regroup(100) == Regroup::other_layers);
-  CHECK(text_of(Regroup::other_layers) != "");
-  run.recovery.saved(5);
-  run.recovery.attempt_ended({.how = AttemptEnd::regrouped}, 101);
-  run.found(5);
-  run.go();
-  CHECK(run.start.stage_layers == std::vector<int64_t>{1, 3});
-  CHECK(run.start.why.find("layers of stages 1, 3") != std::string::npos);
-  run.recovery.progressed(6);
-  CHECK(run.recovery.regroup(200) == Regroup::none);
-  run.fail(ErrorCode::kWorker, 1, "a");
-  run.found(5);
-  run.go();
-  CHECK(run.start.stage_layers == std::vector<int64_t>{1, 3});
-  CHECK(run.start.why.find("layers") == std::string::npos);
-  CHECK_FALSE(run.recovery.may_move_layers());
-  // With these layers no attempt comes as far as a step: they go back, for good.
-  run.fail(ErrorCode::kWorker, 1, "a");
-  run.found(5);
-  run.go();
-  CHECK(run.start.stage_layers.empty());
-  CHECK_FALSE(run.recovery.may_move_layers());
-}
-
 TEST_CASE("a rank that computes wrongly: its node is out, and the run begins from what was verified") {
   for (const bool has_state : {false, true}) {
     Run run(recovery_options(2, {"a", "b", "c"}));

@@ -53,6 +53,9 @@ TEST_CASE("the attempt of another supervisor is the decision that began it", "[r
   REQUIRE(start.in_memory);
   CHECK(start.in_memory->step == 41);
   CHECK(start.in_memory->epoch == 6);
+  CHECK(start.stage_layers.empty());
+  file.overrides = {"parallelism.data=1", stage_layers_setting({1, 3})};
+  CHECK(start_of(file, widths).stage_layers == std::vector<int64_t>{1, 3});
 }
 
 TEST_CASE("a weak place of second copies is said at each attempt that changes it", "[run_attempts]") {
