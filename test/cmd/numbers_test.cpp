@@ -29,6 +29,9 @@ TEST_CASE("numbers on the command line are digits", "[cmd]") {
       refused(words, number);
   for (const auto& words : decimals)
     for (const char* number : {"+2", " 2", "2 ", "0x2", "nan", "inf", "2,5"}) refused(words, number);
-  CHECK(run({"plan", spec.path(), "--gpus", "+2"}).status == 2);
+  const SpecFile job(
+      R"({"version":1,"model":{"preset":"gpt2-tiny"},"data":{"train":[{"path":"a.idx"}]},
+"schedule":{"total_steps":10}})");
+  CHECK(run({"plan", job.path(), "--no-data", "--gpus", "+2"}).status == 2);
   CHECK(run({"trace", "x", "--ranks", "0,+2"}).status != 0);
 }

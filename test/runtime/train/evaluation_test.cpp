@@ -182,12 +182,14 @@ TEST_CASE("experts with a capacity: an evaluation drops of each sequence by itse
     JobSpec still = job;
     still.batch.micro_sequences = together;
     still.model.moe.capacity_factor = factor;
+    // Not by weight: products of other rows may round weights that are nearly equal to another order.
+    still.model.moe.drop_policy = DropPolicy::position;
     still.checkpoint.on_exit = false;
     return run_on_threads(still, {.max_steps = 2}).val_losses.at(0);
   };
   const double three = loss_of(3, 0.2);
   CHECK(std::abs(three - loss_of(1, 0.2)) < tolerance::kLossOfSizes);
-  CHECK(std::abs(three - loss_of(1, 0)) > 100 * tolerance::kLossOfSizes);  // it drops
+  CHECK(std::abs(three - loss_of(1, 0)) > 20 * tolerance::kLossOfSizes);  // it drops
 }
 
 TEST_CASE("a run that goes on scores tasks as one that was never stopped", "[evaluation][resume]") {
